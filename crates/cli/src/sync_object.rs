@@ -4,7 +4,7 @@
 //! and with what the file knows beyond the one sync. Fields are only ever added.
 
 use serde::Serialize;
-use tidewater_client::{Downloaded, Report, Uploaded};
+use tidewater_client::{Downloaded, OutboxCounts, Report, Uploaded};
 
 use crate::kept::{Embedded, embedded};
 
@@ -20,6 +20,8 @@ pub(crate) struct SyncObject<'a> {
     stale_count: u64,
     stale: Vec<KeptRow<'a>>,
     not_restored: &'a [String],
+    outbox: OutboxCounts,
+    inbox: u64,
     bytes_sent: u64,
     bytes_received: u64,
     retries: u64,
@@ -67,6 +69,8 @@ impl SyncObject<'_> {
             stale_count: report.stale_count,
             stale: stale.collect(),
             not_restored: &report.not_restored,
+            outbox: report.outbox,
+            inbox: report.inbox,
             bytes_sent: report.bytes_sent,
             bytes_received: report.bytes_received,
             retries: report.retries,

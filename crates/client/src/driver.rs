@@ -11,13 +11,14 @@ use tidewater_protocol::Code;
 use tidewater_remote::database::{Account, Database};
 use tidewater_remote::session::{Outcome, ProofKind, SessionOptions};
 use tidewater_remote::spool::FileSpool;
-use tidewater_remote::{Progress, Report, SyncError};
+use tidewater_remote::{Progress, Report, SyncError, Verify};
 
 use crate::clock::{Clock, random_seed};
 use crate::error::ClientError;
 use crate::line::{Line, TICK};
 use crate::link::Link;
 use crate::options::SyncOptions;
+use crate::outbox::Calling;
 
 /// How many sessions one sync may need in vain: token refused, credential refused, new identity,
 /// centre restored, compare asked for, publications changed.
@@ -63,7 +64,10 @@ pub(crate) fn sync(
         total: Report::default(),
     };
     syncing.begin();
-    let (database, result) = syncing.run(database, progress);
+    let (mut database, mut result) = syncing.run(database, progress);
+    if result.is_ok() {
+        result = syncing.call(&mut database, progress);
+    }
     match keeps && result.is_ok() {
         true => syncing.count(),
         false => syncing.hang_up(),
@@ -134,6 +138,29 @@ impl<'a> Syncing<'a> {
             what: "it sent the remote away again and again".into(),
         };
         (database, Err(error.into()))
+    }
+
+    /// Executes what is in the outbox and fills the inbox, over the connection of the sync.
+    fn call(
+        &mut self,
+        database: &mut Database,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<(), ClientError> {
+        let Some(link) = self
+            .link
+            .as_ref()
+            .filter(|_| self.options.verify == Verify::No)
+        else {
+            return Ok(());
+        };
+        let link = link.clone();
+        let mut calling = Calling {
+            database,
+            link: &link,
+            progress,
+            clock: self.clock,
+        };
+        calling.run(self.options.direction, &mut self.total)
     }
 
     /// One session, over the connection that there is or a new one.

@@ -34,10 +34,12 @@ mod line;
 mod link;
 mod live;
 mod options;
+mod outbox;
 mod ping;
 mod provider;
 mod remote;
 mod retry;
+mod space;
 #[cfg(test)]
 mod tests;
 mod word;
@@ -50,11 +52,12 @@ pub use ping::{PingReport, ping};
 pub use provider::Called;
 pub use remote::{Remote, Verification};
 pub use retry::Retry;
+pub use space::{Chunk, Position, Since, SpaceEvent, Subscription};
 pub use tidewater_protocol::message::{Answer, Argument, CallFailed, Given, Returns};
 pub use tidewater_protocol::{Code, ColumnType, Datum, RemoteId, Value};
 pub use tidewater_remote::database::{
-    Account, Adopt, ConflictSummary, Database, LeftTable, RefusedRow, RefusedSummary, StaleRow,
-    Status, SubscriptionStatus, TableDifferences, TableStatus, Which,
+    Account, Adopt, ConflictSummary, Database, LeftTable, OutboxCounts, OutboxStatus, RefusedRow,
+    RefusedSummary, StaleRow, Status, SubscriptionStatus, TableDifferences, TableStatus, Which,
 };
 pub use tidewater_remote::report::{Downloaded, Uploaded};
 pub use tidewater_remote::{

@@ -34,10 +34,14 @@ use crate::error::ClientError;
 use crate::line::{Line, TICK};
 use crate::options::SyncOptions;
 use crate::provider::{Handler, Providers};
+use crate::space::Spaces;
 use crate::word::{Word, Words};
 
 /// The keeper leaves reading to callers that follow each other as closely as that.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// Bytes of events that may wait to be sent.
+const UNSENT_BYTES: usize = 1 << 20;
 
 /// How often a connection is looked at while something is applied.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -151,6 +155,18 @@ impl Request {
         }
     }
 
+    /// A call that was put together elsewhere.
+    pub(crate) fn of(call: Call) -> Request {
+        Request { call, within: None }
+    }
+
+    /// Done once only, however often it is made under this key, which is to be random.
+    #[must_use]
+    pub fn key(mut self, key: [u8; 16]) -> Request {
+        self.call.key = Bytes::copy_from_slice(&key);
+        self
+    }
+
     /// With an argument; NULL without a value.
     #[must_use]
     pub fn with(
@@ -176,6 +192,13 @@ impl Request {
         self
     }
 
+    /// It is done once under this key, however often it is said: 16 random bytes.
+    #[must_use]
+    pub fn once(mut self, key: [u8; 16]) -> Request {
+        self.call.key = Bytes::copy_from_slice(&key);
+        self
+    }
+
     /// Nobody works at it any longer than that, wherever it is.
     #[must_use]
     pub fn within(mut self, time: Duration) -> Request {
@@ -187,7 +210,7 @@ impl Request {
 /// A connection for calls and events. Clones share it; it closes with the last one.
 #[derive(Clone, Debug)]
 pub struct Link {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// Ends the keeper.
     _alive: Arc<Alive>,
 }
@@ -211,6 +234,9 @@ pub(crate) struct Shared {
     socket: TcpStream,
     providers: Providers,
     words: Words,
+    pub(crate) spaces: Spaces,
+    /// As [`State::lost`] says, without its lock.
+    is_lost: AtomicBool,
 }
 
 impl fmt::Debug for Shared {
@@ -301,6 +327,8 @@ impl Link {
             socket,
             providers: Providers::default(),
             words: Words::default(),
+            spaces: Spaces::default(),
+            is_lost: AtomicBool::new(false),
         });
         Ok(Link {
             _alive: Arc::new(Alive(Arc::downgrade(&shared))),
@@ -446,6 +474,8 @@ impl Link {
         state.closing = true;
         state.line.hang_up();
         state.lose(SyncError::Cancelled.into());
+        self.shared.is_lost.store(true, Ordering::Release);
+        self.shared.spaces.close();
         self.shared.quiet.notify_all();
         let _ = self.shared.socket.shutdown(Shutdown::Both);
     }
@@ -489,12 +519,27 @@ impl Link {
         self.begin(request)?.wait()
     }
 
+    /// Calls a procedure and waits for what comes of it, as long as `go_on` does not break, which
+    /// is asked a few times a second.
+    pub(crate) fn call_while(
+        &self,
+        request: &Request,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Answer, CallError> {
+        let pending = self.begin(request)?;
+        self.shared.wait(pending.id, Some(go_on))
+    }
+
     /// Calls a procedure; what comes of it can be had later.
     ///
     /// # Errors
     /// There is no connection any more, or the request is too large.
     pub fn begin(&self, request: &Request) -> Result<Pending, CallError> {
         self.shared.begin(request, CallKind::Call)
+    }
+
+    pub(crate) fn begin_telling(&self, request: &Request) -> Result<Pending, CallError> {
+        self.shared.begin(request, CallKind::OneWay)
     }
 
     /// Has a procedure called whose outcome is of no interest. Waits until the server has accepted
@@ -564,7 +609,14 @@ impl Pending {
     /// # Errors
     /// It came to nothing, or nobody knows what came of it.
     pub fn wait(self) -> Result<Answer, CallError> {
-        self.shared.wait(self.id)
+        self.shared.wait(self.id, None)
+    }
+}
+
+impl Pending {
+    /// Lets the call go on; what comes of it is of no interest.
+    pub(crate) fn forget(self) {
+        self.shared.state().waiting.remove(&self.id);
     }
 }
 
@@ -611,10 +663,25 @@ impl Shared {
     }
 
     /// Reads for all until this call is answered, unless somebody else does.
-    fn wait(self: &Arc<Self>, id: u64) -> Result<Answer, CallError> {
+    fn wait(
+        self: &Arc<Self>,
+        id: u64,
+        mut go_on: Option<&mut dyn FnMut() -> ControlFlow<()>>,
+    ) -> Result<Answer, CallError> {
         let mut state = self.state();
         let mut leads = false;
         loop {
+            if let Some(go_on) = &mut go_on {
+                drop(state);
+                let broken = go_on().is_break();
+                state = self.state();
+                if broken {
+                    if leads {
+                        state.resign();
+                    }
+                    return Err(CallError::Lost(Arc::new(SyncError::Cancelled.into())));
+                }
+            }
             let led = state.led;
             let waiting = state.waiting.get_mut(&id);
             let waiting = waiting.expect("its call waits");
@@ -632,7 +699,10 @@ impl Shared {
             } else {
                 waiting.thread = Some(thread::current());
                 drop(state);
-                thread::park();
+                match go_on {
+                    Some(_) => thread::park_timeout(TICK),
+                    None => thread::park(),
+                }
                 state = self.state();
             }
         }
@@ -682,6 +752,7 @@ impl Shared {
         while let Some(message) = state.line.connection.poll_call() {
             state.take(message, self);
         }
+        self.poll_events(state);
         if let Err(error) = state.line.give() {
             state.lose(error.into());
         }
@@ -690,13 +761,69 @@ impl Shared {
             state.lose(SyncError::Cancelled.into());
         }
         if state.lost.is_some() {
+            self.is_lost.store(true, Ordering::Release);
             self.quiet.notify_all();
             self.words.wake();
+            self.spaces.close();
         }
         if let Some(waiting) = &mut state.syncing
             && let Some(thread) = waiting.take()
         {
             thread.unpark();
+        }
+    }
+
+    /// Hands events that have come to the subscriptions.
+    fn poll_events(&self, state: &mut State) {
+        while self.spaces.takes_more()
+            && let Some(bytes) = state.line.connection.poll_events()
+        {
+            if let Err(error) = self.spaces.take(bytes) {
+                let failure = Failure {
+                    code: error.code().number(),
+                    message: error.to_string(),
+                    hint: "update the older of the two, this program or the server".into(),
+                    retry_after_ms: 0,
+                };
+                state.lose(SyncError::from(failure).into());
+                return;
+            }
+        }
+    }
+
+    /// A subscription takes events again.
+    pub(crate) fn take_events(self: &Arc<Self>) {
+        let mut state = self.state();
+        self.pump(&mut state);
+        self.flush(state);
+    }
+
+    /// Sends events, unless more wait already than may.
+    pub(crate) fn send_events(self: &Arc<Self>, events: &Bytes) -> bool {
+        let mut state = self.state();
+        if state.lost.is_some() {
+            return true;
+        }
+        let takes = state.line.connection.unsent_events() < UNSENT_BYTES;
+        if takes {
+            state.line.connection.send_events(events.clone());
+        }
+        self.flush(state);
+        takes
+    }
+
+    pub(crate) fn flush_events(self: &Arc<Self>) {
+        self.flush(self.state());
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn why_lost(&self) -> CallError {
+        match &self.state().lost {
+            Some(lost) => CallError::Lost(lost.clone()),
+            None => CallError::Lost(Arc::new(SyncError::Cancelled.into())),
         }
     }
 
@@ -756,6 +883,7 @@ impl Shared {
     }
 
     fn close(&self) {
+        self.spaces.close();
         let mut state = self.state();
         state.closing = true;
         self.quiet.notify_all();
@@ -824,8 +952,12 @@ impl State {
         match kind {
             CallKind::Call | CallKind::OneWay => {
                 let call = Call::decode(payload).unwrap_or_default();
+                shared.spaces.told(&call);
                 if let Some(word) = Word::of(&call) {
                     shared.words.say(word);
+                    return;
+                }
+                if call.procedure.starts_with("tidewater.") {
                     return;
                 }
                 shared.providers.called(shared, id, kind, call, deadline_ms);

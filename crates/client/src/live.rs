@@ -105,6 +105,7 @@ impl Remote {
             options: *options,
             callback,
             failures: 0,
+            left: 0,
         };
         let result = living.run();
         self.set_keep_connected(false);
@@ -118,6 +119,8 @@ struct Living<'a, 'c> {
     callback: &'a mut LiveCallback<'c>,
     /// In a row.
     failures: u32,
+    /// Syncs in a row that left something in the outbox.
+    left: u32,
 }
 
 impl Living<'_, '_> {
@@ -148,8 +151,9 @@ impl Living<'_, '_> {
                         why,
                         report: &report,
                     };
+                    let again = self.again(&report);
                     match (self.callback)(&event) {
-                        ControlFlow::Continue(()) => self.wait(seen)?,
+                        ControlFlow::Continue(()) => self.wait(seen, again)?,
                         ControlFlow::Break(()) => return Ok(()),
                     }
                 }
@@ -171,7 +175,7 @@ impl Living<'_, '_> {
     }
 
     /// Waits for a reason to sync. `None`: it is to stop.
-    fn wait(&mut self, mut seen: i64) -> Result<Option<Why>, ClientError> {
+    fn wait(&mut self, mut seen: i64, again: Duration) -> Result<Option<Why>, ClientError> {
         let begun = Instant::now();
         let mut changed: Option<Instant> = None;
         // What was committed while it synced is looked at, too.
@@ -209,8 +213,23 @@ impl Living<'_, '_> {
             if changed.is_some_and(|at| at.elapsed() >= self.options.settle) {
                 return Ok(Some(Why::Local));
             }
-            if begun.elapsed() >= self.options.every {
+            if begun.elapsed() >= again {
                 return Ok(Some(Why::Regular));
+            }
+        }
+    }
+
+    /// When to sync again without any other reason: soon, and later from time to time, if something
+    /// in the outbox could not be done now.
+    fn again(&mut self, report: &Report) -> Duration {
+        match report.outbox.pending {
+            0 => {
+                self.left = 0;
+                self.options.every
+            }
+            _ => {
+                self.left += 1;
+                pause(self.left - 1).min(self.options.every)
             }
         }
     }
@@ -241,13 +260,17 @@ impl Living<'_, '_> {
         Ok(Some(Why::Connected))
     }
 
-    /// Doubles from time to time, and is another one on each device.
     fn pause(&mut self) -> Duration {
-        let doubled = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16));
         self.failures += 1;
-        let [chance, ..] = random_seed().unwrap_or([128; 32]);
-        doubled
-            .min(LONGEST_PAUSE)
-            .mul_f64(0.5 + f64::from(chance) / 512.0)
+        pause(self.failures - 1)
     }
+}
+
+/// Doubles from time to time, and is another one on each device.
+fn pause(times: u32) -> Duration {
+    let doubled = FIRST_PAUSE.saturating_mul(1 << times.min(16));
+    let [chance, ..] = random_seed().unwrap_or([128; 32]);
+    doubled
+        .min(LONGEST_PAUSE)
+        .mul_f64(0.5 + f64::from(chance) / 512.0)
 }

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::database::{
-    ApplySummary, ConflictSummary, Database, RefusedSummary, StaleRow, TableDifferences,
+    ApplySummary, ConflictSummary, Database, OutboxCounts, RefusedSummary, StaleRow,
+    TableDifferences,
 };
 use crate::error::RemoteError;
 
@@ -43,6 +44,10 @@ pub struct Report {
     /// How each table differs from the centre, where that was asked.
     #[serde(skip)]
     pub compared: Vec<TableDifferences>,
+    /// What became of the outbox.
+    pub outbox: OutboxCounts,
+    /// Rows that came into the inbox.
+    pub inbox: u64,
     /// Bytes of the protocol sent, over all connections of this sync. Whoever drives them counts.
     pub bytes_sent: u64,
     /// Bytes of the protocol received.
@@ -111,6 +116,10 @@ impl Report {
         self.stale = later.stale;
         self.not_restored.extend(later.not_restored);
         self.compared.extend(later.compared);
+        self.outbox.answered += later.outbox.answered;
+        self.outbox.failed += later.outbox.failed;
+        self.outbox.pending = later.outbox.pending;
+        self.inbox += later.inbox;
         self.bytes_sent += later.bytes_sent;
         self.bytes_received += later.bytes_received;
         self.retries += later.retries;
@@ -189,10 +198,11 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&report).unwrap(),
             "{\"uploaded\":{\"inserts\":0,\"updates\":0,\"deletes\":0},\
-             \"downloaded\":{\"upserts\":0,\"removals\":0},\"conflicts\":0,\
+             \"downloaded\":{\"upserts\":0,\"removals\":0},\"tables\":[],\"conflicts\":0,\
              \"conflict_rows\":[{\"table\":\"t\",\"key\":\"[2]\"}],\"refused\":0,\
              \"refused_rows\":[{\"table\":\"t\",\"key\":\"[1]\",\"reason\":\"no\"}],\
              \"stale_count\":1,\"stale\":[{\"table\":\"t\",\"key\":\"[3]\",\"reason\":\"it is\"}],\
+             \"outbox\":{\"answered\":0,\"failed\":0,\"pending\":0},\"inbox\":0,\
              \"bytes_sent\":0,\"bytes_received\":0,\"retries\":0,\"duration_ms\":0}"
         );
     }

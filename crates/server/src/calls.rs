@@ -11,8 +11,8 @@ mod outcome;
 pub(crate) mod post;
 mod providers;
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -20,22 +20,26 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 pub(crate) use tidewater_centre::procedure::Caller;
-use tidewater_centre::procedure::{Begun, Cancel, Procedure as Script, ProcedureCall};
+use tidewater_centre::procedure::{Begun, CallOutcome, Cancel, Procedure as Script, ProcedureCall};
 use tidewater_centre::{Centre, CentreError, procedure};
 use tidewater_protocol::argument::{coerce, given, type_name};
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, ColumnHeader, Returns};
 use tidewater_protocol::{Code, RemoteId, Value};
 
 use self::lane::{CallTask, Pace};
+pub(crate) use self::outcome::{key_taken, of_fault};
 use self::post::{Gone, MAX_ANSWER_BYTES, Post};
 use self::providers::Providers;
-use crate::config::{Allow, ProcedureConfig, Provision, Sql, Work};
+use crate::config::{Allow, ProcedureConfig, Provision, Rule, SpaceConfig, Sql, Work};
 use crate::error::ServerError;
 use crate::fault::Fault;
 use crate::server::Shared;
 
 /// How often a call that may be repeated goes to another provider.
 const TRIES: usize = 3;
+
+/// How long it may take to find out who may.
+const RULE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What came of a call that was done.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -85,6 +89,26 @@ pub(crate) type Outcome = Result<Answered, CallFailed>;
 pub(crate) struct Calls {
     procedures: RwLock<Arc<HashMap<String, Arc<Procedure>>>>,
     providers: Providers,
+    /// Calls under a key that providers are at, by user.
+    running: Mutex<HashSet<Running>>,
+    /// Of rules, by their text.
+    rules: Mutex<HashMap<String, Arc<Script>>>,
+    centre: Arc<dyn Centre>,
+}
+
+/// A user, and the key of a call.
+type Running = (String, [u8; 16]);
+
+/// As long as it is there, the call is under way.
+struct UnderWay<'a> {
+    calls: &'a Calls,
+    call: Running,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.calls.running().remove(&self.call);
+    }
 }
 
 /// A declared procedure.
@@ -145,15 +169,61 @@ impl Calls {
     /// # Errors
     /// One of them cannot be run.
     pub(crate) async fn load(
-        centre: &dyn Centre,
+        centre: Arc<dyn Centre>,
         procedures: &[ProcedureConfig],
+        spaces: &[SpaceConfig],
     ) -> Result<Calls, ServerError> {
         let calls = Calls {
             procedures: RwLock::default(),
             providers: Providers::default(),
+            running: Mutex::default(),
+            rules: Mutex::default(),
+            centre: centre.clone(),
         };
-        calls.declare(centre, procedures).await?;
+        calls.declare(&*centre, procedures).await?;
+        for rule in spaces.iter().flat_map(|it| [&it.publish, &it.subscribe]) {
+            if let Rule::Patterns {
+                allow: Some(query), ..
+            } = rule
+            {
+                calls.read_rule(query).await?;
+            }
+        }
         Ok(calls)
+    }
+
+    async fn read_rule(&self, query: &str) -> Result<Arc<Script>, CentreError> {
+        let spec = procedure::ProcedureSpec {
+            name: "allow".into(),
+            sql: None,
+            arguments: Vec::new(),
+            returns: procedure::Returns::Nothing,
+            allow: Some(query.to_owned()),
+            read_only: true,
+        };
+        let scripts = self.centre.procedures(&[spec]).await?;
+        let script = scripts.into_iter().next();
+        let script = script.ok_or_else(|| CentreError::Internal {
+            message: "a rule was not read".into(),
+        })?;
+        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        rules.insert(query.to_owned(), script.clone());
+        Ok(script)
+    }
+
+    /// A query of a rule, as the database has read it.
+    async fn rule(&self, query: &str) -> Result<Arc<Script>, CallFailed> {
+        let known = {
+            let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+            rules.get(query).cloned()
+        };
+        match known {
+            Some(script) => Ok(script),
+            None => {
+                let read = self.read_rule(query).await;
+                read.map_err(|error| outcome::of_fault(Fault::from(error)))
+            }
+        }
     }
 
     /// Goes by these declarations from now on.
@@ -211,16 +281,7 @@ impl Calls {
         let own = procedure.config.timeout;
         let deadline = Instant::now() + deadline.map_or(own, |it| it.min(own));
         Ok(Prepared {
-            key: match &call.key[..] {
-                [] => None,
-                key => Some(key.try_into().map_err(|_| {
-                    CallFailed::new(
-                        Code::BadArgument,
-                        "the key of the call has not 16 bytes",
-                        "make a random UUID for each call that is to be done once",
-                    )
-                })?),
-            },
+            key: key(&call)?,
             arguments: procedure.arguments(&call.arguments)?,
             procedure,
             caller: caller.clone(),
@@ -254,6 +315,25 @@ impl Calls {
         }
         self.providers.enter(name, post);
         Ok(())
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashSet<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a provider is at a call.
+    fn enter(&self, user: &str, key: [u8; 16]) -> Result<UnderWay<'_>, CallFailed> {
+        let call = (user.to_owned(), key);
+        if self.running().insert(call.clone()) {
+            return Ok(UnderWay { calls: self, call });
+        }
+        let mut busy = CallFailed::new(
+            Code::Busy,
+            "the call is under way already",
+            "call again later under the same key, to hear what came of it",
+        );
+        busy.retry_after_ms = 1_000;
+        Err(busy)
     }
 
     /// A connection provides a procedure no longer.
@@ -307,6 +387,12 @@ impl Procedure {
 }
 
 impl Prepared {
+    /// Whether it goes on when its caller has gone: what a provider makes of a call under a key is
+    /// kept, for the caller to ask for it again.
+    pub(crate) fn outlives_its_caller(&self) -> bool {
+        self.key.is_some() && matches!(self.procedure.config.work, Work::Provided(_))
+    }
+
     /// Does it, within its deadline. To drop it is to cancel it.
     pub(crate) async fn run(self, server: &Arc<Shared>) -> Outcome {
         let (name, deadline) = (self.procedure.config.name.clone(), self.deadline);
@@ -363,6 +449,9 @@ impl Prepared {
     async fn ask(&self, server: &Arc<Shared>) -> Outcome {
         let config = &self.procedure.config;
         let call = self.for_provider();
+        let user = &self.caller.user;
+        let under_way = self.key.map(|key| server.calls.enter(user, key));
+        let _under_way = under_way.transpose()?;
         let mut begun = false;
         for _ in 0..TRIES {
             let providers = &server.calls.providers;
@@ -460,12 +549,53 @@ impl Prepared {
     }
 }
 
+/// The key of a call that is to be done once.
+fn key(call: &Call) -> Result<Option<[u8; 16]>, CallFailed> {
+    match &call.key[..] {
+        [] => Ok(None),
+        key => key.try_into().map(Some).map_err(|_| {
+            CallFailed::new(
+                Code::BadArgument,
+                "the key of the call has not 16 bytes",
+                "make a random UUID for each call that is to be done once",
+            )
+        }),
+    }
+}
+
 /// The answer of a worker.
 async fn answered<T>(answer: oneshot::Receiver<Result<T, CentreError>>) -> Result<T, CallFailed> {
     match answer.await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(outcome::of_fault(Fault::from(error))),
         Err(_) => Err(outcome::internal("a worker dropped its task")),
+    }
+}
+
+/// Whether a query yields a row for whoever asks.
+pub(crate) async fn is_allowed(
+    server: &Arc<Shared>,
+    query: &str,
+    caller: &Caller,
+) -> Result<bool, CallFailed> {
+    let script = server.calls.rule(query).await?;
+    let (reply, answer) = oneshot::channel();
+    server.workers.calls.submit(CallTask::Run {
+        call: ProcedureCall {
+            procedure: script.clone(),
+            caller: caller.clone(),
+            arguments: Vec::new(),
+            once: None,
+            timeout: RULE_TIMEOUT,
+            max_bytes: MAX_ANSWER_BYTES,
+            cancel: Cancel::default(),
+        },
+        pace: Arc::default(),
+        reply,
+    });
+    match answered(answer).await? {
+        CallOutcome::NotAllowed => Ok(false),
+        outcome => outcome::of_script("allow", script.returns(), outcome).map(|_| true),
     }
 }
 

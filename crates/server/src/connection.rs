@@ -105,7 +105,7 @@ async fn serve_channels(
         user: guest.user.clone(),
         remote_id: Some(guest.remote_id).filter(|_| !is_program),
     }));
-    let member = server.spaces.join(&guest.user, Vec::new());
+    let member = Arc::new(server.spaces.join(&guest.user));
     let desk = Desk::open(server, wire.calls(), &post, &member, stay);
     let mut calls = pin!(desk.run());
     let mut syncs = pin!(async {
@@ -114,7 +114,8 @@ async fn serve_channels(
             false => session::run(server, wire.sync(), guest, stay, arrival).await,
         }
     });
-    let mut events = pin!(spaces::run(&member, wire.events(), stay));
+    let who = post.who().clone();
+    let mut events = pin!(spaces::run(server, &member, &who, wire.events(), stay));
     let mut notices = pin!(spaces::tell(&member, &post));
     let mut called = false;
     let ended = loop {

@@ -5,6 +5,7 @@
 
 mod caller;
 mod describe;
+mod events;
 mod problem;
 mod provide;
 
@@ -62,6 +63,8 @@ impl Site {
             .route("/openapi.json", get(describe::openapi))
             .route("/v1/sign-in", post(caller::sign_in))
             .route("/v1/call/{name}", post(call))
+            .route("/v1/publish/{space}/{subject}", post(events::publish))
+            .route("/v1/events/{space}", get(events::subscribe))
             .route(
                 "/v1/provide/{name}",
                 get(provide::take).delete(provide::leave),
@@ -151,7 +154,10 @@ async fn call(
         });
         return Ok(StatusCode::ACCEPTED.into_response());
     }
-    answered(prepared.run(&server).await?.into())
+    let outcome = prepared.run(&server).await;
+    let failed = outcome.as_ref().err();
+    server.metrics.call(failed.map(|it| it.code()));
+    answered(outcome?.into())
 }
 
 fn answered(answer: Answer) -> Result<Response, Problem> {

@@ -19,6 +19,7 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 use tokio::time::Instant;
 
 use tidewater_centre::records::{Pulse, SyncRecord};
+use tidewater_protocol::Code;
 
 use crate::fault::Fault;
 use crate::server::Shared;
@@ -73,6 +74,9 @@ const PHASES: [&str; 5] = ["sign_in", "wait", "apply", "read", "send"];
 
 type Phases = [Histogram; PHASES.len()];
 
+/// What becomes of events.
+const EVENTS: [&str; 3] = ["published", "delivered", "missed"];
+
 /// See the module.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -88,6 +92,11 @@ pub(crate) struct Metrics {
     backlog: Family<Label, Gauge>,
     workers: Family<Label, Gauge>,
     busy_workers: Family<Label, Gauge>,
+    events: Family<Label, Counter>,
+    calls: Family<Label, Counter>,
+    live: Gauge,
+    waking: Gauge,
+    waiting_events: Gauge,
     memory: Gauge,
     spooled: Gauge,
     oldest_transaction: Known,
@@ -159,6 +168,21 @@ impl Metrics {
             backlog: make.plain("backlog", "What waits for a worker, by lane"),
             workers: make.plain("workers", "Workers that may be at work, by lane"),
             busy_workers: make.plain("busy_workers", "Workers that are at work, by lane"),
+            events: make.plain(
+                "events",
+                "Events published, put before subscribers, and missed by slow ones",
+            ),
+            calls: make.plain(
+                "calls",
+                "Calls that have ended: done, or the code of what went wrong",
+            ),
+            live: make.plain("live_remotes", "Remotes that are told when to sync"),
+            waking: make.plain("waking_remotes", "Live remotes that wait to be told"),
+            waiting_events: make.with_unit(
+                "waiting_events",
+                Unit::Bytes,
+                "Events that wait for subscribers",
+            ),
             memory: make.with_unit("memory", Unit::Bytes, "Memory that rows on their way hold"),
             spooled: make.with_unit(
                 "spooled",
@@ -181,6 +205,7 @@ impl Metrics {
         };
         // What has not happened yet is 0 and not missing.
         drop(metrics.syncs.get_or_create(&[("outcome", "done")]));
+        drop(metrics.calls.get_or_create(&[("outcome", "done")]));
         for direction in ["uploaded", "downloaded"] {
             drop(metrics.rows.get_or_create(&[("direction", direction)]));
         }
@@ -223,6 +248,15 @@ impl Metrics {
             let label = [("direction", direction)];
             family.get_or_create(&label).inc_by(count);
         }
+    }
+
+    /// A call has ended, with this code if it came to nothing.
+    pub(crate) fn call(&self, failed: Option<Option<Code>>) {
+        let outcome = match failed {
+            None => "done",
+            Some(code) => code.map_or("unknown", Code::name),
+        };
+        self.calls.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Something begins.
@@ -269,6 +303,15 @@ impl Metrics {
             self.busy_workers.get_or_create(&label).set(signed(busy));
             self.backlog.get_or_create(&label).set(signed(waiting));
         }
+        for (what, count) in EVENTS.into_iter().zip(server.spaces.figures()) {
+            let counter = self.events.get_or_create(&[("what", what)]);
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+        let (live, waking) = server.wakes.figures();
+        self.live.set(signed(live));
+        self.waking.set(signed(waking));
+        self.waiting_events
+            .set(signed(server.spaces.waiting_bytes()));
         let memory = server.budget.gauge();
         let held = i64::try_from(memory.reserved_bytes()).unwrap_or(i64::MAX);
         self.memory.set(held);
@@ -347,8 +390,6 @@ impl Drop for Rest<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tidewater_protocol::Code;
-
     use super::*;
 
     #[test]

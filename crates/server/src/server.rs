@@ -164,7 +164,7 @@ impl Server {
         let publications = Publications::load(centre.clone(), &config.publications).await;
         let publications = publications.map_err(|error| config.locate_error(error))?;
         let signer = Signer::load(centre.clone(), environment.clock.now_ms()).await?;
-        let calls = Calls::load(&*centre, &config.procedures).await?;
+        let calls = Calls::load(centre.clone(), &config.procedures, &config.spaces).await?;
         let mut listeners = Vec::new();
         for url in &urls {
             let listener = environment.network.listen(&url.address()).await;
@@ -208,6 +208,7 @@ impl Server {
             environment,
             limits,
         });
+        shared.spaces.attach(shared.workers.events.clone());
         let site = http.is_some().then(|| Site::new(shared.clone()));
         let (alive, connections) = mpsc::channel(1);
         let places = Arc::new(Semaphore::new(shared.limits.connections));
@@ -253,6 +254,8 @@ impl Server {
         tasks.push(tokio::spawn(
             async move { following.wakes.follow(of).await },
         ));
+        let spaces = shared.spaces.clone();
+        tasks.push(tokio::spawn(async move { spaces.watch().await }));
         tasks.push(tokio::spawn(check_tracking_regularly(
             shared.clone(),
             centre.clone(),
@@ -631,6 +634,14 @@ async fn prune_regularly(
                 "dropped what is older than its retention time"
             ),
             Err(error) => tracing::warn!(%error, "what is old cannot be dropped"),
+        }
+        let spaces = shared.spaces.retentions();
+        if spaces.is_empty() {
+            continue;
+        }
+        match centre.prune_events(&spaces, now_ms).await {
+            Ok(events) => tracing::debug!(events, "dropped events that were kept long enough"),
+            Err(error) => tracing::warn!(%error, "old events cannot be dropped"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Workers: tasks that own a database connection each, and take what waits for them.
 //!
 //! Lanes with limits of their own, so that neither long downloads nor bulk uploads keep
-//! anybody from signing in or calling: lookups, uploads, downloads, calls. A worker of
+//! anybody from signing in or calling: lookups, uploads, downloads, calls, and two for durable events. A worker of
 //! the upload lane takes as many waiting syncs as fit and hands them over as one
 //! list; it never waits for more. Nothing here ever waits for a network.
 
@@ -29,6 +29,7 @@ pub(crate) use crate::lane::{Lane, Ticket};
 use crate::memory::Reservation;
 use crate::metrics::{Phase, Timer};
 use crate::registry::Standing;
+use crate::spaces::store::{Store, run_appends, run_reads};
 use crate::spool::SpoolWriter;
 use crate::tuner::{Gate, Turn, tune};
 
@@ -43,6 +44,9 @@ const BATCH_DOWNLOADS: usize = 32;
 /// Workers of a lane that finds out by itself how many it should have: at first, and at most.
 const FIRST_WORKERS: usize = 2;
 const MOST_WORKERS: usize = 16;
+
+/// Workers that read durable events.
+const EVENT_READERS: usize = 2;
 
 /// How long the history lags behind at most.
 const HISTORY_LAG: Duration = Duration::from_millis(50);
@@ -112,6 +116,7 @@ pub(crate) struct Workers {
     pub(crate) uploads: Arc<Lane<ApplyTask>>,
     pub(crate) downloads: Arc<Lane<DownloadTask>>,
     pub(crate) calls: Arc<Lane<CallTask>>,
+    pub(crate) events: Store,
     /// Of uploads, of downloads and of calls, with how many workers there are.
     gates: OnceLock<[(Arc<Gate>, usize); 3]>,
     history: Arc<History>,
@@ -131,6 +136,7 @@ impl Workers {
             uploads: Lane::new(),
             downloads: Lane::new(),
             calls: Lane::new(),
+            events: Store::new(),
             gates: OnceLock::new(),
             history: Arc::default(),
             tasks: Mutex::new(Vec::new()),
@@ -168,6 +174,14 @@ impl Workers {
             let clock = clock.clone();
             workers
                 .keep(move || run_calls(lane.clone(), gate.clone(), idle.clone(), clock.clone()));
+        }
+        let idle = Idle::new(&connector);
+        let (appends, reads) = workers.events.lanes();
+        let (lane, of_appends, clock) = (appends.clone(), idle.clone(), clock.clone());
+        workers.keep(move || run_appends(lane.clone(), of_appends.clone(), clock.clone()));
+        for _ in 0..EVENT_READERS {
+            let (lane, idle) = (reads.clone(), idle.clone());
+            workers.keep(move || run_reads(lane.clone(), idle.clone()));
         }
         // It is set once.
         let _ = workers.gates.set([uploads, downloads, (gate, most)]);
@@ -224,18 +238,21 @@ impl Workers {
 
     /// Of each lane its name, how many workers may work, how many are at work, and what waits for
     /// one.
-    pub(crate) fn lanes(&self, limits: &Limits) -> [(&'static str, usize, usize, usize); 4] {
+    pub(crate) fn lanes(&self, limits: &Limits) -> [(&'static str, usize, usize, usize); 6] {
         let of = |index: usize| {
             let gates = self.gates.get();
             gates.map_or((0, 0), |it| (it[index].0.level(), it[index].1))
         };
         let [uploads, downloads, calls] = [of(0), of(1), of(2)];
         let sessions = (limits.session_workers, limits.session_workers);
+        let (appends, reads) = self.events.lanes();
         [
             self.sessions.figures("sessions", sessions),
             self.uploads.figures("uploads", uploads),
             self.downloads.figures("downloads", downloads),
             self.calls.figures("calls", calls),
+            appends.figures("publishing", (1, 1)),
+            reads.figures("events", (EVENT_READERS, EVENT_READERS)),
         ]
     }
 
@@ -255,6 +272,7 @@ impl Workers {
         self.uploads.close();
         self.downloads.close();
         self.calls.close();
+        self.events.close();
         let tasks = std::mem::take(&mut *self.tasks());
         let until = Instant::now() + deadline;
         for mut task in tasks {

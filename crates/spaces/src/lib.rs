@@ -1,6 +1,7 @@
 //! Spaces without input or output, for both sides: who gets which event, and what waits for whom.
 //!
 //! Owns [subjects and patterns](subject), the [`Router`] from a subject to its receivers, the
+//! [chunks of whole events](pieces), the
 //! [cutting of a chunk](runs) of packed events into slices for them, the [`Outlet`] where slices
 //! wait for a slow receiver, and the [last value](last_value) of each subject. How events are
 //! packed is the protocol's; who may publish and subscribe, connections and durable events are
@@ -9,6 +10,7 @@
 pub mod cache;
 pub mod last_value;
 pub mod outlet;
+pub mod pieces;
 pub mod router;
 pub mod runs;
 pub mod subject;
@@ -17,6 +19,7 @@ pub mod template;
 pub use cache::SubjectCache;
 pub use last_value::LastValues;
 pub use outlet::{Full, Outlet, WhenFull};
+pub use pieces::Pieces;
 pub use router::{Receivers, Router};
 pub use runs::{Run, Runs};
 pub use subject::{Pattern, SubjectError, check_space, check_subject};

@@ -106,8 +106,16 @@ fn tell(args: &LiveArgs, event: &LiveEvent<'_>) -> Result<(), Failure> {
                 true => String::new(),
                 false => format!(" in {}", tables.join(", ")),
             };
+            let outbox = report.outbox;
+            let calls = match (outbox.answered + outbox.failed, report.inbox) {
+                (0, 0) => String::new(),
+                (_, inbox) => format!(
+                    "; {} answered, {} failed, {inbox} into the inbox",
+                    outbox.answered, outbox.failed,
+                ),
+            };
             output::text(&format!(
-                "{}: {} up, {} down{tables}\n",
+                "{}: {} up, {} down{tables}{calls}\n",
                 why.name(),
                 uploaded(report),
                 report.downloaded.upserts + report.downloaded.removals,
@@ -138,7 +146,8 @@ fn tell(args: &LiveArgs, event: &LiveEvent<'_>) -> Result<(), Failure> {
 }
 
 fn says_something(report: &Report) -> bool {
-    uploaded(report) > 0 || !report.tables.is_empty() || report.refused > 0
+    let called = report.outbox.answered + report.outbox.failed + report.inbox;
+    uploaded(report) > 0 || !report.tables.is_empty() || report.refused > 0 || called > 0
 }
 
 fn uploaded(report: &Report) -> u64 {

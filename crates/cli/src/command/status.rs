@@ -9,7 +9,7 @@ use serde::Serialize;
 use tidewater_centre::records::{
     BlockRecord, Blocker, CentreStatus, IncidentKind, IncidentRecord, NumbersStatus, SyncRecord,
 };
-use tidewater_client::{Status, SubscriptionStatus};
+use tidewater_client::{OutboxStatus, Status, SubscriptionStatus};
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
@@ -37,6 +37,7 @@ Examples:
 
 The object of --json, of a remote:
   {\"remote_id\",\"user\",\"server\",\"pending\":n,\"refused\":n,\"stale\":n,
+   \"outbox\":{\"pending\":n,\"failed\":n},\"inbox\":n,
    \"subscriptions\":[{\"publication\",\"last_sync_at_ms\",\"sequence\",\"upload_in_flight\",
                      \"compare_due\",\"kept\",\"giving\",
                      \"tables\":[{\"table\",\"rows\",\"pending\",\"refused\",\"stale\"}]}]}
@@ -141,6 +142,15 @@ fn describe_remote(remote: &RemoteObject<'_>, path: &Path) -> String {
         output::counted(remote.pending, "change", "changes"),
         remote.refused
     );
+    if status.outbox != OutboxStatus::default() || status.inbox > 0 {
+        let _ = writeln!(
+            text,
+            "outbox: {} to execute, {} failed; inbox: {}",
+            status.outbox.pending,
+            status.outbox.failed,
+            output::counted(status.inbox, "row", "rows"),
+        );
+    }
     if remote.refused > 0 {
         let _ = writeln!(text, "see: tidewater refused list {}", path.display());
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tidewater_carrier::ServerUrl;
 use tidewater_client::{
-    Account, Adopt, ClientError, Remote, Report, Retry, SyncDirection, SyncError,
+    Account, Adopt, ClientError, OutboxCounts, Remote, Report, Retry, SyncDirection, SyncError,
 };
 use tidewater_protocol::Code;
 
@@ -52,6 +52,8 @@ The object of --json:
    \"stale_count\":n, rows that the centre has otherwise or not any more, and that stay as they are,
    \"stale\":[{\"table\",\"key\":[...],\"reason\"}, the first 100],
    \"not_restored\":[SQL of your indexes, triggers and views that a new schema made impossible],
+   \"outbox\":{\"answered\":n,\"failed\":n,\"pending\":n}, calls and events of tidewater_outbox,
+   \"inbox\":n, rows that came into tidewater_inbox,
    \"bytes_sent\":n,\"bytes_received\":n,
    \"retries\":n, how often the server turned it away before,
    \"duration_ms\":n}
@@ -354,6 +356,18 @@ fn describe(report: &Report) -> String {
     if report.stale_count > 0 {
         let rows = output::counted(report.stale_count, "row", "rows");
         let _ = writeln!(text, "stale       {rows} not as in the centre");
+    }
+    let outbox = report.outbox;
+    if outbox != OutboxCounts::default() {
+        let _ = writeln!(
+            text,
+            "outbox      {} answered, {} failed, {} to be tried again",
+            outbox.answered, outbox.failed, outbox.pending,
+        );
+    }
+    if report.inbox > 0 {
+        let rows = output::counted(report.inbox, "row", "rows");
+        let _ = writeln!(text, "inbox       {rows} for the application");
     }
     if report.retries > 0 {
         let times = output::counted(report.retries, "time", "times");

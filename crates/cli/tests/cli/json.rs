@@ -35,6 +35,8 @@ fn a_sync_reports_every_promised_field() {
             "stale_count",
             "stale",
             "not_restored",
+            "outbox",
+            "inbox",
             "bytes_sent",
             "bytes_received",
             "retries",
@@ -152,9 +154,12 @@ fn the_state_of_a_remote_tells_what_is_pending_and_no_secret() {
             "server",
             "pending",
             "refused",
+            "outbox",
+            "inbox",
             "subscriptions",
         ],
     );
+    assert_eq!(status["outbox"], json!({"pending": 0, "failed": 0}));
     assert_eq!(status["pending"], 2);
     assert_eq!(status["refused"], 0);
     assert_eq!(status["user"], "nancy");

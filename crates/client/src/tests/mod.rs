@@ -2,6 +2,7 @@
 
 mod applying;
 mod encrypted;
+mod outbox;
 mod plain;
 mod retrying;
 

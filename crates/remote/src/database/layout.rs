@@ -31,8 +31,11 @@ pub(crate) const PREFIX: &str = "tidewater_";
 /// kept; `tidewater_gave_way` the rows that the application may have changed and that
 /// gave way to the centre's; `tidewater_unsubscribed` the subscriptions that the remote has ended,
 /// by the numbers that they had in the file. `tidewater_identity_block` has the numbers for rows that
-/// the application inserts, from `next` to `last`.
-const TABLES: &str = "
+/// the application inserts, from `next` to `last`. The application writes `tidewater_outbox` and
+/// `tidewater_interest` itself: what it could write wrongly is told by the names of constraints.
+/// `tidewater_state.outbox_covered` is the last row of the outbox before which all changes were
+/// taken.
+const TABLES: &str = r#"
 CREATE TABLE tidewater_state (
   one INTEGER PRIMARY KEY CHECK (one = 1),
   format_version INTEGER NOT NULL,
@@ -44,7 +47,8 @@ CREATE TABLE tidewater_state (
   ca TEXT,
   checked_schema_version INTEGER NOT NULL DEFAULT -1,
   plain_schema_version INTEGER NOT NULL DEFAULT -1,
-  centre TEXT NOT NULL DEFAULT ''
+  centre TEXT NOT NULL DEFAULT '',
+  outbox_covered INTEGER NOT NULL DEFAULT 0
 );
 INSERT INTO tidewater_state (one, format_version) VALUES (1, 1);
 CREATE TABLE tidewater_subscription (
@@ -126,7 +130,54 @@ CREATE TABLE tidewater_unsubscribed (
   sequence INTEGER NOT NULL,
   upload_id BLOB
 );
-";
+CREATE TABLE tidewater_outbox (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  kind TEXT NOT NULL DEFAULT 'call'
+    CONSTRAINT "kind is call or event" CHECK (kind IN ('call', 'event')),
+  name TEXT NOT NULL
+    CONSTRAINT "name is that of a procedure, of an event SPACE/SUBJECT"
+    CHECK (length(name) > 0 AND (kind <> 'event' OR name LIKE '_%/_%')),
+  arguments TEXT,
+  deadline TEXT
+    CONSTRAINT "deadline is a time in UTC like 2026-11-26T10:00:00Z"
+    CHECK (deadline IS NULL OR deadline GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*'
+      AND julianday(deadline) IS NOT NULL),
+  key BLOB NOT NULL DEFAULT (randomblob(16))
+    CONSTRAINT "key has 16 bytes" CHECK (length(key) = 16),
+  state TEXT NOT NULL DEFAULT 'pending'
+    CONSTRAINT "state is pending, sent, answered or failed"
+    CHECK (state IN ('pending', 'sent', 'answered', 'failed')),
+  code TEXT,
+  reason TEXT,
+  created_at INTEGER NOT NULL
+    DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)),
+  settled_at INTEGER
+);
+CREATE INDEX tidewater_outbox_waiting ON tidewater_outbox (id)
+  WHERE state IN ('pending', 'sent');
+CREATE TABLE tidewater_inbox (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  kind TEXT NOT NULL,
+  outbox INTEGER,
+  space TEXT,
+  subject TEXT,
+  payload,
+  position BLOB,
+  user TEXT,
+  published_at INTEGER,
+  received_at INTEGER NOT NULL
+);
+CREATE TABLE tidewater_interest (
+  id INTEGER PRIMARY KEY,
+  space TEXT NOT NULL,
+  subject TEXT NOT NULL,
+  position BLOB,
+  since INTEGER,
+  code TEXT,
+  reason TEXT,
+  UNIQUE (space, subject)
+);
+"#;
 
 /// Why a file without our state cannot become a remote: other tables of Tidewater's are in it.
 pub(crate) fn obstacle(connection: &Connection) -> Result<Option<&'static str>, RemoteError> {

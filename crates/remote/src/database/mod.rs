@@ -6,14 +6,17 @@
 //! in them ([`changes`]), reading an upload
 //! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]), acknowledged uploads
 //! ([`kept`]), what is compared ([`compare`]), tables that are made again ([`repair`]), parameters
-//! ([`parameter`]), and subscriptions that end ([`unsubscribe`]).
+//! ([`parameter`]), calls and events ([`outbox`], [`inbox`]), and subscriptions that end
+//! ([`unsubscribe`]).
 
 mod apply;
 mod changes;
 pub(crate) mod compare;
+mod inbox;
 pub(crate) mod kept;
 mod layout;
 mod numbers;
+mod outbox;
 mod parameter;
 mod quote;
 mod refused;
@@ -31,11 +34,13 @@ pub use apply::{
     Adopt, Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary, RowDifference,
     TableDifferences,
 };
+pub use inbox::{Interest, Took};
 pub(crate) use kept::Former;
 pub use kept::{CentreState, Giving, KeptLimits};
+pub use outbox::{Emptying, OutboxCall, OutboxCounts, OutboxOutcome};
 pub use parameter::Parameters;
 pub use refused::{RefusedRow, Which};
-pub use status::{StaleRow, Status, SubscriptionStatus, TableStatus};
+pub use status::{OutboxStatus, StaleRow, Status, SubscriptionStatus, TableStatus};
 pub use subscription::{CompareDue, SubscriptionState};
 pub use unsubscribe::LeftTable;
 pub(crate) use upload::UploadBeginning;

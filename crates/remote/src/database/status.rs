@@ -9,7 +9,7 @@ use super::subscription::load_all;
 use super::tables::Names;
 use super::take::PARKED;
 use super::upload::stale_keys;
-use super::{CompareDue, Database, SubscriptionState, changes, quote, row};
+use super::{CompareDue, Database, SubscriptionState, changes, inbox, outbox, quote, row};
 use crate::error::{Doing, RemoteError};
 
 /// The state of a remote.
@@ -26,6 +26,19 @@ pub struct Status {
     /// All refused changes, also those of tables that the remote does not have any more.
     #[serde(skip)]
     pub refused: u64,
+    /// What is in the outbox.
+    pub outbox: OutboxStatus,
+    /// Rows of the inbox that the application has not deleted yet.
+    pub inbox: u64,
+}
+
+/// The state of the outbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OutboxStatus {
+    /// Rows that wait for a sync.
+    pub pending: u64,
+    /// Rows that came to nothing.
+    pub failed: u64,
 }
 
 /// The state of a subscription.
@@ -85,7 +98,14 @@ impl Database {
                 row.get(0)
             })
             .doing(doing)?;
+        let outbox = OutboxStatus {
+            pending: outbox::waiting(&snapshot).doing(doing)?,
+            failed: outbox::failed(&snapshot).doing(doing)?,
+        };
+        let inbox = inbox::count(&snapshot).doing(doing)?;
         Ok(Status {
+            outbox,
+            inbox,
             refused: refused.unsigned_abs(),
             remote_id: account.remote_id.map(|id| id.to_string()),
             server: account.server,

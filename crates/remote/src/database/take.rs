@@ -7,6 +7,7 @@
 use rusqlite::{Connection, params};
 use tidewater_protocol::{PublicationSchema, Table, UploadId};
 
+use super::outbox;
 use super::refused;
 use super::subscription::load_all;
 use super::tables::{Names, TABLES_AT_ONCE, change_table};
@@ -22,7 +23,8 @@ pub(crate) const PARKED: i64 = 0;
 impl Database {
     /// Begins a sync: restores tracking triggers that are missing (their tables are compared
     /// then) and, unless only a download is wanted, takes what is pending as the next upload of
-    /// each subscription.
+    /// each subscription. What is in the outbox may be executed after that, if nothing is left to
+    /// take.
     /// What was taken before and not acknowledged stays as it is. Nothing is taken while
     /// something is given back, nor between the upload that goes before a compare and the
     /// compare, unless refused changes wait for another try, nor before a compare that tells what
@@ -47,6 +49,7 @@ impl Database {
             for subscription in &subscriptions {
                 to_take |= can_take(&snapshot, subscription, direction, compares_next)?;
             }
+            to_take |= outbox::has_uncovered(&snapshot)?;
         }
         snapshot.commit().doing(doing)?;
         if in_order && !to_take {
@@ -64,11 +67,17 @@ impl Database {
             subscriptions = load_all(&transaction)?;
         }
         if direction != SyncDirection::DownloadOnly {
+            let mut all_taken = true;
             for subscription in &mut subscriptions {
                 if can_take(&transaction, subscription, direction, compares_next)? {
                     take(&transaction, subscription, new_upload_id())?;
                     subscription.taken_under = Some(data_version);
+                } else {
+                    all_taken &= !is_left(&transaction, subscription)?;
                 }
+            }
+            if all_taken {
+                outbox::cover(&transaction)?;
             }
         }
         transaction.commit().doing(doing)?;
@@ -100,6 +109,15 @@ fn can_take(
     }
     Ok(subscription.any_refused
         && refused::wait_for_another_try(connection, &subscription.publication)?)
+}
+
+/// Whether there are changes that are neither taken nor known to the centre.
+fn is_left(connection: &Connection, subscription: &SubscriptionState) -> Result<bool, RemoteError> {
+    match &subscription.schema {
+        None => Ok(false),
+        Some(_) if subscription.giving.is_some() => Ok(true),
+        Some(schema) => has_generation(connection, schema, subscription.generation),
+    }
 }
 
 /// Whether a table was untracked, and is not compared yet: nobody knows what its changes were made

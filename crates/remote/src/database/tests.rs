@@ -14,6 +14,7 @@ mod migration;
 mod model;
 mod obstacles;
 mod old_library;
+mod outbox;
 mod refusals;
 mod rekeyed;
 mod restoring;

@@ -11,7 +11,7 @@ use super::apply::{ApplySummary, keep_values};
 use super::subscription::load_all;
 use super::tables::{Names, name_is_taken};
 use super::take::PARKED;
-use super::{CompareDue, Database, SubscriptionState, compare, quote, triggers};
+use super::{CompareDue, Database, SubscriptionState, compare, inbox, outbox, quote, triggers};
 use crate::error::{Doing, RemoteError};
 
 const DOING: &str = "ending a subscription";
@@ -44,7 +44,8 @@ impl Database {
         Ok(found)
     }
 
-    /// Whether a sync has something to bring up.
+    /// Whether a sync has something to bring up: changes, or what is in the outbox and was not tried
+    /// yet; or something to ask for that was not asked for yet.
     ///
     /// # Errors
     /// SQLite failed.
@@ -54,7 +55,7 @@ impl Database {
                 return Ok(true);
             }
         }
-        Ok(false)
+        Ok(outbox::has_untried(&self.connection)? || inbox::has_new_interest(&self.connection)?)
     }
 
     /// A number that changes whenever another connection commits to the file.

@@ -26,6 +26,8 @@ pub enum Phase {
     Applying,
     /// Committed.
     Done,
+    /// Executing what is in the outbox, and filling the inbox.
+    Calling,
     /// The server has turned the sync away, and it is tried again later. Nothing is connected.
     Retrying {
         /// Why it was turned away.
@@ -58,6 +60,14 @@ impl Progress {
     pub fn retrying(reason: Code, in_ms: u64) -> Progress {
         Progress {
             phase: Phase::Retrying { reason, in_ms },
+            ..Progress::default()
+        }
+    }
+
+    /// Everything is committed, and calls are made.
+    pub fn calling() -> Progress {
+        Progress {
+            phase: Phase::Calling,
             ..Progress::default()
         }
     }

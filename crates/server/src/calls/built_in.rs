@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use tidewater_protocol::event::Position;
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, Given};
 use tidewater_protocol::{Code, ColumnType, Datum};
 
+use super::Caller;
 use super::post::{MAX_ANSWER_BYTES, Post};
 use crate::registry::Stay;
 use crate::server::Shared;
-use crate::spaces::{Member, Refusal};
+use crate::spaces::requests::{self, After, position_bytes};
+use crate::spaces::{Member, Refusal, User};
 
 /// Names of procedures that begin so are the server's.
 pub(crate) const PREFIX: &str = "tidewater.";
@@ -31,11 +34,70 @@ pub(super) fn leaving() -> Call {
     }
 }
 
-/// The connection gets the events of a pattern (`subject`) of a space from now on, or no longer.
+/// The connection gets the events of a pattern (`subject`) of a space from now on, or no longer. Of a
+/// durable space, it may say `after` what: a position, or "first" for all that is kept.
 const SUBSCRIBE: &str = "tidewater.subscribe";
 const UNSUBSCRIBE: &str = "tidewater.unsubscribe";
 
-/// Does a call of one of them, which takes no time.
+/// Packed events of a space are published; those of a durable one are kept.
+const PUBLISH: &str = "tidewater.publish";
+
+/// What is kept of a pattern of a durable space is read, from behind a position.
+const EVENTS: &str = "tidewater.events";
+
+/// Whether one of them may have to wait for the centre.
+pub(super) fn waits(call: &Call) -> bool {
+    matches!(call.procedure.as_str(), SUBSCRIBE | PUBLISH | EVENTS)
+}
+
+/// Does a call that may have to wait for the centre.
+pub(super) async fn run_waiting(
+    server: &Arc<Shared>,
+    member: &Member,
+    caller: &Caller,
+    call: &Call,
+) -> Result<Answer, CallFailed> {
+    match call.procedure.as_str() {
+        SUBSCRIBE => {
+            let [space, subject, after] = given(call, ["space", "subject", "after"])?;
+            let (space, subject) = (as_text("space", space)?, as_text("subject", subject)?);
+            let after = as_after(after)?;
+            let at = requests::subscribe(server, member, caller, space, subject, after).await?;
+            Ok(of_position(at))
+        }
+        _ => of_events(server, member.user(), caller, call).await,
+    }
+}
+
+/// Publishes, or reads what is kept.
+async fn of_events(
+    server: &Arc<Shared>,
+    user: &User,
+    caller: &Caller,
+    call: &Call,
+) -> Result<Answer, CallFailed> {
+    if call.procedure == PUBLISH {
+        let [space, events] = given(call, ["space", "events"])?;
+        let space = as_text("space", space)?;
+        let Some(Given::Bytes(events)) = events else {
+            return Err(CallFailed::argument("events", "is not packed events"));
+        };
+        let key = super::key(call)?;
+        let at = requests::publish(server, user, caller, space, events, key).await?;
+        return Ok(of_position(at));
+    }
+    let [space, subject, after, limit] = given(call, ["space", "subject", "after", "limit"])?;
+    let pattern = (as_text("space", space)?, as_text("subject", subject)?);
+    let after = as_after(after)?.unwrap_or(After::Beginning);
+    let limit = match limit {
+        None => None,
+        Some(Given::Integer(limit)) if *limit > 0 => Some(limit.unsigned_abs()),
+        Some(_) => return Err(CallFailed::argument("limit", "is no number of events")),
+    };
+    requests::events(server, user, caller, pattern, after, limit).await
+}
+
+/// Does a call of one of the others, which takes no time.
 pub(super) fn run(
     server: &Shared,
     post: &Arc<Post>,
@@ -62,13 +124,9 @@ pub(super) fn run(
             server.calls.withdraw(text(call, "name")?, post);
             Ok(Answer::nothing())
         }
-        SUBSCRIBE => {
-            let [space, subject] = texts(call, ["space", "subject"])?;
-            member.subscribe(space, subject)?;
-            Ok(Answer::nothing())
-        }
         UNSUBSCRIBE => {
-            let [space, subject] = texts(call, ["space", "subject"])?;
+            let [space, subject] = given(call, ["space", "subject"])?;
+            let (space, subject) = (as_text("space", space)?, as_text("subject", subject)?);
             member.unsubscribe(space, subject)?;
             Ok(Answer::nothing())
         }
@@ -128,24 +186,57 @@ fn text<'c>(call: &'c Call, name: &str) -> Result<&'c str, CallFailed> {
     }
 }
 
-/// The values of these arguments, which are all that there are.
-fn texts<'c, const N: usize>(call: &'c Call, names: [&str; N]) -> Result<[&'c str; N], CallFailed> {
-    let unknown = |it: &&Argument| !names.contains(&it.name.as_str());
-    if let Some(argument) = call.arguments.iter().find(unknown) {
-        let what = "is not one of the procedure's";
-        return Err(CallFailed::argument(&argument.name, what));
-    }
-    let mut values = [""; N];
-    for (value, name) in values.iter_mut().zip(names) {
-        let mut given = call.arguments.iter().filter(|it| it.name == name);
-        *value = match (given.next().map(|it| &it.given), given.next()) {
-            (None, _) => return Err(CallFailed::argument(name, "is missing")),
-            (Some(Some(Given::Text(text))), None) => text,
-            (Some(_), None) => return Err(CallFailed::argument(name, "is no text")),
-            (Some(_), Some(_)) => return Err(CallFailed::argument(name, "is given twice")),
+/// The values of these arguments, which are all that there may be.
+fn given<'c, const N: usize>(
+    call: &'c Call,
+    names: [&str; N],
+) -> Result<[Option<&'c Given>; N], CallFailed> {
+    let mut values = [None; N];
+    let mut seen = [false; N];
+    for argument in &call.arguments {
+        let name = &argument.name;
+        let Some(place) = names.iter().position(|it| it == name) else {
+            return Err(CallFailed::argument(name, "is not one of the procedure's"));
         };
+        if std::mem::replace(&mut seen[place], true) {
+            return Err(CallFailed::argument(name, "is given twice"));
+        }
+        values[place] = argument.given.as_ref();
     }
     Ok(values)
+}
+
+fn as_text<'c>(name: &str, given: Option<&'c Given>) -> Result<&'c str, CallFailed> {
+    match given {
+        None => Err(CallFailed::argument(name, "is missing")),
+        Some(Given::Text(text)) => Ok(text),
+        Some(_) => Err(CallFailed::argument(name, "is no text")),
+    }
+}
+
+fn as_after(given: Option<&Given>) -> Result<Option<After>, CallFailed> {
+    let after = match given {
+        None => return Ok(None),
+        Some(Given::Text(text)) if text == "first" => Some(After::Beginning),
+        Some(Given::Bytes(bytes)) => After::of_bytes(bytes),
+        Some(_) => None,
+    };
+    after.map(Some).ok_or_else(|| {
+        CallFailed::argument(
+            "after",
+            "is no position: 16 bytes as an event brings them, or \"first\"",
+        )
+    })
+}
+
+fn of_position(position: Option<Position>) -> Answer {
+    match position {
+        None => Answer::nothing(),
+        Some(position) => {
+            let bytes = position_bytes(position);
+            Answer::value(ColumnType::Bytes, &Datum::Bytes(&bytes))
+        }
+    }
 }
 
 impl From<Refusal> for CallFailed {

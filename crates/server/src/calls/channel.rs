@@ -9,6 +9,7 @@ use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Aborted, BoxFuture, abortable};
 use futures_util::stream::FuturesUnordered;
 use prost::Message as _;
+use tokio::time::timeout;
 
 use tidewater_connection::Incoming;
 use tidewater_protocol::Code;
@@ -16,7 +17,7 @@ use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind};
 
 use super::post::Post;
-use super::{Answered, Outcome, built_in};
+use super::{Answered, Outcome, built_in, outcome};
 use crate::fault::Fault;
 use crate::registry::Stay;
 use crate::server::Shared;
@@ -29,6 +30,9 @@ const MAX_RUNNING: usize = 1_024;
 /// The size of a piece of an answer.
 const PIECE_BYTES: usize = 256 << 10;
 
+/// What a call of the server's own is given that says nothing else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A call under way: its id, and what came of it unless it was cancelled.
 type Running = BoxFuture<'static, (u64, Result<Outcome, Aborted>)>;
 
@@ -37,7 +41,7 @@ pub(crate) struct Desk<'a> {
     server: &'a Arc<Shared>,
     channel: Channel<'a>,
     post: &'a Arc<Post>,
-    member: &'a Member,
+    member: &'a Arc<Member>,
     stay: &'a Stay<'a>,
     running: FuturesUnordered<Running>,
     cancels: HashMap<u64, AbortHandle>,
@@ -51,7 +55,7 @@ impl<'a> Desk<'a> {
         server: &'a Arc<Shared>,
         channel: Channel<'a>,
         post: &'a Arc<Post>,
-        member: &'a Member,
+        member: &'a Arc<Member>,
         stay: &'a Stay<'a>,
     ) -> Desk<'a> {
         Desk {
@@ -162,6 +166,17 @@ impl<'a> Desk<'a> {
         if self.draining {
             return self.answer(id, Err(shutting_down()));
         }
+        if built_in::waits(&call) {
+            let (server, member) = (self.server.clone(), self.member.clone());
+            let caller = self.post.who().clone();
+            let run = async move {
+                let run = built_in::run_waiting(&server, &member, &caller, &call);
+                let run = timeout(deadline.unwrap_or(PATIENCE), run);
+                run.await
+                    .map_or_else(|_| Err(too_late()), |it| it.map(Answered::from))
+            };
+            return self.go(id, kind, run);
+        }
         if call.procedure.starts_with(built_in::PREFIX) {
             let answer = built_in::run(self.server, self.post, self.stay, self.member, &call);
             return match (kind, answer) {
@@ -175,7 +190,29 @@ impl<'a> Desk<'a> {
             Err(failed) => return self.answer(id, Err(failed)),
         };
         let server = self.server.clone();
+        let outlives_us = kind == CallKind::Call && prepared.outlives_its_caller();
         let run = async move { prepared.run(&server).await };
+        if outlives_us {
+            let run = tokio::spawn(run);
+            self.running.push(Box::pin(async move {
+                let ended = run.await;
+                (
+                    id,
+                    Ok(ended.unwrap_or_else(|_| Err(outcome::internal("a call panicked")))),
+                )
+            }));
+            return Ok(());
+        }
+        self.go(id, kind, run)
+    }
+
+    /// Has a call done beside the others.
+    fn go(
+        &mut self,
+        id: u64,
+        kind: CallKind,
+        run: impl Future<Output = Outcome> + Send + 'static,
+    ) -> Result<(), Fault> {
         if kind == CallKind::OneWay {
             tokio::spawn(async move {
                 if let Err(error) = run.await {
@@ -191,6 +228,8 @@ impl<'a> Desk<'a> {
     }
 
     fn answer(&mut self, id: u64, outcome: Outcome) -> Result<(), Fault> {
+        let failed = outcome.as_ref().err().map(CallFailed::code);
+        self.server.metrics.call(failed);
         let answered = match outcome {
             Ok(answered) => answered,
             Err(failed) => {
@@ -235,6 +274,14 @@ impl Drop for Desk<'_> {
         self.server.calls.gone(self.post);
         self.server.wakes.leave(self.stay.number());
     }
+}
+
+fn too_late() -> CallFailed {
+    CallFailed::new(
+        Code::DeadlineExceeded,
+        "the consolidated database took longer than the call was given",
+        "give it more time; with a key, it can be called again without being done twice",
+    )
 }
 
 fn shutting_down() -> CallFailed {

@@ -78,7 +78,7 @@ fn refused(name: &str, code: String, message: String) -> CallFailed {
     }
 }
 
-pub(super) fn key_taken() -> CallFailed {
+pub(crate) fn key_taken() -> CallFailed {
     CallFailed::new(
         Code::NameTaken,
         "the key was used for another call",
@@ -91,7 +91,7 @@ pub(super) fn internal(detail: &str) -> CallFailed {
 }
 
 /// What the server's own trouble is to a caller.
-pub(super) fn of_fault(fault: Fault) -> CallFailed {
+pub(crate) fn of_fault(fault: Fault) -> CallFailed {
     if !fault.detail.is_empty() {
         tracing::warn!(
             code = fault.code.name(),

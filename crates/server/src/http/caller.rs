@@ -54,7 +54,7 @@ impl Callers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn check(&self, web: &Web, user: &str) -> Result<Arc<Caller>, Fault> {
+    pub(super) async fn check(&self, web: &Web, user: &str) -> Result<Arc<Caller>, Fault> {
         let before = self.known().get(user).cloned();
         let known = match before {
             Some(known) if known.asked.elapsed() < WATCH_EVERY => known,

@@ -170,6 +170,15 @@ fn fixed_paths() -> Map<String, Value> {
             "schema": { "type": "string" },
         })
     };
+    let in_query = |name: &str, description: &str| {
+        json!({
+            "name": name,
+            "in": "query",
+            "required": false,
+            "description": description,
+            "schema": { "type": "string" },
+        })
+    };
     let done = json!({ "description": "It is taken." });
     let paths = json!({
         "/v1/sign-in": {
@@ -244,6 +253,57 @@ fn fixed_paths() -> Map<String, Value> {
                 "summary": "Provides a procedure no longer",
                 "parameters": [in_path("name")],
                 "responses": { "204": done, "default": problem },
+            },
+        },
+        "/v1/publish/{space}/{subject}": {
+            "post": {
+                "operationId": "publish",
+                "summary": "Publishes an event, whose payload is the body",
+                "parameters": [
+                    in_path("space"),
+                    in_path("subject"),
+                    { "$ref": "#/components/parameters/Key" },
+                ],
+                "requestBody": {
+                    "required": false,
+                    "content": { "application/octet-stream": {} },
+                },
+                "responses": {
+                    "200": {
+                        "description": "It is kept: the space is durable.",
+                        "content": json_body(json!({
+                            "type": "object",
+                            "required": ["position"],
+                            "properties": { "position": { "type": "string" } },
+                        })),
+                    },
+                    "204": done,
+                    "default": problem,
+                },
+            },
+        },
+        "/v1/events/{space}": {
+            "get": {
+                "operationId": "events",
+                "summary": "Sends events as they come, as server-sent events",
+                "description": "The id of an event of a durable space is its position. What is \
+                    no text comes as base64 in an event named binary. Events named missed, \
+                    history, unsubscribed and error tell what else there is.",
+                "parameters": [
+                    in_path("space"),
+                    in_query("subject", "A pattern such as unit.*.position; without it all."),
+                    in_query("after", "Of a durable space: behind this position, or first."),
+                    in_query("format", "json: the data is an object with subject, and text or \
+                        base64."),
+                    header("Last-Event-ID", "Goes on behind this event, before after."),
+                ],
+                "responses": {
+                    "200": {
+                        "description": "Events.",
+                        "content": { "text/event-stream": { "schema": { "type": "string" } } },
+                    },
+                    "default": problem,
+                },
             },
         },
         "/v1/answer/{call}": {

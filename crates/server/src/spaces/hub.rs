@@ -9,14 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 
+use tidewater_centre::{NewEvents, SpaceRetention};
 use tidewater_protocol::event::{EventError, EventRef, EventsReader};
 use tidewater_spaces::subject::MAX_SUBJECT_BYTES;
 use tidewater_spaces::{Pattern, Receivers, Router, Run, Runs, SubjectCache, check_subject};
 
 use super::inbox::{Peer, Pushed, Space, Waiting};
+use super::kept::Kept;
 use super::member::{Member, Published};
-use super::refusal::{Grant, Refusal, User};
-use crate::config::SpaceConfig;
+use super::refusal::{Refusal, User};
+use super::store::Store;
+use crate::config::{Rule, SpaceConfig};
 
 /// Subscriptions of one connection.
 const MAX_SUBSCRIPTIONS: usize = 1_000;
@@ -36,12 +39,36 @@ pub(crate) struct Hub {
     inside: Mutex<Inside>,
     /// Another one whenever a route may be another one.
     version: AtomicU64,
+    /// Another one after each configuration.
+    generation: AtomicU64,
     pub(super) waiting: Waiting,
     /// The size of the largest event that is taken.
     pub(super) event_bytes: usize,
     /// For what comes from elsewhere.
-    #[allow(dead_code, reason = "other servers and durable events follow")]
     own: Mutex<Routes>,
+    /// What is kept in the centre.
+    pub(super) kept: Kept,
+    pub(crate) counts: Counts,
+}
+
+/// What has become of events since the server was started.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    published: AtomicU64,
+    delivered: AtomicU64,
+}
+
+impl Counts {
+    /// Somebody has published events that were taken.
+    pub(super) fn published(&self, events: u64) {
+        self.published.fetch_add(events, Ordering::Relaxed);
+    }
+
+    /// Events were put before so many receivers.
+    pub(super) fn delivered(&self, events: u32, receivers: usize) {
+        let delivered = u64::from(events) * receivers as u64;
+        self.delivered.fetch_add(delivered, Ordering::Relaxed);
+    }
 }
 
 struct Inside {
@@ -107,9 +134,12 @@ impl Hub {
                 last_number: SERVER,
             }),
             version: AtomicU64::new(1),
+            generation: AtomicU64::new(1),
             waiting: Waiting::new(most_waiting),
             event_bytes,
             own: Mutex::default(),
+            kept: Kept::default(),
+            counts: Counts::default(),
         })
     }
 
@@ -122,16 +152,15 @@ impl Hub {
     }
 
     /// What publishers remember is outdated. Called under the lock.
-    fn changed(&self) {
+    pub(super) fn changed(&self) {
         self.version.fetch_add(1, Ordering::Release);
     }
 
     /// A connection comes in.
-    pub(crate) fn join(self: &Arc<Self>, user: &str, grants: Vec<Grant>) -> Member {
+    pub(crate) fn join(self: &Arc<Self>, user: &str) -> Member {
         let mut inside = self.inside();
         inside.last_number += 1;
-        let name = user.to_owned();
-        let peer = Peer::new(inside.last_number, User { name, grants });
+        let peer = Peer::new(inside.last_number, User::new(user));
         let peer = Arc::new(peer);
         inside.peers.insert(peer.number, Arc::clone(&peer));
         Member::new(Arc::clone(self), peer)
@@ -145,7 +174,52 @@ impl Hub {
             self.changed();
         }
         drop(inside);
+        self.kept.leave(peer);
         peer.close(&self.waiting);
+    }
+
+    /// From where durable events are read, and where they are kept.
+    pub(crate) fn attach(&self, store: Store) {
+        self.kept.attach(store);
+    }
+
+    /// Looks for durable events of other servers. Never ends.
+    pub(crate) async fn watch(self: &Arc<Self>) {
+        self.kept.watch(self).await;
+    }
+
+    /// Events were kept just now.
+    pub(super) fn stored(self: &Arc<Self>, new: &NewEvents, first: u64, check: [u8; 8]) {
+        self.kept.stored(self, new, first, check);
+    }
+
+    /// The space of this name.
+    pub(super) fn space(&self, name: &str) -> Result<Arc<Space>, Refusal> {
+        self.inside().space(name)
+    }
+
+    /// How long durable spaces are kept.
+    pub(crate) fn retentions(&self) -> Vec<SpaceRetention> {
+        let inside = self.inside();
+        let spaces = inside.spaces.values().map(|it| &it.config);
+        let kept = spaces.filter_map(|it| {
+            Some(SpaceRetention {
+                space: it.name.clone(),
+                kept_ms: i64::try_from(it.durable?.as_millis()).unwrap_or(i64::MAX),
+                keeps_last: it.last_value,
+            })
+        });
+        kept.collect()
+    }
+
+    /// # Errors
+    /// A connection has as many subscriptions as it may.
+    pub(super) fn check_count(&self, peer: &Arc<Peer>) -> Result<(), Refusal> {
+        let plain = self.inside().router.subscriptions(peer);
+        match plain + self.kept.subscriptions(peer.number) < MAX_SUBSCRIPTIONS {
+            true => Ok(()),
+            false => Err(Refusal::TooManySubscriptions(MAX_SUBSCRIPTIONS)),
+        }
     }
 
     /// Adds a subscription, and hands over the newest events where the space keeps them.
@@ -209,7 +283,8 @@ impl Hub {
         if was_there {
             self.changed();
         }
-        Ok(was_there)
+        drop(inside);
+        Ok(was_there | self.kept.unfollow(peer, &pattern))
     }
 
     /// Takes another configuration. Subscriptions that it does not let be are ended.
@@ -240,10 +315,34 @@ impl Hub {
             }
         }
         self.changed();
+        self.kept.configure(spaces);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Events published, put before receivers, and missed, so far.
+    pub(crate) fn figures(&self) -> [u64; 3] {
+        let of = |it: &AtomicU64| it.load(Ordering::Relaxed);
+        let Counts {
+            published,
+            delivered,
+        } = &self.counts;
+        [of(published), of(delivered), self.waiting.missed()]
+    }
+
+    /// Another one after each configuration.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The spaces about which the centre has to be asked who may publish.
+    pub(super) fn asking(&self) -> Vec<SpaceConfig> {
+        let inside = self.inside();
+        let spaces = inside.spaces.values().map(|it| &it.config);
+        let asks = |it: &&SpaceConfig| matches!(&it.publish, Rule::Patterns { allow: Some(_), .. });
+        spaces.filter(asks).cloned().collect()
     }
 
     /// Bytes of events that wait for all connections together.
-    #[allow(dead_code, reason = "the figures follow")]
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.waiting.bytes()
     }
@@ -253,7 +352,6 @@ impl Hub {
     ///
     /// # Errors
     /// What is there cannot be an event; those before it were passed on.
-    #[allow(dead_code, reason = "other servers and durable events follow")]
     pub(crate) fn deliver(&self, chunk: &Bytes) -> Result<Published, EventError> {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         self.publish(None, &mut own, chunk)
@@ -421,6 +519,7 @@ impl Publishing<'_> {
                     if slice.bytes.len() < COPIED_BELOW_BYTES && others().next().is_some() {
                         slice.bytes = Bytes::copy_from_slice(&slice.bytes);
                     }
+                    hub.counts.delivered(run.events, others().count());
                     for peer in others() {
                         let pushed: Pushed = peer.push(&hub.waiting, space, number, &slice);
                         published.is_crowded |= pushed.is_crowded;

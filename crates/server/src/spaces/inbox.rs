@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -29,6 +29,8 @@ pub(super) struct Space {
 pub(super) struct Waiting {
     bytes: AtomicUsize,
     most: usize,
+    /// Events that somebody was too slow for.
+    missed: AtomicU64,
 }
 
 /// One connection, as others see it. Told apart by its number.
@@ -39,6 +41,8 @@ pub(super) struct Peer {
     inbox: Mutex<Inbox>,
     /// Events have come, or the end has.
     ready: Notify,
+    /// Durable events have gone, or the connection has.
+    room: Notify,
     noticed: Notify,
 }
 
@@ -51,6 +55,8 @@ pub(crate) enum Notice {
     Refused { events: u64, refusal: Refusal },
     /// The configuration does not let it subscribe to this any more.
     Unsubscribed { pattern: Pattern },
+    /// The position that it had in a durable space is of another history: it gets all that is kept.
+    History { space: String },
 }
 
 #[derive(Debug, Default)]
@@ -63,17 +69,28 @@ struct Inbox {
     missed: Vec<(String, u64)>,
     refused: Option<(u64, Refusal)>,
     unsubscribed: Vec<Pattern>,
+    histories: Vec<String>,
 }
 
 impl Space {
     pub(super) fn new(config: SpaceConfig) -> Space {
         // So that all of it finds a place in the queue of who subscribes.
         let most = config.queue_bytes / 2;
-        let last = config.last_value.then(|| LastValues::new(most, most / 64));
+        // Of durable events, the centre knows the newest ones.
+        let keeps = config.last_value && config.durable.is_none();
+        let last = keeps.then(|| LastValues::new(most, most / 64));
         Space {
             config,
             last: last.map(Mutex::new),
         }
+    }
+
+    /// Whether its events wait where those of the other do: durable ones keep their order when the
+    /// configuration changes.
+    fn is(self: &Arc<Self>, other: &Arc<Space>) -> bool {
+        let (mine, theirs) = (&self.config, &other.config);
+        let are_durable = mine.durable.is_some() && theirs.durable.is_some();
+        Arc::ptr_eq(self, other) || (are_durable && mine.name == theirs.name)
     }
 
     /// The newest events, if the space keeps them.
@@ -88,11 +105,26 @@ impl Waiting {
         Waiting {
             bytes: AtomicUsize::new(0),
             most,
+            missed: AtomicU64::new(0),
         }
     }
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)
+    }
+
+    /// Events that somebody was too slow for, so far.
+    pub(super) fn missed(&self) -> u64 {
+        self.missed.load(Relaxed)
+    }
+
+    /// What may wait at the moment for one connection of a space.
+    fn most_of(&self, space: &Space) -> usize {
+        let queue = space.config.queue_bytes;
+        match self.bytes() > self.most {
+            true => queue.min(CROWDED_BYTES),
+            false => queue,
+        }
     }
 
     /// A queue held so many bytes and holds so many now.
@@ -139,6 +171,19 @@ pub(super) struct Pushed {
     pub(super) is_crowded: bool,
 }
 
+/// What came of handing durable events to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PushedKept {
+    Taken {
+        /// Nothing waited.
+        wakes: bool,
+    },
+    /// Its queue is full: nothing was taken.
+    Full,
+    /// It is gone, or about to.
+    Gone,
+}
+
 impl Peer {
     pub(super) fn new(number: u64, user: User) -> Peer {
         Peer {
@@ -146,6 +191,7 @@ impl Peer {
             user,
             inbox: Mutex::default(),
             ready: Notify::new(),
+            room: Notify::new(),
             noticed: Notify::new(),
         }
     }
@@ -169,13 +215,7 @@ impl Peer {
         let was_empty = inbox.outlets.is_empty();
         let place = inbox.outlet(space);
         let outlet = &mut inbox.outlets[place].1;
-        let queue = space.config.queue_bytes;
-        let is_too_much = waiting.bytes() > waiting.most;
-        let most = if is_too_much {
-            queue.min(CROWDED_BYTES)
-        } else {
-            queue
-        };
+        let most = waiting.most_of(space);
         outlet.set_most(most);
         let before = outlet.bytes();
         let pushed = outlet.push(publisher, run.bytes.clone(), run.events);
@@ -187,13 +227,77 @@ impl Peer {
             inbox.end = Some(Refusal::TooSlow(name));
         } else if now == 0 {
             // It was larger than the queue, and dropped by itself.
-            self.forget_outlet(&mut inbox, place);
+            self.forget_outlet(waiting, &mut inbox, place);
             return Pushed::default();
         }
         Pushed {
             wakes: was_empty || pushed.is_err(),
             is_crowded: now > most / 2,
         }
+    }
+
+    /// Hands it durable events, of which none is dropped: what does not fit is not taken, unless it
+    /// is forced.
+    pub(super) fn push_kept(
+        &self,
+        waiting: &Waiting,
+        space: &Arc<Space>,
+        run: &Run<()>,
+        forced: bool,
+    ) -> PushedKept {
+        let mut inbox = self.inbox();
+        if inbox.is_closed || inbox.end.is_some() {
+            return PushedKept::Gone;
+        }
+        let wakes = inbox.outlets.is_empty();
+        let place = inbox.outlet(space);
+        let outlet = &mut inbox.outlets[place].1;
+        let before = outlet.bytes();
+        let most = waiting.most_of(space);
+        if !forced && before > 0 && before + run.bytes.len() > most {
+            return PushedKept::Full;
+        }
+        outlet.set_most(usize::MAX);
+        // There is room for everything.
+        let _ = outlet.push(0, run.bytes.clone(), run.events);
+        waiting.changed(before, outlet.bytes());
+        PushedKept::Taken { wakes }
+    }
+
+    /// Whether its queue of a durable space is at most half full.
+    pub(super) fn has_room(&self, waiting: &Waiting, space: &Arc<Space>) -> bool {
+        let inbox = self.inbox();
+        let waits = inbox.outlets.iter().find(|(it, _)| it.is(space));
+        waits.is_none_or(|(_, outlet)| outlet.bytes() <= waiting.most_of(space) / 2)
+    }
+
+    /// Ends when its queue of a durable space is at most half full; false if it is gone.
+    pub(super) async fn room(&self, waiting: &Waiting, space: &Arc<Space>) -> bool {
+        loop {
+            let freed = self.room.notified();
+            if self.is_gone() {
+                return false;
+            }
+            if self.has_room(waiting, space) {
+                return true;
+            }
+            freed.await;
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        let inbox = self.inbox();
+        inbox.is_closed || inbox.end.is_some()
+    }
+
+    /// Ends its connection.
+    pub(super) fn cut(&self, waiting: &Waiting, refusal: Refusal) {
+        let mut inbox = self.inbox();
+        inbox.clear(waiting);
+        inbox.end = Some(refusal);
+        drop(inbox);
+        self.room.notify_waiters();
+        self.wake();
     }
 
     pub(super) fn wake(&self) {
@@ -214,13 +318,18 @@ impl Peer {
         waiting.changed(before, outlet.bytes());
         let missed = outlet.take_missed();
         let name = (missed > 0).then(|| space.config.name.clone());
+        let is_durable = space.config.durable.is_some();
         if outlet.is_empty() {
-            self.forget_outlet(&mut inbox, 0);
+            self.forget_outlet(waiting, &mut inbox, 0);
         } else {
             inbox.outlets.rotate_left(1);
         }
         if let Some(name) = name {
-            self.miss(&mut inbox, name, missed);
+            self.miss_in(waiting, &mut inbox, name, missed);
+        }
+        drop(inbox);
+        if is_durable {
+            self.room.notify_waiters();
         }
         Ok(slice)
     }
@@ -230,20 +339,32 @@ impl Peer {
         self.ready.notified().await;
     }
 
-    fn forget_outlet(&self, inbox: &mut Inbox, place: usize) {
+    fn forget_outlet(&self, waiting: &Waiting, inbox: &mut Inbox, place: usize) {
         let Some((space, mut outlet)) = inbox.outlets.remove(place) else {
             return;
         };
         let missed = outlet.take_missed();
         if missed > 0 {
-            self.miss(inbox, space.config.name.clone(), missed);
+            self.miss_in(waiting, inbox, space.config.name.clone(), missed);
         }
         if inbox.outlets.is_empty() {
             inbox.outlets = VecDeque::new();
         }
     }
 
-    fn miss(&self, inbox: &mut Inbox, space: String, events: u64) {
+    /// Events of a space are lost to it.
+    pub(super) fn miss(&self, waiting: &Waiting, space: &str, events: u64) {
+        self.miss_in(waiting, &mut self.inbox(), space.to_owned(), events);
+    }
+
+    /// All that is kept is sent to it, as its position counts for nothing.
+    pub(super) fn begin_anew(&self, space: &str) {
+        self.inbox().histories.push(space.to_owned());
+        self.noticed.notify_one();
+    }
+
+    fn miss_in(&self, waiting: &Waiting, inbox: &mut Inbox, space: String, events: u64) {
+        waiting.missed.fetch_add(events, Relaxed);
         match inbox.missed.iter_mut().find(|(name, _)| *name == space) {
             Some((_, missed)) => *missed += events,
             None => inbox.missed.push((space, events)),
@@ -279,16 +400,15 @@ impl Peer {
         let mut inbox = self.inbox();
         inbox.clear(waiting);
         inbox.is_closed = true;
+        drop(inbox);
+        self.room.notify_waiters();
     }
 }
 
 impl Inbox {
     /// The place of the queue of a space, which is there from now on.
     fn outlet(&mut self, space: &Arc<Space>) -> usize {
-        let known = self
-            .outlets
-            .iter()
-            .position(|(it, _)| Arc::ptr_eq(it, space));
+        let known = self.outlets.iter().position(|(it, _)| it.is(space));
         known.unwrap_or_else(|| {
             let config = &space.config;
             let outlet = Outlet::new(config.queue_bytes, config.slow);
@@ -309,6 +429,9 @@ impl Inbox {
         }
         if let Some(pattern) = self.unsubscribed.pop() {
             return Some(Notice::Unsubscribed { pattern });
+        }
+        if let Some(space) = self.histories.pop() {
+            return Some(Notice::History { space });
         }
         let (space, events) = self.missed.pop()?;
         Some(Notice::Missed { space, events })

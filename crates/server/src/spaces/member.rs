@@ -8,7 +8,7 @@ use tidewater_protocol::event::EventError;
 
 use super::hub::{Hub, Routes};
 use super::inbox::{Notice, Peer};
-use super::refusal::Refusal;
+use super::refusal::{Refusal, User};
 
 /// A connection that has joined; dropped, it is gone, with its subscriptions and all that waits
 /// for it.
@@ -41,6 +41,15 @@ impl Member {
         }
     }
 
+    pub(super) fn parts(&self) -> (&Arc<Hub>, &Arc<Peer>) {
+        (&self.hub, &self.peer)
+    }
+
+    /// Who it is.
+    pub(crate) fn user(&self) -> &User {
+        &self.peer.user
+    }
+
     /// The size of the largest event that it may publish.
     pub(crate) fn event_bytes(&self) -> usize {
         self.hub.event_bytes
@@ -50,6 +59,7 @@ impl Member {
     ///
     /// # Errors
     /// There is no such space, it is no pattern, or this user may not.
+    #[cfg(test)]
     pub(crate) fn subscribe(&self, space: &str, pattern: &str) -> Result<(), Refusal> {
         self.hub.subscribe(&self.peer, space, pattern)
     }
@@ -69,7 +79,9 @@ impl Member {
     /// What is there cannot be an event; those before it were passed on.
     pub(crate) fn publish(&self, chunk: &Bytes) -> Result<Published, EventError> {
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        self.hub.publish(Some(&self.peer), &mut routes, chunk)
+        let published = self.hub.publish(Some(&self.peer), &mut routes, chunk)?;
+        self.hub.counts.published(published.events);
+        Ok(published)
     }
 
     /// The next slice of packed events, if any wait.
@@ -89,7 +101,6 @@ impl Member {
     ///
     /// # Errors
     /// The connection was too slow and is to be cut off.
-    #[allow(dead_code, reason = "events over HTTP follow")]
     pub(crate) async fn next(&self) -> Result<Bytes, Refusal> {
         loop {
             if let Some(slice) = self.try_next()? {

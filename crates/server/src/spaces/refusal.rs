@@ -1,5 +1,7 @@
 //! Who may publish and subscribe to what, and what everybody else is told.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use tidewater_protocol::Code;
 use tidewater_spaces::{Pattern, SubjectError, Template};
 
@@ -12,19 +14,22 @@ pub(crate) enum Right {
     Subscribe,
 }
 
-/// The query that a rule has (`allow`) yielded a row for this user. Without it, who needs one may
-/// nothing.
+/// The query that a rule has (`allow`) yielded a row for this user, or none. Who needs one of whom it
+/// was not asked may nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) space: String,
     pub(crate) right: Right,
+    /// The query: another one has to be asked again.
+    pub(crate) query: String,
+    pub(crate) is_given: bool,
 }
 
 /// Whoever asks.
 #[derive(Debug)]
-pub(super) struct User {
+pub(crate) struct User {
     pub(super) name: String,
-    pub(super) grants: Vec<Grant>,
+    grants: Mutex<Vec<Grant>>,
 }
 
 /// Why something is not done.
@@ -44,6 +49,10 @@ pub(crate) enum Refusal {
     Positioned(String),
     #[error("more than {0} subscriptions on one connection")]
     TooManySubscriptions(usize),
+    #[error("nothing is kept here")]
+    NotKept,
+    #[error("the space {0:?} is not what it was: the consolidated database was restored")]
+    Rewound(String),
     #[error("this connection is too slow for the events of the space {0:?}")]
     TooSlow(String),
 }
@@ -57,6 +66,8 @@ impl Refusal {
             Refusal::MayNotPublish { .. } | Refusal::MayNotSubscribe { .. } => Code::NotAllowed,
             Refusal::Durable(_) | Refusal::Positioned(_) => Code::UnexpectedMessage,
             Refusal::TooManySubscriptions(_) | Refusal::TooSlow(_) => Code::LimitExceeded,
+            Refusal::NotKept => Code::Internal,
+            Refusal::Rewound(_) => Code::Redeployed,
         }
     }
 
@@ -84,6 +95,11 @@ impl Refusal {
             Refusal::TooManySubscriptions(_) => {
                 "subscribe to fewer, wider patterns, such as \"unit.>\"".into()
             }
+            Refusal::NotKept => "this is an error in Tidewater: please report it".into(),
+            Refusal::Rewound(_) => {
+                "connect again, and subscribe from your position: all that is kept comes again"
+                    .into()
+            }
             Refusal::TooSlow(_) => {
                 "connect and subscribe again, to fewer subjects, or take events faster; the \
                  server's operator can raise queue in [[space]]"
@@ -94,6 +110,34 @@ impl Refusal {
 }
 
 impl User {
+    pub(crate) fn new(name: &str) -> User {
+        User {
+            name: name.to_owned(),
+            grants: Mutex::default(),
+        }
+    }
+
+    fn grants(&self) -> MutexGuard<'_, Vec<Grant>> {
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what a query has yielded.
+    pub(super) fn grant(&self, grant: Grant) {
+        let mut grants = self.grants();
+        grants.retain(|it| (&it.space, it.right) != (&grant.space, grant.right));
+        grants.push(grant);
+    }
+
+    /// Whether there is nothing that has to be asked about this user.
+    pub(super) fn has_asked(&self, space: &SpaceConfig, right: Right) -> bool {
+        match space.rule(right) {
+            Rule::Patterns {
+                allow: Some(query), ..
+            } => self.grants().iter().any(|it| it.is_of(space, right, query)),
+            _ => true,
+        }
+    }
+
     /// Whether this user may publish to a subject of the space.
     pub(super) fn check_publish(&self, space: &SpaceConfig, subject: &str) -> Result<(), Refusal> {
         let may = self.may(space, Right::Publish);
@@ -123,16 +167,12 @@ impl User {
     }
 
     fn may(&self, space: &SpaceConfig, right: Right) -> May {
-        let rule = match right {
-            Right::Publish => &space.publish,
-            Right::Subscribe => &space.subscribe,
-        };
-        match rule {
+        match space.rule(right) {
             Rule::Everyone => May::All,
             Rule::Nobody => May::Some(Vec::new()),
-            Rule::Patterns { allow: Some(_), .. } if !self.is_granted(&space.name, right) => {
-                May::Some(Vec::new())
-            }
+            Rule::Patterns {
+                allow: Some(query), ..
+            } if !self.is_granted(space, right, query) => May::Some(Vec::new()),
             Rule::Patterns { patterns, .. } => {
                 let mine = |it: &Template| it.of_user(&self.name);
                 May::Some(patterns.iter().filter_map(mine).collect())
@@ -140,9 +180,26 @@ impl User {
         }
     }
 
-    fn is_granted(&self, space: &str, right: Right) -> bool {
-        let mut grants = self.grants.iter();
-        grants.any(|it| it.right == right && it.space == space)
+    fn is_granted(&self, space: &SpaceConfig, right: Right, query: &str) -> bool {
+        let grants = self.grants();
+        let mut grants = grants.iter();
+        grants.any(|it| it.is_given && it.is_of(space, right, query))
+    }
+}
+
+impl Grant {
+    fn is_of(&self, space: &SpaceConfig, right: Right, query: &str) -> bool {
+        self.right == right && self.space == space.name && self.query == query
+    }
+}
+
+impl SpaceConfig {
+    /// Who has a right.
+    pub(super) fn rule(&self, right: Right) -> &Rule {
+        match right {
+            Right::Publish => &self.publish,
+            Right::Subscribe => &self.subscribe,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The channel of events: what the other side publishes comes in, what it subscribed to goes out.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -9,14 +10,17 @@ use tokio::time::sleep;
 use tidewater_connection::Incoming;
 use tidewater_protocol::event::EventError;
 use tidewater_protocol::message::{Argument, Call, Given};
+use tidewater_spaces::Pieces;
 
 use super::inbox::Notice;
 use super::member::Member;
-use super::pieces::Pieces;
 use super::refusal::Refusal;
+use super::requests::ask_publisher;
+use crate::calls::Caller;
 use crate::calls::post::Post;
 use crate::fault::Fault;
 use crate::registry::Stay;
+use crate::server::Shared;
 use crate::wire::Channel;
 
 /// Shorter slices are joined before they are sent, up to so many bytes.
@@ -33,18 +37,36 @@ const FREE_BYTES: usize = 16 << 10;
 /// # Errors
 /// What came is no event, or the connection was too slow.
 pub(crate) async fn run(
+    server: &Arc<Shared>,
     member: &Member,
+    caller: &Caller,
     channel: Channel<'_>,
     stay: &Stay<'_>,
 ) -> Result<Infallible, Fault> {
+    serve(member, channel, stay, Some((server, caller))).await
+}
+
+/// The same, where there may be nobody who can be asked who may publish.
+pub(super) async fn serve(
+    member: &Member,
+    channel: Channel<'_>,
+    stay: &Stay<'_>,
+    asking: Option<(&Arc<Shared>, &Caller)>,
+) -> Result<Infallible, Fault> {
     tokio::select! {
         biased;
-        ended = take(member, channel, stay) => ended,
+        ended = take(member, channel, stay, asking) => ended,
         ended = give(member, channel) => ended,
     }
 }
 
-async fn take(member: &Member, channel: Channel<'_>, stay: &Stay<'_>) -> Result<Infallible, Fault> {
+async fn take(
+    member: &Member,
+    channel: Channel<'_>,
+    stay: &Stay<'_>,
+    asking: Option<(&Arc<Shared>, &Caller)>,
+) -> Result<Infallible, Fault> {
+    let mut asked = 0;
     let mut pieces = Pieces::default();
     let mut reservation = channel.budget().empty();
     loop {
@@ -58,6 +80,12 @@ async fn take(member: &Member, channel: Channel<'_>, stay: &Stay<'_>) -> Result<
         };
         stay.keep();
         let credit = bytes.len();
+        let generation = member.parts().0.generation();
+        if std::mem::replace(&mut asked, generation) != generation
+            && let Some((server, caller)) = asking
+        {
+            ask_publisher(server, member, caller).await;
+        }
         let mut is_crowded = false;
         pieces.take(bytes, member.event_bytes(), |chunk| {
             let published = member.publish(chunk)?;
@@ -151,6 +179,10 @@ fn call_of(notice: Notice) -> Call {
                 Argument::new("message", Given::from(refusal.to_string())),
                 Argument::new("hint", Given::from(refusal.hint())),
             ],
+        ),
+        Notice::History { space } => (
+            "tidewater.history",
+            vec![Argument::new("space", Given::from(space))],
         ),
         Notice::Unsubscribed { pattern } => {
             let (space, subject) = pattern.split();

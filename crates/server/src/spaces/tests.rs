@@ -22,6 +22,8 @@ use crate::memory::MemoryBudget;
 use crate::registry::Registry;
 use crate::wire::Wire;
 
+const QUERY: &str = "SELECT 1";
+
 const MUCH: usize = 1 << 30;
 
 fn open_space(name: &str) -> SpaceConfig {
@@ -41,6 +43,15 @@ fn patterns(space: &str, texts: &[&str], allow: Option<&str>) -> Rule {
     Rule::Patterns {
         patterns: texts.iter().map(read).collect(),
         allow: allow.map(str::to_owned),
+    }
+}
+
+fn granted(right: Right) -> Grant {
+    Grant {
+        space: "asked".into(),
+        right,
+        query: QUERY.into(),
+        is_given: true,
     }
 }
 
@@ -91,7 +102,7 @@ async fn now<F: Future>(future: F) -> Option<F::Output> {
 #[test]
 fn an_event_goes_to_whoever_subscribed_and_not_back_to_its_publisher() {
     let hub = hub(vec![open_space("n"), open_space("m")]);
-    let [ann, ben, cid] = ["ann", "ben", "cid"].map(|user| hub.join(user, Vec::new()));
+    let [ann, ben, cid] = ["ann", "ben", "cid"].map(|user| hub.join(user));
     ann.subscribe("n", ">").unwrap();
     ben.subscribe("n", "a.*").unwrap();
     ben.subscribe("n", ">").unwrap();
@@ -114,7 +125,7 @@ fn an_event_goes_to_whoever_subscribed_and_not_back_to_its_publisher() {
 #[test]
 fn a_long_run_is_one_slice_of_the_chunk_for_all_and_a_short_one_holds_no_chunk() {
     let hub = hub(vec![open_space("n")]);
-    let [ann, ben, cid] = ["ann", "ben", "cid"].map(|user| hub.join(user, Vec::new()));
+    let [ann, ben, cid] = ["ann", "ben", "cid"].map(|user| hub.join(user));
     ben.subscribe("n", "a").unwrap();
     cid.subscribe("n", "*").unwrap();
     let long = "x".repeat(1000);
@@ -143,7 +154,7 @@ async fn what_a_user_may_not_publish_is_left_out_and_told() {
             ..open_space("closed")
         },
         SpaceConfig {
-            publish: patterns("asked", &[">"], Some("SELECT 1")),
+            publish: patterns("asked", &[">"], Some(QUERY)),
             ..open_space("asked")
         },
         SpaceConfig {
@@ -151,13 +162,10 @@ async fn what_a_user_may_not_publish_is_left_out_and_told() {
             ..open_space("kept")
         },
     ]);
-    let granted = Grant {
-        space: "asked".into(),
-        right: Right::Publish,
-    };
-    let ann = hub.join("ann", Vec::new());
-    let ben = hub.join("b.en", vec![granted]);
-    let listener = hub.join("listener", Vec::new());
+    let ann = hub.join("ann");
+    let ben = hub.join("b.en");
+    ben.user().grant(granted(Right::Publish));
+    let listener = hub.join("listener");
     for space in ["n", "closed", "asked", "kept"] {
         listener.subscribe(space, ">").unwrap();
     }
@@ -217,11 +225,11 @@ fn a_user_subscribes_to_what_its_patterns_contain() {
             ..open_space("n")
         },
         SpaceConfig {
-            subscribe: patterns("asked", &[">"], Some("SELECT 1")),
+            subscribe: patterns("asked", &[">"], Some(QUERY)),
             ..open_space("asked")
         },
     ]);
-    let ann = hub.join("ann", Vec::new());
+    let ann = hub.join("ann");
     for pattern in ["unit.ann.>", "unit.ann.*.a", "news.*", "news.a"] {
         ann.subscribe("n", pattern).unwrap();
     }
@@ -239,17 +247,16 @@ fn a_user_subscribes_to_what_its_patterns_contain() {
     }
     // A user cannot be a wildcard.
     for user in ["*", ">", "ann.a"] {
-        let refusal = hub.join(user, Vec::new()).subscribe("n", "unit.ann.a");
+        let refusal = hub.join(user).subscribe("n", "unit.ann.a");
         assert_eq!(refusal.unwrap_err().code(), Code::NotAllowed);
     }
-    let right = Right::Subscribe;
-    let space = "asked".to_owned();
-    let granted = hub.join("ann", vec![Grant { space, right }]);
-    granted.subscribe("asked", "a").unwrap();
+    let asked = hub.join("ann");
+    asked.user().grant(granted(Right::Subscribe));
+    asked.subscribe("asked", "a").unwrap();
     let mut number = 0;
     let refusal = loop {
         number += 1;
-        if let Err(refusal) = granted.subscribe("asked", &format!("a.{number}")) {
+        if let Err(refusal) = asked.subscribe("asked", &format!("a.{number}")) {
             break refusal;
         }
     };
@@ -259,10 +266,10 @@ fn a_user_subscribes_to_what_its_patterns_contain() {
 #[test]
 fn whoever_leaves_is_gone_with_all_that_waits() {
     let hub = hub(vec![open_space("n")]);
-    let ann = hub.join("ann", Vec::new());
+    let ann = hub.join("ann");
     let chunk = events([("n/a", "1")]);
     for _ in 0..3 {
-        let ben = hub.join("ben", Vec::new());
+        let ben = hub.join("ben");
         ben.subscribe("n", ">").unwrap();
         ann.publish(&chunk).unwrap();
         assert!(hub.waiting_bytes() > 0);
@@ -281,7 +288,7 @@ async fn who_is_slow_misses_the_oldest_and_is_told_how_many() {
         ..open_space("n")
     };
     let hub = hub(vec![slow, open_space("m")]);
-    let [ann, ben, cid] = ["ann", "ben", "cid"].map(|user| hub.join(user, Vec::new()));
+    let [ann, ben, cid] = ["ann", "ben", "cid"].map(|user| hub.join(user));
     cid.subscribe("n", ">").unwrap();
     cid.subscribe("m", ">").unwrap();
     ben.publish(&events([("n/b", "little"), ("m/b", "other")]))
@@ -324,7 +331,7 @@ async fn who_is_slow_is_cut_off_where_nothing_may_be_missed() {
         ..open_space("n")
     };
     let hub = hub(vec![strict]);
-    let [ann, ben, cid] = ["ann", "ben", "cid"].map(|user| hub.join(user, Vec::new()));
+    let [ann, ben, cid] = ["ann", "ben", "cid"].map(|user| hub.join(user));
     ben.subscribe("n", ">").unwrap();
     cid.subscribe("n", ">").unwrap();
     let payload = "x".repeat(1000);
@@ -342,8 +349,8 @@ async fn who_is_slow_is_cut_off_where_nothing_may_be_missed() {
 fn where_all_queues_together_hold_too_much_each_has_little() {
     let most = 1 << 20;
     let hub = Hub::new(vec![open_space("n")], EVENT_BYTES, most);
-    let ann = hub.join("ann", Vec::new());
-    let members: Vec<Member> = (0..30).map(|_| hub.join("ben", Vec::new())).collect();
+    let ann = hub.join("ann");
+    let members: Vec<Member> = (0..30).map(|_| hub.join("ben")).collect();
     for member in &members {
         member.subscribe("n", ">").unwrap();
     }
@@ -361,7 +368,7 @@ fn whoever_subscribes_gets_the_newest_of_each_subject_first() {
         last_value: true,
         ..open_space("n")
     }]);
-    let [ann, ben] = ["ann", "ben"].map(|user| hub.join(user, Vec::new()));
+    let [ann, ben] = ["ann", "ben"].map(|user| hub.join(user));
     ann.publish(&events([
         ("n/a", "1"),
         ("n/b", "2"),
@@ -392,7 +399,7 @@ fn no_newest_event_is_missed_by_whoever_subscribes_meanwhile() {
         ..open_space("n")
     }]);
     // Every event is a run of its own, and so a chunk takes long.
-    let listener = hub.join("listener", Vec::new());
+    let listener = hub.join("listener");
     listener.subscribe("n", "a").unwrap();
     let subjects = ["n/a", "n/b"];
     let numbers_of = |seen: &[(String, String)], subject: &str| -> Vec<u32> {
@@ -401,7 +408,7 @@ fn no_newest_event_is_missed_by_whoever_subscribes_meanwhile() {
     };
     std::thread::scope(|scope| {
         let publisher = scope.spawn(|| {
-            let ann = hub.join("ann", Vec::new());
+            let ann = hub.join("ann");
             for chunk in 0..CHUNKS {
                 let numbers = chunk * OF_A_CHUNK + 1..=(chunk + 1) * OF_A_CHUNK;
                 let numbers: Vec<String> = numbers.map(|it| it.to_string()).collect();
@@ -413,7 +420,7 @@ fn no_newest_event_is_missed_by_whoever_subscribes_meanwhile() {
         });
         let (mut members, mut before) = (Vec::new(), 0);
         while before < LAST {
-            let member = hub.join("ben", Vec::new());
+            let member = hub.join("ben");
             member.subscribe("n", ">").unwrap();
             let seen = drain(&member);
             // Some at each time, not all of them.
@@ -450,7 +457,7 @@ async fn another_configuration_ends_what_it_does_not_let_be() {
         ..open_space("kept")
     };
     let hub = hub(vec![kept.clone(), open_space("n"), open_space("gone")]);
-    let [ann, ben] = ["ann", "ben"].map(|user| hub.join(user, Vec::new()));
+    let [ann, ben] = ["ann", "ben"].map(|user| hub.join(user));
     for space in ["kept", "n", "gone"] {
         ben.subscribe(space, ">").unwrap();
         ben.subscribe(space, "ben.a").unwrap();
@@ -474,7 +481,7 @@ async fn another_configuration_ends_what_it_does_not_let_be() {
     ended.sort();
     assert_eq!(ended, ["gone/>", "gone/ben.a", "n/>"]);
     // What was kept of an unchanged space still is.
-    let cid = hub.join("cid", Vec::new());
+    let cid = hub.join("cid");
     cid.subscribe("kept", ">").unwrap();
     assert_eq!(payloads(&cid), ["kept/ben.a"]);
 }
@@ -538,7 +545,7 @@ async fn serve_member(member: &Member, stream: DuplexStream) -> Fault {
     let mut writer = pin!(wire.write(write_half));
     let registry = Registry::default();
     let stay = registry.enter(RemoteId::from_random([7; 16]), "ann");
-    let mut running = pin!(run(member, wire.events(), &stay));
+    let mut running = pin!(serve::serve(member, wire.events(), &stay, None));
     let mut reading = true;
     loop {
         tokio::select! {
@@ -559,7 +566,7 @@ async fn a_stream_of_events_goes_through_however_it_is_cut() {
         queue_bytes: 64 << 20,
         ..open_space("n")
     }]);
-    let [ann, ben] = ["ann", "ben"].map(|user| hub.join(user, Vec::new()));
+    let [ann, ben] = ["ann", "ben"].map(|user| hub.join(user));
     ben.subscribe("n", "a.*").unwrap();
     let ((ours, theirs), (our_other, their_other)) = (duplex(16 << 10), duplex(16 << 10));
     let (mut publisher, mut subscriber) = (Client::new(theirs), Client::new(their_other));
@@ -600,7 +607,7 @@ async fn a_stream_of_events_goes_through_however_it_is_cut() {
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_gets_no_more_than_its_credit_and_the_rest_when_it_gives_more() {
     let hub = hub(vec![open_space("n")]);
-    let [ann, ben] = ["ann", "ben"].map(|user| hub.join(user, Vec::new()));
+    let [ann, ben] = ["ann", "ben"].map(|user| hub.join(user));
     ben.subscribe("n", ">").unwrap();
     let (ours, theirs) = duplex(4 << 20);
     let mut subscriber = Client::new(theirs);
@@ -635,7 +642,7 @@ async fn what_is_no_event_or_comes_too_slowly_out_ends_the_connection() {
         ..open_space("n")
     };
     let hub = hub(vec![strict]);
-    let [ann, ben] = ["ann", "ben"].map(|user| hub.join(user, Vec::new()));
+    let [ann, ben] = ["ann", "ben"].map(|user| hub.join(user));
     ben.subscribe("n", ">").unwrap();
     for (broken, code) in [
         (&[0; 4][..], Code::MalformedMessage),

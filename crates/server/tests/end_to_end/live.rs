@@ -11,6 +11,7 @@ use tidewater_client::{LiveEvent, LiveOptions, Remote, Why};
 
 use crate::backend::Backend;
 use crate::device::Device;
+use crate::outbox::{Printer, place, placing_shop};
 use crate::scenario::shop;
 use crate::world::World;
 
@@ -160,7 +161,36 @@ fn a_live_remote_comes_back_when_its_server_does<B: Backend>() {
     live.end();
 }
 
+fn a_live_remote_executes_what_is_put_into_the_outbox<B: Backend>() {
+    let world = World::<B>::open(placing_shop());
+    let mut bob = world.device("bob");
+    bob.sync();
+    let live = live(&bob);
+    assert!(matches!(live.next(), Told::Synced("connected", _)));
+    live.settle();
+    place(&bob, 100);
+    assert!(matches!(live.next(), Told::Synced("local", _)));
+    assert_eq!(
+        bob.rows("SELECT state, payload FROM tidewater_outbox, tidewater_inbox"),
+        ["answered|\"number 100\""]
+    );
+    // Nobody provides it: it is tried again by itself, until somebody does.
+    bob.edit(
+        "INSERT INTO tidewater_outbox (name, arguments) VALUES ('print', '{\"text\": \"x\"}')",
+    );
+    while !matches!(live.next(), Told::Synced("local", _)) {}
+    assert!(matches!(live.next(), Told::Synced("regular", _)));
+    let printer = Printer::at(&world.server);
+    printer.finish_one();
+    let waits = "SELECT 1 FROM tidewater_outbox WHERE state <> 'answered'";
+    while !bob.rows(waits).is_empty() {
+        live.next();
+    }
+    live.end();
+}
+
 on_both_adapters!(
+    a_live_remote_executes_what_is_put_into_the_outbox,
     a_commit_wakes_exactly_the_live_remotes_whose_partitions_it_touches,
     a_live_remote_comes_back_when_its_server_does,
 );

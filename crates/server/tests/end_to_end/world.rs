@@ -75,6 +75,13 @@ impl<B: Backend> World<B> {
         Device::in_file(&path, user, self.server.address)
     }
 
+    /// One more server of the same database, whose configuration is a little different.
+    pub(crate) fn server_with(&self, change: impl FnOnce(&mut Config)) -> LiveServer {
+        let mut config = config(&self.backend, &self.scenario, &self.publication);
+        change(&mut config);
+        LiveServer::start(&config)
+    }
+
     /// One more server of the same database.
     pub(crate) fn another_server(&self) -> LiveServer {
         LiveServer::start(&config(&self.backend, &self.scenario, &self.publication))
@@ -180,6 +187,8 @@ fn config<B: Backend>(backend: &B, scenario: &Scenario, publication: &str) -> Co
 /// nothing is said or finished.
 pub(crate) struct LiveServer {
     pub(crate) address: SocketAddr,
+    /// Where the web protocol is spoken.
+    pub(crate) http: Option<String>,
     centre: Arc<dyn Centre>,
     running: Option<Running>,
     runtime: Option<Runtime>,
@@ -248,6 +257,7 @@ impl LiveServer {
         let address = running.addresses[0].trim_start_matches("tcp://");
         LiveServer {
             address: address.parse().expect("a server tells its address"),
+            http: running.http.clone(),
             centre,
             running: Some(running),
             runtime: Some(runtime),

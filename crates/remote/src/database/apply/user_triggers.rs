@@ -1,7 +1,7 @@
 //! The application's own triggers during an apply.
 //!
-//! A trigger that writes a synced table is off: its effects happened where the row was first
-//! written, and arrive as rows. One that writes only other tables (full-text indexes, local
+//! A trigger that writes a synced table or the outbox is off: its effects happened where the row
+//! was first written, and arrive as rows. One that writes only other tables (full-text indexes, local
 //! audit) fires. When no synced table has a trigger of the application, which is usual,
 //! nothing needs to be told apart and no trigger of any kind is on.
 
@@ -234,7 +234,11 @@ fn writers(
     }
     connection.authorizer(None::<fn(AuthContext<'_>) -> Authorization>);
     let heard = heard.lock().map(|heard| heard.clone()).unwrap_or_default();
-    let writing = heard.into_iter().filter(|(_, table)| is_synced(table));
+    // What a row has to do with a call was done where it was first written, too.
+    let calls = |table: &str| table.eq_ignore_ascii_case("tidewater_outbox");
+    let writing = heard
+        .into_iter()
+        .filter(|(_, table)| is_synced(table) || calls(table));
     names.extend(writing.map(|(trigger, _)| trigger));
     Ok(names)
 }

@@ -115,6 +115,13 @@ fn a_library_of_2016_reads_and_writes_a_synced_file() {
          WHERE id = 3",
     )
     .unwrap();
+    old("INSERT INTO tidewater_outbox (name, arguments, deadline) \
+         VALUES ('p', '{}', '2026-11-26T10:00:00Z'); \
+         INSERT INTO tidewater_interest (space, subject) VALUES ('field', '>'); \
+         DELETE FROM tidewater_inbox")
+    .unwrap();
+    let key = old("SELECT length(key) || state FROM tidewater_outbox").unwrap();
+    assert_eq!(key, ["16pending"]);
     let error = old("INSERT INTO \"read only\" VALUES ('x')").unwrap_err();
     assert!(error.contains("is download-only"), "{error}");
     assert_eq!(remote.upload().len(), VALUES.len() + 4 + 2 + 1);

@@ -6,14 +6,17 @@ use tidewater_protocol::event::{EventError, announced};
 
 /// The beginning of an event whose end has not come.
 #[derive(Debug, Default)]
-pub(super) struct Pieces {
+pub struct Pieces {
     begun: BytesMut,
 }
 
 impl Pieces {
     /// Takes the next piece. `publish` is given chunks that begin with whole events, and says how
     /// many bytes these take; a piece of whole events is given as it is.
-    pub(super) fn take<E: From<EventError>>(
+    ///
+    /// # Errors
+    /// What `publish` says, or an event is announced that is too long.
+    pub fn take<E: From<EventError>>(
         &mut self,
         mut piece: Bytes,
         most: usize,
@@ -42,7 +45,7 @@ impl Pieces {
     }
 
     /// The memory that it takes.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.begun.capacity()
     }
 }

@@ -1,0 +1,133 @@
+//! What is done after a sync, over its connection: the calls and events of the outbox, and what comes
+//! into the inbox.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use tidewater_protocol::Code;
+use tidewater_protocol::message::Answer;
+use tidewater_remote::database::{Database, Emptying, Interest, OutboxOutcome, Took};
+use tidewater_remote::{Progress, Report, SyncDirection, SyncError};
+
+use crate::clock::Clock;
+use crate::error::ClientError;
+use crate::link::{CallError, Link, Request};
+
+/// The calls after one sync.
+pub(crate) struct Calling<'a> {
+    pub(crate) database: &'a mut Database,
+    pub(crate) link: &'a Link,
+    pub(crate) progress: &'a mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    pub(crate) clock: Clock,
+}
+
+impl Calling<'_> {
+    /// Executes the outbox if changes go up, then fills the inbox if they come down. That a
+    /// connection is lost is no error here: the sync is committed, and the next one goes on.
+    ///
+    /// # Errors
+    /// The caller wants no more, or the file cannot be written.
+    pub(crate) fn run(
+        &mut self,
+        direction: SyncDirection,
+        report: &mut Report,
+    ) -> Result<(), ClientError> {
+        let mut is_there = true;
+        if direction != SyncDirection::DownloadOnly {
+            let mut emptying = Emptying::default();
+            let emptied = self.empty(&mut emptying);
+            let (counts, inbox) = emptying.counts();
+            report.outbox.answered += counts.answered;
+            report.outbox.failed += counts.failed;
+            report.inbox += inbox;
+            is_there = emptied?;
+        }
+        report.outbox.pending = self.database.waiting_in_outbox()?;
+        if is_there && direction != SyncDirection::UploadOnly {
+            for mut interest in self.database.interests()? {
+                if !self.fetch(&mut interest, report)? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the connection is still there.
+    fn empty(&mut self, emptying: &mut Emptying) -> Result<bool, ClientError> {
+        let mut outcome = None;
+        loop {
+            let now = self.clock.now().unix_ms;
+            let Some(next) = self.database.next_of_outbox(emptying, outcome, now)? else {
+                return Ok(true);
+            };
+            let mut request = Request::of(next.call);
+            if let Some(within_ms) = next.within_ms {
+                request = request.within(Duration::from_millis(within_ms));
+            }
+            outcome = Some(match self.call(&request)? {
+                Ok(answer) => OutboxOutcome::Answered(answer),
+                Err(CallError::Failed(failed)) => OutboxOutcome::Failed(failed),
+                Err(CallError::Lost(error)) => {
+                    let lost = OutboxOutcome::Lost {
+                        code: error.code(),
+                        reason: error.to_string(),
+                    };
+                    self.database.next_of_outbox(emptying, Some(lost), now)?;
+                    return Ok(false);
+                }
+            });
+        }
+    }
+
+    /// Gets all new events of an interest. Whether the connection is still there.
+    fn fetch(&mut self, interest: &mut Interest, report: &mut Report) -> Result<bool, ClientError> {
+        loop {
+            let answer = match self.call(&Request::of(interest.call()))? {
+                Ok(answer) => answer,
+                Err(CallError::Lost(_)) => return Ok(false),
+                Err(CallError::Failed(failed)) => {
+                    let code = failed.code().map_or("unknown", Code::name);
+                    let reason = failed.message.as_str();
+                    let now = self.clock.now().unix_ms;
+                    self.database.interest_failed(interest, code, reason, now)?;
+                    return Ok(true);
+                }
+            };
+            match self.take(interest, &answer)? {
+                Some(Took::More(count)) => report.inbox += count,
+                Some(Took::All | Took::Others) | None => return Ok(true),
+            }
+        }
+    }
+
+    fn take(
+        &mut self,
+        interest: &mut Interest,
+        answer: &Answer,
+    ) -> Result<Option<Took>, ClientError> {
+        let now = self.clock.now().unix_ms;
+        let took = self.database.take_events(interest, answer, now)?;
+        if took.is_none() {
+            let code = Code::MalformedMessage.name();
+            let reason = "the server's answer cannot be read";
+            self.database.interest_failed(interest, code, reason, now)?;
+        }
+        Ok(took)
+    }
+
+    fn call(&mut self, request: &Request) -> Result<Result<Answer, CallError>, ClientError> {
+        let mut stopped = false;
+        let progress = &mut self.progress;
+        let called = self.link.call_while(request, &mut || {
+            let asked = progress(&Progress::calling());
+            stopped |= asked.is_break();
+            asked
+        });
+        match stopped {
+            // What was sent stays so: the next sync asks what came of it.
+            true => Err(SyncError::Cancelled.into()),
+            false => Ok(called),
+        }
+    }
+}

@@ -1,0 +1,662 @@
+//! Spaces in a program: the *subspace* of this process, and its way to the server and back.
+//!
+//! What is published reaches the subscriptions of the same [`Link`] at once, and the server in chunks:
+//! while a thread of the link's own sends one, the next gathers. What comes is found its receivers
+//! once, whatever the number of subscriptions, and handed to them as slices of what came.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+
+use tidewater_protocol::Code;
+use tidewater_protocol::event::{EVENT_BYTES, EventError, EventsReader, put_event};
+use tidewater_protocol::message::{Call, CallFailed, Given};
+use tidewater_spaces::{
+    Outlet, Pattern, Pieces, Router, Run, Runs, SubjectError, WhenFull, check_subject,
+};
+
+pub use tidewater_protocol::event::Position;
+
+use crate::link::{CallError, Link, Request, Shared};
+
+/// Bytes of events that wait for a subscription at most.
+const QUEUE_BYTES: usize = 16 << 20;
+
+/// Bytes that wait to be sent before whoever publishes waits, too.
+const OUT_BYTES: usize = 1 << 20;
+
+/// How often it is looked whether the network takes more.
+const GLANCE: Duration = Duration::from_millis(1);
+
+/// From where on a subscription of a durable space begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Since {
+    /// With what comes; in a space with `last_value`, with the newest event of each subject.
+    #[default]
+    Now,
+    /// With the first event that is kept.
+    First,
+    /// Behind an event.
+    Position(Position),
+}
+
+/// An event that has come.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SpaceEvent {
+    packed: Bytes,
+    subject: (usize, usize),
+    payload: usize,
+    position: Option<Position>,
+}
+
+impl SpaceEvent {
+    /// The subject with its space: `SPACE/a.b.c`.
+    pub fn subject(&self) -> &str {
+        let (start, end) = self.subject;
+        std::str::from_utf8(&self.packed[start..end]).unwrap_or_default()
+    }
+
+    /// What it says.
+    pub fn payload(&self) -> &[u8] {
+        &self.packed[self.payload..]
+    }
+
+    /// Where it stands in its space, if that is durable.
+    pub fn position(&self) -> Option<Position> {
+        self.position
+    }
+}
+
+impl fmt::Debug for SpaceEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.payload().len();
+        write!(f, "{} ({bytes} bytes)", self.subject())
+    }
+}
+
+/// Events as they came, packed one behind the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// For [`EventsReader`].
+    pub packed: Bytes,
+    /// So many.
+    pub events: u32,
+}
+
+/// The spaces of one link.
+#[derive(Default)]
+pub(crate) struct Spaces {
+    inside: Mutex<Inside>,
+    out: Arc<Out>,
+}
+
+#[derive(Default)]
+struct Inside {
+    router: Router<u64>,
+    inboxes: HashMap<u64, Arc<Inbox>>,
+    last_number: u64,
+    pieces: Pieces,
+    is_lost: bool,
+}
+
+/// What waits for one subscription.
+struct Inbox {
+    pattern: Pattern,
+    queue: Mutex<Queue>,
+    came: Condvar,
+}
+
+struct Queue {
+    outlet: Outlet,
+    /// Of durable events, those up to here have come.
+    reached: u64,
+    is_durable: bool,
+    missed: u64,
+    begun_anew: bool,
+    /// Nothing more will come.
+    ended: Option<CallFailed>,
+}
+
+/// What is published and not sent yet.
+#[derive(Default)]
+struct Out {
+    state: Mutex<OutState>,
+    filled: Condvar,
+    drained: Condvar,
+}
+
+#[derive(Default)]
+struct OutState {
+    packed: BytesMut,
+    /// The thread that sends has taken some that it has not handed over yet.
+    sending: bool,
+    has_thread: bool,
+    closed: bool,
+}
+
+impl Inbox {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, run: &Run<()>) {
+        let mut queue = self.queue();
+        let Some(run) = queue.unseen(run) else {
+            return;
+        };
+        let most = match queue.is_durable {
+            // The link takes nothing more when it is full.
+            true => usize::MAX,
+            false => QUEUE_BYTES,
+        };
+        queue.outlet.set_most(most);
+        // It drops and does not refuse.
+        let _ = queue.outlet.push(0, run.bytes, run.events);
+        drop(queue);
+        self.came.notify_one();
+    }
+}
+
+impl Queue {
+    /// Of durable events, those that have not come before: another subscription of the link may
+    /// have had them sent again.
+    fn unseen(&mut self, run: &Run<()>) -> Option<Run<()>> {
+        let mut events = EventsReader::new(&run.bytes, usize::MAX);
+        let (mut start, mut count) = (0, run.events);
+        while let Ok(Some(event)) = events.next_event() {
+            let Some(position) = event.position else {
+                return Some(run.clone());
+            };
+            self.is_durable = true;
+            if position.id <= self.reached {
+                start = events.consumed();
+                count -= 1;
+            } else {
+                self.reached = position.id;
+            }
+        }
+        (count > 0).then(|| Run {
+            bytes: run.bytes.slice(start..),
+            route: (),
+            events: count,
+        })
+    }
+}
+
+impl Out {
+    fn state(&self) -> MutexGuard<'_, OutState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Spaces {
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether more may be taken from the network: durable events are not dropped, so that the
+    /// server keeps them for as long as nobody takes them here.
+    pub(crate) fn takes_more(&self) -> bool {
+        let inside = self.inside();
+        let mut inboxes = inside.inboxes.values();
+        inboxes.all(|it| {
+            let queue = it.queue();
+            !queue.is_durable || queue.outlet.bytes() < QUEUE_BYTES
+        })
+    }
+
+    /// Takes a piece of the stream of events.
+    pub(crate) fn take(&self, piece: Bytes) -> Result<(), EventError> {
+        let mut inside = self.inside();
+        let Inside {
+            router,
+            inboxes,
+            pieces,
+            ..
+        } = &mut *inside;
+        pieces.take(piece, EVENT_BYTES, |chunk| route(router, inboxes, chunk))
+    }
+
+    /// Hears what the server says of spaces.
+    pub(crate) fn told(&self, call: &Call) {
+        let argument = |name: &str| {
+            let mut arguments = call.arguments.iter();
+            arguments.find(|it| it.name == name)?.given.as_ref()
+        };
+        let Some(Given::Text(space)) = argument("space") else {
+            return;
+        };
+        let inside = self.inside();
+        for inbox in inside.inboxes.values() {
+            if inbox.pattern.space() != space {
+                continue;
+            }
+            let mut queue = inbox.queue();
+            match (call.procedure.as_str(), argument("count")) {
+                ("tidewater.missed", Some(Given::Integer(count))) => {
+                    queue.missed += count.unsigned_abs();
+                }
+                ("tidewater.history", _) => queue.begun_anew = true,
+                ("tidewater.unsubscribed", _) => {
+                    let (_, subject) = inbox.pattern.split();
+                    if matches!(argument("subject"), Some(Given::Text(it)) if it == subject) {
+                        queue.ended = Some(CallFailed::new(
+                            Code::NotAllowed,
+                            format!("the server has ended the subscription to {}", inbox.pattern),
+                            "the server's operator says who may subscribe in [[space]]",
+                        ));
+                    }
+                }
+                _ => {}
+            }
+            drop(queue);
+            inbox.came.notify_all();
+        }
+    }
+
+    /// The connection is lost, or given up.
+    pub(crate) fn close(&self) {
+        let mut inside = self.inside();
+        inside.is_lost = true;
+        inside.inboxes.values().for_each(|it| it.came.notify_all());
+        drop(inside);
+        self.out.state().closed = true;
+        self.out.filled.notify_all();
+        self.out.drained.notify_all();
+    }
+
+    fn enter(&self, pattern: &Pattern) -> (u64, Arc<Inbox>) {
+        let mut inside = self.inside();
+        inside.last_number += 1;
+        let number = inside.last_number;
+        let inbox = Arc::new(Inbox {
+            pattern: pattern.clone(),
+            queue: Mutex::new(Queue {
+                outlet: Outlet::new(QUEUE_BYTES, WhenFull::DropOldest),
+                reached: 0,
+                is_durable: false,
+                missed: 0,
+                begun_anew: false,
+                ended: None,
+            }),
+            came: Condvar::new(),
+        });
+        inside.router.subscribe(pattern, number);
+        inside.inboxes.insert(number, Arc::clone(&inbox));
+        (number, inbox)
+    }
+
+    /// Whether another subscription has the same pattern.
+    fn leave(&self, number: u64) -> bool {
+        let mut inside = self.inside();
+        inside.router.remove_all(&number);
+        let Some(inbox) = inside.inboxes.remove(&number) else {
+            return true;
+        };
+        let mut others = inside.inboxes.values();
+        inside.is_lost || others.any(|it| it.pattern == inbox.pattern)
+    }
+
+    /// Hands events to the subscriptions of this process.
+    fn publish_here(&self, packed: &Bytes) -> Result<(), EventError> {
+        let mut inside = self.inside();
+        let Inside {
+            router, inboxes, ..
+        } = &mut *inside;
+        route(router, inboxes, packed).map(|_| ())
+    }
+}
+
+/// Hands the whole events of a chunk to whoever subscribed; gives their bytes.
+fn route(
+    router: &mut Router<u64>,
+    inboxes: &HashMap<u64, Arc<Inbox>>,
+    chunk: &Bytes,
+) -> Result<usize, EventError> {
+    let mut runs = Runs::new(chunk, EVENT_BYTES, |event| router.matches(event.subject));
+    while let Some(run) = runs.next_run()? {
+        let slice = Run {
+            bytes: run.bytes,
+            route: (),
+            events: run.events,
+        };
+        for inbox in run.route.iter().filter_map(|it| inboxes.get(it)) {
+            inbox.push(&slice);
+        }
+    }
+    Ok(runs.consumed())
+}
+
+/// Sends what is published, as long as the link is there.
+fn send_all(out: &Out, link: &Weak<Shared>) {
+    loop {
+        let mut state = out.state();
+        while state.packed.is_empty() && !state.closed {
+            let waited = out.filled.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.closed {
+            return;
+        }
+        let packed = state.packed.split().freeze();
+        state.sending = true;
+        drop(state);
+        out.drained.notify_all();
+        let Some(shared) = link.upgrade() else {
+            return;
+        };
+        while !shared.send_events(&packed) {
+            thread::sleep(GLANCE);
+        }
+        drop(shared);
+        out.state().sending = false;
+        out.drained.notify_all();
+    }
+}
+
+fn failed(error: &EventError) -> CallError {
+    CallError::Failed(CallFailed::new(
+        error.code(),
+        error.to_string(),
+        "publish less at once",
+    ))
+}
+
+fn bad_subject(error: &SubjectError) -> CallError {
+    CallError::Failed(CallFailed::new(
+        Code::BadSubject,
+        error.to_string(),
+        error.hint(),
+    ))
+}
+
+impl Link {
+    /// Publishes an event of a space that is not durable: to this link's subscriptions at once, and
+    /// to others soon. Waits only while too much waits to be sent. Whether the server lets it be
+    /// published is not told here.
+    ///
+    /// # Errors
+    /// The subject is none, the event is too large, or there is no connection any more.
+    pub fn publish(&self, space: &str, subject: &str, payload: &[u8]) -> Result<(), CallError> {
+        let whole = format!("{space}/{subject}");
+        check_subject(&whole).map_err(|error| bad_subject(&error))?;
+        let mut packed = BytesMut::new();
+        put_event(&mut packed, &whole, None, payload).map_err(|error| failed(&error))?;
+        self.publish_packed(packed.freeze())
+    }
+
+    /// The same of events that are packed already, one behind the other.
+    ///
+    /// # Errors
+    /// They are not packed as they have to be, or there is no connection any more.
+    pub fn publish_packed(&self, packed: Bytes) -> Result<(), CallError> {
+        let spaces = &self.shared.spaces;
+        let here = spaces.publish_here(&packed);
+        here.map_err(|error| failed(&error))?;
+        let out = &spaces.out;
+        let mut state = out.state();
+        while state.packed.len() >= OUT_BYTES && !state.closed {
+            let waited = out.drained.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.closed {
+            drop(state);
+            return Err(self.shared.why_lost());
+        }
+        let was_empty = state.packed.is_empty();
+        state.packed.extend_from_slice(&packed);
+        if !std::mem::replace(&mut state.has_thread, true) {
+            let (out, link) = (Arc::clone(out), Arc::downgrade(&self.shared));
+            let thread = thread::Builder::new().name("tidewater-publish".into());
+            if thread.spawn(move || send_all(&out, &link)).is_err() {
+                state.has_thread = false;
+            }
+        }
+        drop(state);
+        if was_empty {
+            out.filled.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Waits until all that was published has been handed to the network.
+    ///
+    /// # Errors
+    /// There is no connection any more.
+    pub fn flush(&self) -> Result<(), CallError> {
+        let out = &self.shared.spaces.out;
+        let mut state = out.state();
+        while (state.sending || !state.packed.is_empty()) && !state.closed {
+            let waited = out.drained.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        let closed = state.closed;
+        drop(state);
+        if closed {
+            return Err(self.shared.why_lost());
+        }
+        self.shared.flush_events();
+        Ok(())
+    }
+
+    /// Has the server keep events of a durable space, given by their subjects without it; gives the
+    /// position of the last one once they are committed. Under a key, they are kept once, however
+    /// often it is said.
+    ///
+    /// # Errors
+    /// Nothing is kept, or nobody knows: then the key tells, said again.
+    pub fn publish_durable(
+        &self,
+        space: &str,
+        events: &[(&str, &[u8])],
+        key: Option<[u8; 16]>,
+    ) -> Result<Option<Position>, CallError> {
+        let mut packed = BytesMut::new();
+        let mut whole = String::new();
+        for (subject, payload) in events {
+            whole.clear();
+            whole.extend([space, "/", subject]);
+            put_event(&mut packed, &whole, None, payload).map_err(|error| failed(&error))?;
+        }
+        let mut request = Request::new("tidewater.publish")
+            .with("space", Given::from(space))
+            .with("events", Given::from(packed.freeze()));
+        if let Some(key) = key {
+            request = request.once(key);
+        }
+        self.call(&request).map(|answer| position(&answer))
+    }
+
+    /// Subscribes to a pattern of a space, without its name; of a durable one, from somewhere on. Only
+    /// there may it be something else than [`Since::Now`].
+    ///
+    /// # Errors
+    /// There is no such space, it is no pattern, or this user may not.
+    pub fn subscribe(
+        &self,
+        space: &str,
+        pattern: &str,
+        since: Since,
+    ) -> Result<Subscription, CallError> {
+        let read = Pattern::in_space(space, pattern).map_err(|error| bad_subject(&error))?;
+        let (number, inbox) = self.shared.spaces.enter(&read);
+        let mut subscription = Subscription {
+            link: self.clone(),
+            number,
+            inbox,
+            chunk: Bytes::new(),
+            started: None,
+        };
+        let after = match since {
+            Since::Now => None,
+            Since::First => Some(Given::from("first")),
+            Since::Position(Position { id, check }) => {
+                let bytes = [id.to_le_bytes(), check.to_le_bytes()].concat();
+                Some(Given::from(Bytes::from(bytes)))
+            }
+        };
+        let request = Request::new("tidewater.subscribe")
+            .with("space", Given::from(space))
+            .with("subject", Given::from(pattern))
+            .with("after", after);
+        // On an error, it leaves again.
+        let started = position(&self.call(&request)?);
+        if let Some(started) = started {
+            let mut queue = subscription.inbox.queue();
+            queue.is_durable = true;
+            if since != Since::Now {
+                queue.reached = queue.reached.max(started.id);
+            }
+        }
+        subscription.started = started;
+        Ok(subscription)
+    }
+}
+
+fn position(answer: &tidewater_protocol::message::Answer) -> Option<Position> {
+    let rows = answer.unpack().ok()?;
+    let tidewater_protocol::Value::Blob(bytes) = rows.first()?.first()? else {
+        return None;
+    };
+    let (id, check) = bytes.split_at_checked(8)?;
+    Some(Position {
+        id: u64::from_le_bytes(id.try_into().ok()?),
+        check: u64::from_le_bytes(check.try_into().ok()?),
+    })
+}
+
+/// A subscription; it ends when it is dropped. As an iterator it gives events until it ends.
+///
+/// Events of a durable space that nobody takes are left with the server, and with them all other
+/// events of the same link: take them, or give such a subscription a link of its own.
+pub struct Subscription {
+    link: Link,
+    number: u64,
+    inbox: Arc<Inbox>,
+    /// What is being read.
+    chunk: Bytes,
+    started: Option<Position>,
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Subscription({})", self.inbox.pattern)
+    }
+}
+
+impl Subscription {
+    /// Behind which event it began, in a durable space.
+    pub fn started(&self) -> Option<Position> {
+        self.started
+    }
+
+    /// The next event; `None` if none comes for so long, or if it has [ended](Self::ended).
+    pub fn recv(&mut self, patience: Duration) -> Option<SpaceEvent> {
+        if self.chunk.is_empty() {
+            self.chunk = self.recv_chunk(patience)?.packed;
+        }
+        let mut reader = EventsReader::new(&self.chunk, usize::MAX);
+        let event = reader.next_event().ok()??;
+        let subject = tidewater_protocol::event::EVENT_HEADER_BYTES;
+        let read = SpaceEvent {
+            subject: (subject, subject + event.subject.len()),
+            payload: event.packed.len() - event.payload.len(),
+            position: event.position,
+            packed: self.chunk.slice(..reader.consumed()),
+        };
+        let consumed = reader.consumed();
+        self.chunk = self.chunk.slice(consumed..);
+        Some(read)
+    }
+
+    /// The next events, as many as came together; see [`Self::recv`].
+    pub fn recv_chunk(&mut self, patience: Duration) -> Option<Chunk> {
+        if !self.chunk.is_empty() {
+            let packed = std::mem::take(&mut self.chunk);
+            let mut reader = EventsReader::new(&packed, usize::MAX);
+            let mut events = 0;
+            while let Ok(Some(_)) = reader.next_event() {
+                events += 1;
+            }
+            return Some(Chunk { packed, events });
+        }
+        let end = Instant::now() + patience;
+        let mut queue = self.inbox.queue();
+        loop {
+            let before = queue.outlet.bytes();
+            if let Some((packed, events)) = queue.outlet.pop() {
+                let frees =
+                    queue.is_durable && before >= QUEUE_BYTES && queue.outlet.bytes() < QUEUE_BYTES;
+                drop(queue);
+                if frees {
+                    // What waits at the socket was left there.
+                    self.link.shared.take_events();
+                }
+                return Some(Chunk { packed, events });
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || queue.ended.is_some() || self.link.shared.is_lost() {
+                return None;
+            }
+            let waited = self.inbox.came.wait_timeout(queue, left);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Events that it was too slow for, or that are not kept any more, since this was last asked.
+    pub fn take_missed(&self) -> u64 {
+        let mut queue = self.inbox.queue();
+        std::mem::take(&mut queue.missed) + queue.outlet.take_missed()
+    }
+
+    /// Whether the position was of another history, and all that is kept comes again; told once.
+    pub fn take_begun_anew(&self) -> bool {
+        std::mem::take(&mut self.inbox.queue().begun_anew)
+    }
+
+    /// Why nothing more comes.
+    pub fn ended(&self) -> Option<CallError> {
+        let ended = self.inbox.queue().ended.clone();
+        if let Some(ended) = ended {
+            return Some(CallError::Failed(ended));
+        }
+        let is_lost = self.link.shared.is_lost();
+        is_lost.then(|| self.link.shared.why_lost())
+    }
+}
+
+impl Iterator for Subscription {
+    type Item = SpaceEvent;
+
+    fn next(&mut self) -> Option<SpaceEvent> {
+        loop {
+            if let Some(event) = self.recv(Duration::from_secs(1)) {
+                return Some(event);
+            }
+            if self.ended().is_some() {
+                // What came before the end.
+                return self.recv(Duration::ZERO);
+            }
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let (space, subject) = self.inbox.pattern.split();
+        if self.link.shared.spaces.leave(self.number) {
+            return;
+        }
+        let request = Request::new("tidewater.unsubscribe")
+            .with("space", Given::from(space))
+            .with("subject", Given::from(subject));
+        // Nobody waits for it: whatever still comes has no receiver.
+        if let Ok(pending) = self.link.begin_telling(&request) {
+            pending.forget();
+        }
+    }
+}
