@@ -65,6 +65,9 @@ have cc || need "a C compiler, which SQLite and ring are built with" gcc libc6-d
 have sqlite3 || need "the sqlite3 program, which the documents' examples use" sqlite3
 have_postgres || need "a PostgreSQL server, of which the tests start their own" postgresql
 
+have nats-server || have /usr/sbin/nats-server ||
+  need "a NATS server, of which the tests start their own" nats-server
+
 notes=$(mktemp -d)
 memory=
 lanes=()
