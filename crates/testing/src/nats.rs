@@ -41,7 +41,7 @@ impl Nats {
         let mut nats = Nats {
             process,
             port: 0,
-            folder: folder,
+            folder,
         };
         nats.port = nats.find_port()?;
         Ok(nats)
