@@ -46,7 +46,23 @@ pub struct Config {
     pub procedures: Vec<ProcedureConfig>,
     /// Where events are published and subscribed to.
     pub spaces: Vec<SpaceConfig>,
+    /// What servers have in common that are live.
+    pub live: LiveConfig,
     lines: Lines,
+}
+
+/// `[live]`.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct LiveConfig {
+    /// The URL of NATS, over which servers and other programs pass events on.
+    pub nats: Option<String>,
+}
+
+/// A URL may hold a password.
+impl fmt::Debug for LiveConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LiveConfig").finish_non_exhaustive()
+    }
 }
 
 /// `[server]`.

@@ -21,6 +21,7 @@ mod lane;
 mod listener;
 mod memory;
 mod metrics;
+mod nats;
 mod publications;
 mod registry;
 mod server;

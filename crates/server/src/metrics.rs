@@ -97,6 +97,7 @@ pub(crate) struct Metrics {
     live: Gauge,
     waking: Gauge,
     waiting_events: Gauge,
+    nats: Known,
     memory: Gauge,
     spooled: Gauge,
     oldest_transaction: Known,
@@ -183,6 +184,7 @@ impl Metrics {
                 Unit::Bytes,
                 "Events that wait for subscribers",
             ),
+            nats: make.plain("nats_connected", "Whether NATS is connected: 1, or 0"),
             memory: make.with_unit("memory", Unit::Bytes, "Memory that rows on their way hold"),
             spooled: make.with_unit(
                 "spooled",
@@ -307,6 +309,8 @@ impl Metrics {
             let counter = self.events.get_or_create(&[("what", what)]);
             counter.inc_by(count.saturating_sub(counter.get()));
         }
+        let outside = server.spaces.outside();
+        *self.nats.value() = outside.map(|it| f64::from(u8::from(it.is_connected())));
         let (live, waking) = server.wakes.figures();
         self.live.set(signed(live));
         self.waking.set(signed(waking));

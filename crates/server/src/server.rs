@@ -32,6 +32,7 @@ use crate::http::Site;
 use crate::listener;
 use crate::memory::{MemoryBudget, MemoryGauge};
 use crate::metrics::Metrics;
+use crate::nats;
 use crate::publications::{LOOK_AGAIN_AFTER, LOOK_EVERY, Publications};
 use crate::registry::{Registry, WATCH_EVERY};
 use crate::sign_in;
@@ -165,6 +166,10 @@ impl Server {
         let publications = publications.map_err(|error| config.locate_error(error))?;
         let signer = Signer::load(centre.clone(), environment.clock.now_ms()).await?;
         let calls = Calls::load(centre.clone(), &config.procedures, &config.spaces).await?;
+        let outside = match &config.live.nats {
+            Some(url) => Some(nats::connect(url).await?),
+            None => None,
+        };
         let mut listeners = Vec::new();
         for url in &urls {
             let listener = environment.network.listen(&url.address()).await;
@@ -209,6 +214,10 @@ impl Server {
             limits,
         });
         shared.spaces.attach(shared.workers.events.clone());
+        let bridge = outside.map(|(nats, bridge)| {
+            shared.spaces.reach_out(nats);
+            bridge
+        });
         let site = http.is_some().then(|| Site::new(shared.clone()));
         let (alive, connections) = mpsc::channel(1);
         let places = Arc::new(Semaphore::new(shared.limits.connections));
@@ -254,6 +263,9 @@ impl Server {
         tasks.push(tokio::spawn(
             async move { following.wakes.follow(of).await },
         ));
+        if let Some(bridge) = bridge {
+            tasks.push(tokio::spawn(bridge.run(shared.clone())));
+        }
         let spaces = shared.spaces.clone();
         tasks.push(tokio::spawn(async move { spaces.watch().await }));
         tasks.push(tokio::spawn(check_tracking_regularly(
@@ -314,6 +326,7 @@ impl Running {
             ("server.http", old.http != new.http),
             ("server.consolidated", old.consolidated != new.consolidated),
             ("server.limits", old.limits != new.limits),
+            ("live", configured.live != config.live),
             ("log", configured.log != config.log),
         ];
         *self

@@ -188,6 +188,12 @@ impl Wakes {
         (state.live, state.queue.len())
     }
 
+    /// Something was committed just now by another server.
+    pub(crate) fn poke(&self) {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.ask.notify_one();
+    }
+
     /// Something was committed just now by this server: look, and wait for that a little.
     pub(crate) async fn look(&self) {
         let mine = self.asked.fetch_add(1, Ordering::SeqCst) + 1;

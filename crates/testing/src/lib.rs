@@ -8,6 +8,7 @@
 pub mod chinook;
 pub mod disk;
 pub mod generate;
+pub mod nats;
 pub mod postgres;
 pub mod proxy;
 pub mod scripted;

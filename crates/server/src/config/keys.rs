@@ -19,8 +19,10 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "publication",
             "procedure",
             "space",
+            "live",
         ],
     ),
+    ("live", &["nats"]),
     (
         "server",
         &[

@@ -240,6 +240,8 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("space.last_value", Flag, "last_value = true"),
     ("space.slow", Text, "slow = \"drop_oldest\""),
     ("space.queue", Size, "queue = \"4MiB\""),
+    ("live", Section, "[live]"),
+    ("live.nats", Text, "nats = \"nats://127.0.0.1:4222\""),
 ];
 
 /// Refuses a value of another kind than its key takes.

@@ -22,7 +22,9 @@ use super::partition;
 use super::procedure::{ProcedureConfig, RawProcedure};
 use super::space::{self, RawSpace};
 use super::text;
-use super::{Config, Limits, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig};
+use super::{
+    Config, Limits, LiveConfig, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig,
+};
 use crate::error::ServerError;
 use crate::sign_in::MAX_NAME_BYTES;
 
@@ -39,6 +41,13 @@ struct RawConfig {
     procedure: Vec<RawProcedure>,
     #[serde(default)]
     space: Vec<RawSpace>,
+    #[serde(default)]
+    live: RawLive,
+}
+
+#[derive(Deserialize, Default)]
+struct RawLive {
+    nats: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -178,6 +187,9 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
         publications,
         procedures,
         spaces: space::read(raw.space)?,
+        live: LiveConfig {
+            nats: raw.live.nats,
+        },
         lines: Lines::default(),
     })
 }

@@ -3,9 +3,9 @@
 //! One lock guards it all. A publisher takes it once for each subject that it has not published
 //! to since subscriptions changed; what it found it remembers ([`Routes`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 
@@ -20,6 +20,7 @@ use super::member::{Member, Published};
 use super::refusal::{Refusal, User};
 use super::store::Store;
 use crate::config::{Rule, SpaceConfig};
+use crate::nats::Nats;
 
 /// Subscriptions of one connection.
 const MAX_SUBSCRIPTIONS: usize = 1_000;
@@ -49,6 +50,8 @@ pub(crate) struct Hub {
     /// What is kept in the centre.
     pub(super) kept: Kept,
     pub(crate) counts: Counts,
+    /// Other servers.
+    outside: OnceLock<Nats>,
 }
 
 /// What has become of events since the server was started.
@@ -140,6 +143,7 @@ impl Hub {
             own: Mutex::default(),
             kept: Kept::default(),
             counts: Counts::default(),
+            outside: OnceLock::new(),
         })
     }
 
@@ -181,6 +185,44 @@ impl Hub {
     /// From where durable events are read, and where they are kept.
     pub(crate) fn attach(&self, store: Store) {
         self.kept.attach(store);
+    }
+
+    /// From now on events go to other servers, too.
+    pub(crate) fn reach_out(&self, nats: Nats) {
+        // It is told once.
+        let _ = self.outside.set(nats);
+    }
+
+    /// The way to other servers, if there are any.
+    pub(crate) fn outside(&self) -> Option<&Nats> {
+        self.outside.get()
+    }
+
+    /// Another server has kept something.
+    pub(crate) fn poke(&self) {
+        self.kept.poke();
+    }
+
+    /// Tells other servers that something was uploaded.
+    pub(crate) fn tell_changed(&self) {
+        if let Some(outside) = self.outside() {
+            outside.changed();
+        }
+    }
+
+    /// Spaces that are not durable and in which somebody here is subscribed.
+    pub(crate) fn subscribed(&self) -> HashSet<String> {
+        let inside = self.inside();
+        let peers = inside.peers.values();
+        let patterns = peers.flat_map(|peer| inside.router.patterns(peer));
+        patterns.map(|it| it.space().to_owned()).collect()
+    }
+
+    /// Spaces that are not durable and whose newest events are kept here.
+    pub(crate) fn remembering(&self) -> Vec<String> {
+        let inside = self.inside();
+        let spaces = inside.spaces.values().filter(|it| it.last.is_some());
+        spaces.map(|it| it.config.name.clone()).collect()
     }
 
     /// Looks for durable events of other servers. Never ends.
@@ -357,6 +399,22 @@ impl Hub {
         self.publish(None, &mut own, chunk)
     }
 
+    /// Passes on what somebody who may has published without a connection of his own.
+    ///
+    /// # Errors
+    /// As above.
+    pub(super) fn publish_whole(&self, chunk: &Bytes) -> Result<(), EventError> {
+        self.deliver(chunk)?;
+        self.tell_outside(chunk);
+        Ok(())
+    }
+
+    fn tell_outside(&self, packed: &Bytes) {
+        if let Some(outside) = self.outside() {
+            outside.publish(packed);
+        }
+    }
+
     /// Passes the whole events of a chunk on.
     pub(super) fn publish(
         &self,
@@ -526,6 +584,9 @@ impl Publishing<'_> {
                         if pushed.wakes {
                             woken.push(Arc::clone(peer));
                         }
+                    }
+                    if publisher.is_some() {
+                        hub.tell_outside(&slice.bytes);
                     }
                     published.events += u64::from(run.events);
                 }

@@ -136,6 +136,9 @@ pub(crate) async fn subscribe(
             ));
         }
         hub.subscribe(peer, &space.config.name, pattern)?;
+        if let Some(outside) = hub.outside() {
+            outside.want(&space.config.name).await;
+        }
         return Ok(None);
     }
     let pattern = Pattern::in_space(&space.config.name, pattern).map_err(Refusal::from)?;
@@ -284,7 +287,7 @@ pub(crate) async fn publish(
     let count = events.len() as u64;
     hub.counts.published(count);
     if config.durable.is_none() {
-        hub.deliver(packed).map_err(malformed)?;
+        hub.publish_whole(packed).map_err(malformed)?;
         return Ok(None);
     }
     let new = NewEvents {
@@ -295,10 +298,15 @@ pub(crate) async fn publish(
     };
     let store = hub.kept.store()?;
     match store.append(new, hub).await.map_err(calls::of_fault)? {
-        Appended::At { first, check } => Ok(Some(Position {
-            id: first + count - 1,
-            check: u64::from_le_bytes(check),
-        })),
+        Appended::At { first, check } => {
+            if let Some(outside) = hub.outside() {
+                outside.kept();
+            }
+            Ok(Some(Position {
+                id: first + count - 1,
+                check: u64::from_le_bytes(check),
+            }))
+        }
         Appended::KeyTaken => Err(calls::key_taken()),
     }
 }

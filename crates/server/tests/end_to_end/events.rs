@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tidewater_client::{Code, Link, LinkOptions, Position, Since, Subscription};
 
+use tidewater_testing::nats::Nats;
+
 use crate::backend::Backend;
 use crate::scenario::Scenario;
 use crate::world::{LiveServer, PASSWORD, World};
@@ -376,7 +378,58 @@ fn events_go_over_http_and_go_on_where_they_were<B: Backend>() {
     assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
 }
 
+fn servers_and_other_programs_meet_over_nats<B: Backend>() {
+    let world = World::<B>::open(scenario());
+    let mut nats = Nats::start().unwrap();
+    let url = nats.url();
+    let servers =
+        [(), ()].map(|()| world.server_with(|config| config.live.nats = Some(url.clone())));
+    let (ada, bob) = (link_to(&servers[0], "ada"), link_to(&servers[1], "bob"));
+    let mut far = bob
+        .subscribe("fleet", "unit.*.position", Since::Now)
+        .unwrap();
+    let mut near = ada.subscribe("fleet", "unit.ada.>", Since::Now).unwrap();
+    // Until both are connected, events reach those of the same server only.
+    let mut number = 0;
+    let first = loop {
+        ada.publish("fleet", "unit.ada.position", format!("{number}").as_bytes())
+            .unwrap();
+        number += 1;
+        if let Some(event) = far.recv(QUIET) {
+            break event;
+        }
+    };
+    assert_eq!(first.subject(), "fleet/unit.ada.position");
+    while far.recv(QUIET).is_some() {}
+    for number in 0..100 {
+        ada.publish(
+            "fleet",
+            "unit.ada.position",
+            format!("n{number}").as_bytes(),
+        )
+        .unwrap();
+    }
+    for number in 0..100 {
+        assert_eq!(text(&mut far), format!("n{number}"));
+    }
+    // Another program, which knows nothing of Tidewater.
+    nats.publish("fleet.unit.ada.position", b"from elsewhere")
+        .unwrap();
+    assert_eq!(text(&mut far), "from elsewhere");
+    // Its own come once, and from elsewhere, too.
+    let own = std::iter::from_fn(|| near.recv(QUIET)).count();
+    assert_eq!(own, number + 100 + 1);
+    // Without it, a server goes on by itself, and durable events arrive.
+    nats.stop();
+    let mut kept = bob.subscribe("log", ">", Since::Now).unwrap();
+    ada.publish("fleet", "unit.ada.position", b"near").unwrap();
+    assert_eq!(text(&mut near), "near");
+    keep(&ada, "log", &[("a", "kept")]);
+    assert_eq!(text(&mut kept), "kept");
+}
+
 on_both_adapters!(
+    servers_and_other_programs_meet_over_nats,
     events_go_over_http_and_go_on_where_they_were,
     events_go_where_the_rules_let_them_in_the_order_of_their_publisher,
     durable_events_wait_for_whoever_was_away,
