@@ -117,16 +117,24 @@ async fn serve_channels(
     let who = post.who().clone();
     let mut events = pin!(spaces::run(server, &member, &who, wire.events(), stay));
     let mut notices = pin!(spaces::tell(&member, &post));
-    let mut called = false;
+    let (mut called, mut told) = (false, false);
     let ended = loop {
+        // What goes wrong on the other channels ends the syncs: under way, one is told of it.
         tokio::select! {
             biased;
             ended = &mut syncs => break ended,
             ended = &mut calls, if !called => {
-                ended?;
                 called = true;
+                if let Err(fault) = ended {
+                    wire.fail(fault);
+                }
             }
-            Err(fault) = &mut events => return Err(fault),
+            ended = &mut events, if !told => {
+                told = true;
+                if let Err(fault) = ended {
+                    wire.fail(fault);
+                }
+            }
             () = &mut notices => unreachable!("it never ends"),
         }
     };
