@@ -129,11 +129,9 @@ async fn serve_channels(
                     wire.fail(fault);
                 }
             }
-            ended = &mut events, if !told => {
+            Err(fault) = &mut events, if !told => {
                 told = true;
-                if let Err(fault) = ended {
-                    wire.fail(fault);
-                }
+                wire.fail(fault);
             }
             () = &mut notices => unreachable!("it never ends"),
         }
