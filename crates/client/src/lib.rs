@@ -38,6 +38,7 @@ mod outbox;
 mod ping;
 mod provider;
 mod remote;
+mod request;
 mod retry;
 mod space;
 #[cfg(test)]
@@ -45,12 +46,13 @@ mod tests;
 mod word;
 
 pub use error::ClientError;
-pub use link::{CallError, Link, LinkOptions, LinkProof, Pending, Request};
+pub use link::{Link, Pending};
 pub use live::{LiveCallback, LiveEvent, LiveOptions, Why};
 pub use options::SyncOptions;
 pub use ping::{PingReport, ping};
 pub use provider::Called;
 pub use remote::{Remote, Verification};
+pub use request::{CallError, LinkOptions, LinkProof, Request};
 pub use retry::Retry;
 pub use space::{Chunk, Position, Since, SpaceEvent, Subscription};
 pub use tidewater_protocol::message::{Answer, Argument, CallFailed, Given, Returns};

@@ -11,7 +11,8 @@ use tidewater_remote::{Progress, Report, SyncDirection, SyncError};
 
 use crate::clock::Clock;
 use crate::error::ClientError;
-use crate::link::{CallError, Link, Request};
+use crate::link::Link;
+use crate::request::{CallError, Request};
 
 /// The calls after one sync.
 pub(crate) struct Calling<'a> {

@@ -21,7 +21,8 @@ use tidewater_spaces::{
 
 pub use tidewater_protocol::event::Position;
 
-use crate::link::{CallError, Link, Request, Shared};
+use crate::link::{Link, Shared};
+use crate::request::{CallError, Request};
 
 /// Bytes of events that wait for a subscription at most.
 const QUEUE_BYTES: usize = 16 << 20;

@@ -11,6 +11,7 @@ mod auth;
 mod calls;
 pub mod config;
 mod connection;
+mod connector;
 pub mod databases;
 mod drain;
 pub mod environment;

@@ -17,10 +17,10 @@ use tokio::time::{Instant, sleep};
 use tidewater_centre::procedure::{Begun, CallOutcome, Cancel, ProcedureCall};
 use tidewater_centre::{CentreError, Worker};
 
+use crate::connector::{Connection, Idle};
 use crate::environment::Clock;
 use crate::lane::Lane;
 use crate::tuner::Gate;
-use crate::worker::{Connection, Idle};
 
 /// So many quick calls go together at most.
 const TOGETHER: usize = 64;

@@ -12,10 +12,10 @@ use tidewater_centre::CentreError;
 use tidewater_centre::events::{Appended, NewEvents, StoredEvent};
 
 use super::Hub;
+use crate::connector::{Connection, Idle};
 use crate::environment::Clock;
 use crate::fault::Fault;
 use crate::lane::Lane;
-use crate::worker::{Connection, Idle};
 
 /// What goes in one transaction at most, beyond the first of the list.
 const TOGETHER_EVENTS: usize = 20_000;

@@ -1,0 +1,163 @@
+//! What a program says when it connects and calls, and why a call came to nothing.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidewater_protocol::message::{Argument, Call, CallFailed, Given};
+use tidewater_protocol::{Code, RemoteId};
+
+use crate::error::ClientError;
+use crate::options::SyncOptions;
+
+/// Who a program is, and how it connects.
+#[derive(Clone)]
+pub struct LinkOptions {
+    /// As whom it signs in.
+    pub user: String,
+    /// How it proves that.
+    pub proof: LinkProof,
+    /// A PEM file with the authorities to trust, instead of those that browsers trust.
+    pub ca_file: Option<PathBuf>,
+    /// Whether `tcp://` to other machines is allowed.
+    pub insecure: bool,
+    /// How long the server may be silent.
+    pub timeout: Duration,
+    /// The program, for the server's logs.
+    pub client: String,
+}
+
+/// How a program proves who it is.
+#[derive(Clone)]
+pub enum LinkProof {
+    /// The user's password.
+    Password(String),
+    /// A token that it was given for one.
+    Token(Vec<u8>),
+}
+
+impl LinkOptions {
+    /// Signs in with a password.
+    pub fn password(user: impl Into<String>, password: impl Into<String>) -> LinkOptions {
+        let defaults = SyncOptions::default();
+        LinkOptions {
+            user: user.into(),
+            proof: LinkProof::Password(password.into()),
+            ca_file: None,
+            insecure: false,
+            timeout: defaults.timeout,
+            client: defaults.client,
+        }
+    }
+}
+
+/// A proof is not for logs.
+impl fmt::Debug for LinkOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkOptions")
+            .field("user", &self.user)
+            .field("ca_file", &self.ca_file)
+            .field("insecure", &self.insecure)
+            .field("timeout", &self.timeout)
+            .field("client", &self.client)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a call came to nothing.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The server, or whoever provides the procedure, says so.
+    #[error(transparent)]
+    Failed(CallFailed),
+    /// There is no connection any more; the call may have been done or not.
+    #[error("{0}")]
+    Lost(Arc<ClientError>),
+}
+
+impl CallError {
+    /// The stable code, if this version knows it.
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            CallError::Failed(failed) => failed.code(),
+            CallError::Lost(error) => Some(error.code()),
+        }
+    }
+
+    /// What to do next.
+    pub fn hint(&self) -> String {
+        match self {
+            CallError::Failed(failed) => failed.hint.clone(),
+            CallError::Lost(error) => error.hint(),
+        }
+    }
+}
+
+impl From<CallFailed> for CallError {
+    fn from(failed: CallFailed) -> CallError {
+        CallError::Failed(failed)
+    }
+}
+
+/// A call to be made.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    pub(crate) call: Call,
+    pub(crate) within: Option<Duration>,
+}
+
+impl Request {
+    /// Of a procedure.
+    pub fn new(procedure: impl Into<String>) -> Request {
+        Request {
+            call: Call {
+                procedure: procedure.into(),
+                ..Call::default()
+            },
+            within: None,
+        }
+    }
+
+    /// A call that was put together elsewhere.
+    pub(crate) fn of(call: Call) -> Request {
+        Request { call, within: None }
+    }
+
+    /// With an argument; NULL without a value.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, value: impl Into<Option<Given>>) -> Request {
+        self.call.arguments.push(Argument::new(name, value));
+        self
+    }
+
+    /// Of those that provide it, one of this user's.
+    #[must_use]
+    pub fn to_user(mut self, user: &str) -> Request {
+        self.call.to = format!("user:{user}");
+        self
+    }
+
+    /// Of those that provide it, this remote.
+    #[must_use]
+    pub fn to_remote(mut self, remote_id: RemoteId) -> Request {
+        self.call.to = format!("remote:{remote_id}");
+        self
+    }
+
+    /// It is done once under this key, however often it is said: 16 random bytes.
+    #[must_use]
+    pub fn once(mut self, key: [u8; 16]) -> Request {
+        self.call.key = Bytes::copy_from_slice(&key);
+        self
+    }
+
+    /// Nobody works at it any longer than that, wherever it is.
+    #[must_use]
+    pub fn within(mut self, time: Duration) -> Request {
+        self.within = Some(time);
+        self
+    }
+}

@@ -1,0 +1,234 @@
+//! The connections to the consolidated database: opened when they are needed, replaced when they
+//! broke. What is done on them is [`crate::worker`]'s affair.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use tidewater_centre::records::{AskedSession, RemoteRecord, SessionState, ShutOut};
+use tidewater_centre::{Centre, CentreError, SyncUpload, UploadOutcome, Worker};
+use tidewater_protocol::RemoteId;
+
+/// How long a failed attempt to connect answers for the next ones.
+const RECONNECT_AFTER: Duration = Duration::from_millis(500);
+
+/// Opens database connections for all workers.
+pub(crate) struct Connector {
+    centre: Arc<dyn Centre>,
+    /// When it last failed, and what the driver said.
+    failed: Mutex<Option<(Instant, String)>>,
+    /// How often connections broke. What was opened before the last time is suspect: a
+    /// database that was restarted has ended all of them.
+    breaks: AtomicU64,
+}
+
+impl Connector {
+    pub(crate) fn new(centre: Arc<dyn Centre>) -> Arc<Connector> {
+        Arc::new(Connector {
+            centre,
+            failed: Mutex::new(None),
+            breaks: AtomicU64::new(0),
+        })
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Worker>, CentreError> {
+        if let Some((at, message)) = &*self.failed()
+            && at.elapsed() < RECONNECT_AFTER
+        {
+            return Err(CentreError::Unavailable {
+                message: message.clone(),
+            });
+        }
+        let result = self.centre.worker().await;
+        match &result {
+            Ok(_) => *self.failed() = None,
+            Err(error) => {
+                tracing::error!(%error, "no connection to the consolidated database");
+                *self.failed() = Some((Instant::now(), error.to_string()));
+            }
+        }
+        result
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One worker's database connection: opened when needed, replaced when broken.
+pub(crate) struct Connection {
+    connector: Arc<Connector>,
+    worker: Option<Box<dyn Worker>>,
+    /// [`Connector::breaks`] when it was opened.
+    opened_after: u64,
+}
+
+/// The connections of a lane that nobody works with: no more are opened than work at the same time.
+#[derive(Clone)]
+pub(crate) struct Idle {
+    connector: Arc<Connector>,
+    connections: Arc<Mutex<Vec<Connection>>>,
+}
+
+impl Idle {
+    pub(crate) fn new(connector: &Arc<Connector>) -> Idle {
+        Idle {
+            connector: connector.clone(),
+            connections: Arc::default(),
+        }
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Vec<Connection>> {
+        let connections = self.connections.lock();
+        connections.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one that was used last: its caches are warm.
+    pub(crate) fn take(&self) -> Connection {
+        let last = self.connections().pop();
+        last.unwrap_or_else(|| Connection::new(&self.connector))
+    }
+
+    pub(crate) fn give_back(&self, connection: Connection) {
+        self.connections().push(connection);
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(connector: &Arc<Connector>) -> Connection {
+        Connection {
+            connector: connector.clone(),
+            worker: None,
+            opened_after: 0,
+        }
+    }
+
+    /// Whether there is one that was used before, which may have broken meanwhile.
+    pub(crate) fn is_open(&self) -> bool {
+        self.worker.is_some()
+    }
+
+    pub(crate) async fn open(&mut self) -> Result<&mut Box<dyn Worker>, CentreError> {
+        // The database was restarted, most likely, while the worker had nothing to do.
+        let breaks = self.connector.breaks.load(Ordering::Relaxed);
+        let suspect = self.opened_after != breaks;
+        if self
+            .worker
+            .as_ref()
+            .is_some_and(|it| suspect || !it.is_usable())
+        {
+            self.worker = None;
+        }
+        if self.worker.is_none() {
+            self.opened_after = breaks;
+        }
+        match &mut self.worker {
+            Some(worker) => Ok(worker),
+            none => Ok(none.insert(self.connector.connect().await?)),
+        }
+    }
+
+    /// Passes a result on; after [`CentreError::Unavailable`] the connection is
+    /// given up.
+    pub(crate) fn judge<T>(&mut self, result: Result<T, CentreError>) -> Result<T, CentreError> {
+        if let Err(CentreError::Unavailable { message }) = &result
+            && self.worker.take().is_some()
+        {
+            // Of those that break at once, one makes the others suspect.
+            let (known, breaks) = (self.opened_after, &self.connector.breaks);
+            let (order, next) = (Ordering::Relaxed, known + 1);
+            let _ = breaks.compare_exchange(known, next, order, order);
+            tracing::warn!(%message, "a connection to the consolidated database broke");
+        }
+        result
+    }
+
+    pub(crate) async fn session_states(
+        &mut self,
+        asked: &[AskedSession],
+    ) -> Result<Vec<SessionState>, CentreError> {
+        let expected = asked.len();
+        let mut again = self.is_open();
+        let states = loop {
+            let result = match self.open().await {
+                Ok(worker) => worker.session_states(asked.to_vec()).await,
+                Err(error) => Err(error),
+            };
+            let result = self.judge(result);
+            if !repeats(&result, &mut again) {
+                break result?;
+            }
+        };
+        if states.len() != expected {
+            return Err(CentreError::Internal {
+                message: format!("the states of {} of {expected} sessions", states.len()),
+            });
+        }
+        Ok(states)
+    }
+
+    pub(crate) async fn save_remote(&mut self, remote: &RemoteRecord) -> Result<(), CentreError> {
+        let mut again = self.is_open();
+        loop {
+            let result = match self.open().await {
+                Ok(worker) => worker.save_remote(remote).await,
+                Err(error) => Err(error),
+            };
+            let result = self.judge(result);
+            if !repeats(&result, &mut again) {
+                return result;
+            }
+        }
+    }
+
+    pub(crate) async fn shut_out(
+        &mut self,
+        remotes: &[RemoteId],
+    ) -> Result<Vec<(RemoteId, ShutOut)>, CentreError> {
+        let mut again = self.is_open();
+        loop {
+            let result = match self.open().await {
+                Ok(worker) => worker.shut_out(remotes).await,
+                Err(error) => Err(error),
+            };
+            let result = self.judge(result);
+            if !repeats(&result, &mut again) {
+                return result;
+            }
+        }
+    }
+
+    pub(crate) async fn apply(
+        &mut self,
+        uploads: Vec<SyncUpload>,
+    ) -> Result<Vec<UploadOutcome>, CentreError> {
+        let expected = uploads.len();
+        let mut again = self.is_open();
+        let outcomes = loop {
+            // The rows are shared, not copied.
+            let result = match self.open().await {
+                Ok(worker) => worker.apply(uploads.clone()).await,
+                Err(error) => Err(error),
+            };
+            // Had it been applied after all, sequence and id would tell.
+            let result = self.judge(result);
+            if !repeats(&result, &mut again) {
+                break result?;
+            }
+        };
+        if outcomes.len() != expected {
+            return Err(CentreError::Internal {
+                message: format!("{} outcomes of {expected} uploads", outcomes.len()),
+            });
+        }
+        Ok(outcomes)
+    }
+}
+
+/// Whether a call is worth a second try: its connection broke, most likely while it was
+/// idle. `again` is spent.
+pub(crate) fn repeats<T>(result: &Result<T, CentreError>, again: &mut bool) -> bool {
+    matches!(result, Err(CentreError::Unavailable { .. })) && std::mem::take(again)
+}
