@@ -50,8 +50,10 @@ mod table;
 pub use driver::{DriveOptions, drive};
 pub use error::BadInput;
 pub use gate::Retry;
-pub use html::html;
-pub use live::{LiveOptions, LivePoint, LiveReport, LiveScenario, client, live_table, run_live};
+pub use html::{html, live_html};
+pub use live::{
+    Goal, LiveOptions, LivePoint, LiveReport, LiveScenario, Unit, client, live_table, run_live,
+};
 pub use options::{Files, Options, Scenario, Supervise, Tracking, Workers};
 pub use scenario::run;
 pub use supervisor::Watcher;

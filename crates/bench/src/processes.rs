@@ -91,12 +91,19 @@ pub(crate) fn reset_peak(process: u32) {
     let _ = fs::write(format!("/proc/{process}/clear_refs"), "5");
 }
 
-/// The most memory that a process had resident: `VmHWM`.
+/// The most memory that a process had resident.
 pub(crate) fn peak_bytes(process: u32) -> Option<u64> {
+    status_bytes(process, "VmHWM:")
+}
+
+/// Memory that a process has resident and that is no file's: not the program itself.
+pub(crate) fn anonymous_bytes(process: u32) -> Option<u64> {
+    status_bytes(process, "RssAnon:")
+}
+
+fn status_bytes(process: u32, name: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }

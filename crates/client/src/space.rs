@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 
 use tidewater_protocol::Code;
-use tidewater_protocol::event::{EVENT_BYTES, EventError, EventsReader, put_event};
+use tidewater_protocol::event::{EVENT_BYTES, EventError, EventsReader, packed_bytes, put_event};
 use tidewater_protocol::message::{Call, CallFailed, Given};
 use tidewater_spaces::{
     Outlet, Pattern, Pieces, Router, Run, Runs, SubjectError, WhenFull, check_subject,
@@ -291,6 +291,11 @@ impl Spaces {
         (number, inbox)
     }
 
+    /// Whether this process has subscribed to anything.
+    fn is_heard_here(&self) -> bool {
+        !self.inside().inboxes.is_empty()
+    }
+
     /// Whether another subscription has the same pattern.
     fn leave(&self, number: u64) -> bool {
         let mut inside = self.inside();
@@ -385,9 +390,22 @@ impl Link {
     pub fn publish(&self, space: &str, subject: &str, payload: &[u8]) -> Result<(), CallError> {
         let whole = format!("{space}/{subject}");
         check_subject(&whole).map_err(|error| bad_subject(&error))?;
-        let mut packed = BytesMut::new();
-        put_event(&mut packed, &whole, None, payload).map_err(|error| failed(&error))?;
-        self.publish_packed(packed.freeze())
+        let bytes = packed_bytes(&whole, None, payload);
+        if bytes > EVENT_BYTES {
+            let (bytes, most) = (bytes as u64, EVENT_BYTES);
+            return Err(failed(&EventError::TooLong { bytes, most }));
+        }
+        let put = |packed: &mut BytesMut| {
+            put_event(packed, &whole, None, payload).map_err(|error| failed(&error))
+        };
+        let spaces = &self.shared.spaces;
+        if spaces.is_heard_here() {
+            let mut packed = BytesMut::new();
+            put(&mut packed)?;
+            let here = spaces.publish_here(&packed.freeze());
+            here.map_err(|error| failed(&error))?;
+        }
+        self.send_out(put)
     }
 
     /// The same of events that are packed already, one behind the other.
@@ -398,7 +416,18 @@ impl Link {
         let spaces = &self.shared.spaces;
         let here = spaces.publish_here(&packed);
         here.map_err(|error| failed(&error))?;
-        let out = &spaces.out;
+        self.send_out(|out| {
+            out.extend_from_slice(&packed);
+            Ok(())
+        })
+    }
+
+    /// Has what is put sent to the server.
+    fn send_out(
+        &self,
+        put: impl FnOnce(&mut BytesMut) -> Result<(), CallError>,
+    ) -> Result<(), CallError> {
+        let out = &self.shared.spaces.out;
         let mut state = out.state();
         while state.packed.len() >= OUT_BYTES && !state.closed {
             let waited = out.drained.wait(state);
@@ -409,7 +438,7 @@ impl Link {
             return Err(self.shared.why_lost());
         }
         let was_empty = state.packed.is_empty();
-        state.packed.extend_from_slice(&packed);
+        put(&mut state.packed)?;
         if !std::mem::replace(&mut state.has_thread, true) {
             let (out, link) = (Arc::clone(out), Arc::downgrade(&self.shared));
             let thread = thread::Builder::new().name("tidewater-publish".into());

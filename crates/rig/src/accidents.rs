@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use crate::chance::Chance;
 use crate::cluster::{Cluster, Death};
 use crate::network::Network;
+use crate::providers::{Post, Provider};
 use crate::servers::Server;
 use crate::stage::Stage;
 
@@ -23,11 +24,14 @@ enum Accident {
     NetworkCut,
     NetworkDown,
     DatabaseCut,
+    ProviderKilled,
+    ProvidersKilled,
+    NatsKilled,
 }
 
 /// The deck from which accidents are dealt: all have happened before one of them comes a
 /// second time, the frequent ones aside.
-const DECK: [Accident; 16] = [
+const DECK: [Accident; 20] = [
     Accident::ServerKilled,
     Accident::ServerKilled,
     Accident::ServerKilled,
@@ -44,6 +48,10 @@ const DECK: [Accident; 16] = [
     Accident::NetworkCut,
     Accident::NetworkDown,
     Accident::DatabaseCut,
+    Accident::ProviderKilled,
+    Accident::ProviderKilled,
+    Accident::ProvidersKilled,
+    Accident::NatsKilled,
 ];
 
 pub(crate) struct Accidents<'a> {
@@ -52,6 +60,8 @@ pub(crate) struct Accidents<'a> {
     pub(crate) cluster: &'a mut Cluster,
     pub(crate) servers: &'a [Arc<Server>],
     pub(crate) networks: &'a [Network],
+    pub(crate) providers: &'a [Arc<Provider>],
+    pub(crate) post: &'a mut Post,
 }
 
 impl Accidents<'_> {
@@ -118,6 +128,22 @@ impl Accidents<'_> {
             Accident::DatabaseCut => {
                 self.stage.fault("all connections of PostgreSQL cut");
                 self.cluster.address().cut_all();
+            }
+            Accident::ProviderKilled => {
+                let index = self.chance.below(self.providers.len() as u64) as usize;
+                if self.providers[index].kill() {
+                    self.stage.fault("provider killed");
+                }
+            }
+            Accident::ProvidersKilled => {
+                self.stage.fault("all providers killed");
+                for provider in self.providers {
+                    provider.kill();
+                }
+            }
+            Accident::NatsKilled => {
+                self.stage.fault("NATS killed");
+                self.post.crash(away)?;
             }
         }
         Ok(())

@@ -158,7 +158,8 @@ impl Application {
             62..68 => self.delete_visits(file, draft, true, 1)?,
             68..70 => self.delete_visits(file, draft, false, 1)?,
             70..79 => self.change_product(file, draft)?,
-            79..91 => self.move_stock(file, draft)?,
+            79..85 => drop(self.move_stock(file, draft)?),
+            85..91 => self.send(file, draft)?,
             // The centre refuses this one and the next.
             91..92 => drop(self.add_visit(file, draft, region, true, -1)?),
             92..93 => drop(self.add_visit(file, draft, FOREIGN_REGION, true, 1)?),
@@ -298,18 +299,33 @@ impl Application {
         Ok(())
     }
 
+    /// Moves stock, and has the office told in the same transaction.
+    fn send(&mut self, file: &Transaction<'_>, draft: &mut Draft<'_>) -> rusqlite::Result<()> {
+        let tag = self.move_stock(file, draft)?;
+        let event = format!("news/{}", self.name);
+        let (kind, name) = self.chance.pick(&[
+            ("call", "note"),
+            ("call", "stamp"),
+            ("event", event.as_str()),
+        ]);
+        let sql = "INSERT INTO tidewater_outbox (kind, name, arguments)
+                   VALUES (?1, ?2, json_object('tag', ?3))";
+        file.prepare_cached(sql)?.execute([kind, name, &tag])?;
+        Ok(())
+    }
+
     fn move_stock(
         &mut self,
         file: &Transaction<'_>,
         draft: &mut Draft<'_>,
-    ) -> rusqlite::Result<()> {
+    ) -> rusqlite::Result<String> {
         let movement = self.next_key();
         let tag = draft.write_own(Table::Movement, movement);
         let product = self.chance.between(1, PRODUCTS) as i64;
         let quantity = self.chance.between(1, 100) as i64;
         let sql = "INSERT INTO movement VALUES (?1, ?2, ?3, ?4)";
         file.execute(sql, params![movement, product, tag, quantity])?;
-        Ok(())
+        Ok(tag)
     }
 
     /// The user corrects what was refused.
@@ -369,6 +385,10 @@ fn open(path: &Path) -> rusqlite::Result<Option<Connection>> {
     if connection.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0 {
         return Ok(None);
     }
-    connection.execute_batch("CREATE TABLE IF NOT EXISTS app_journal (tag TEXT PRIMARY KEY)")?;
+    connection.execute_batch(
+        "CREATE TABLE IF NOT EXISTS app_journal (tag TEXT PRIMARY KEY);
+         INSERT INTO tidewater_interest (space, subject) VALUES ('news', '>')
+         ON CONFLICT DO NOTHING;",
+    )?;
     Ok(Some(connection))
 }

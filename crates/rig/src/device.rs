@@ -43,6 +43,8 @@ pub(crate) struct Device {
 enum Accident {
     None,
     KilledAfter(Duration),
+    /// It stays in sync until it is killed.
+    Live(Duration),
     /// Files do not grow beyond so many blocks; whether that ends the process.
     Limited(u64, bool),
     DiskFull,
@@ -103,7 +105,10 @@ impl Device {
             return Accident::None;
         }
         match self.chance.below(100) {
-            0..12 => Accident::KilledAfter(Duration::from_millis(self.chance.of_any_size(10))),
+            0..8 => Accident::KilledAfter(Duration::from_millis(self.chance.of_any_size(10))),
+            8..12 if self.has_synced => {
+                Accident::Live(Duration::from_millis(self.chance.of_any_size(13)))
+            }
             12..20 => {
                 let size = std::fs::metadata(&self.path).map_or(0, |it| it.len());
                 let blocks = match self.chance.percent(50) {
@@ -126,7 +131,15 @@ impl Device {
                 self.ended(&run, accident);
             }
             Accident::KilledAfter(time) => {
-                let run = self.kill_after(time)?;
+                let child = self.spawn()?;
+                let run = self.kill_after(child, time)?;
+                self.ended(&run, accident);
+            }
+            Accident::Live(time) => {
+                let file = self.path.display().to_string();
+                let mut command = self.program.command(&["live", &file, "--json"]);
+                let child = piped(&mut command)?;
+                let run = self.kill_after(child, time)?;
                 self.ended(&run, accident);
             }
             Accident::Limited(..) => {
@@ -180,13 +193,10 @@ impl Device {
     }
 
     fn spawn(&mut self) -> anyhow::Result<Child> {
-        let mut command = self.command(None);
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().context("a sync does not start")
+        piped(&mut self.command(None))
     }
 
-    fn kill_after(&mut self, time: Duration) -> anyhow::Result<Run> {
-        let mut child = self.spawn()?;
+    fn kill_after(&mut self, mut child: Child, time: Duration) -> anyhow::Result<Run> {
         let end = Instant::now() + time;
         while child.try_wait()?.is_none() {
             if Instant::now() > end {
@@ -310,6 +320,11 @@ impl Device {
     }
 }
 
+fn piped(command: &mut Command) -> anyhow::Result<Child> {
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().context("a sync does not start")
+}
+
 fn is_about_disk(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
@@ -317,7 +332,7 @@ fn is_about_disk(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Whether a sync that was done moved a row.
+/// Whether a sync that was done moved a row, a call or an event, or has some to move.
 fn moved(run: &Run) -> bool {
     let Some(report) = run.json() else {
         return true;
@@ -331,6 +346,12 @@ fn moved(run: &Run) -> bool {
                 .iter()
                 .map(|it| count("downloaded", it)),
         )
+        .chain(
+            ["answered", "failed", "pending"]
+                .iter()
+                .map(|it| count("outbox", it)),
+        )
+        .chain([report["inbox"].as_u64().unwrap_or(1)])
         .any(|it| it > 0)
 }
 
@@ -352,7 +373,7 @@ fn is_explained(outcome: &str, accident: Accident) -> bool {
         "ended by a signal" => {
             matches!(
                 accident,
-                Accident::KilledAfter(_) | Accident::Limited(_, true)
+                Accident::KilledAfter(_) | Accident::Live(_) | Accident::Limited(_, true)
             )
         }
         _ => false,

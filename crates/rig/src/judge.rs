@@ -5,6 +5,7 @@
 
 mod centre;
 mod fates;
+mod messages;
 mod rows;
 
 use std::sync::Arc;
@@ -27,6 +28,9 @@ pub(crate) struct Checked {
     pub(crate) overwritten: u64,
     /// Committed changes of the centre's applications.
     pub(crate) of_centre: u64,
+    /// Calls and events that devices have written down, and events that came to them.
+    pub(crate) messages: u64,
+    pub(crate) events: u64,
     /// Rows of remotes that were compared with the centre's.
     pub(crate) rows: u64,
 }

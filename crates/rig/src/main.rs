@@ -17,6 +17,7 @@ mod ledger;
 mod network;
 mod office;
 mod program;
+mod providers;
 mod run;
 mod servers;
 mod stage;

@@ -23,9 +23,10 @@ use crate::ledger::Ledger;
 use crate::network::{Network, Weather};
 use crate::office::Office;
 use crate::program::Program;
+use crate::providers::{Post, Provider};
 use crate::servers::Server;
 use crate::stage::Stage;
-use crate::world::{PUBLICATION, SCHEMA, USERS};
+use crate::world::{LIVE, PROVIDER, PUBLICATION, SCHEMA, USERS};
 
 /// So many applications write to the centre at once.
 const OFFICES: i64 = 2;
@@ -100,7 +101,8 @@ fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::R
     let mut cluster = Cluster::start(&stage, |port| {
         Network::start(&stage, DATABASE, &[port], chance.fork())
     })?;
-    let servers = prepare(&cluster, &program, folder, arguments.servers)?;
+    let mut post = Post::start()?;
+    let servers = prepare(&cluster, &program, folder, arguments.servers, &post.url())?;
     stage.breaks.store(true, Ordering::SeqCst);
     let ports = |port: fn(&Server) -> u16| servers.iter().map(|it| port(it)).collect::<Vec<_>>();
     let networks = [
@@ -108,6 +110,19 @@ fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::R
         Network::start(&stage, TLS, &ports(|it| it.tls_port), chance.fork())?,
     ];
     let supervised: Vec<_> = servers
+        .iter()
+        .map(|it| {
+            it.clone()
+                .supervise(stage.clone(), program.clone(), keeper.clone())
+        })
+        .collect();
+    let providers: Vec<_> = networks
+        .iter()
+        .map(|_| format!("tcp://127.0.0.1:{}", networks[0].port))
+        .enumerate()
+        .map(|(number, server)| Arc::new(Provider::new(number, server)))
+        .collect();
+    let provided: Vec<_> = providers
         .iter()
         .map(|it| {
             it.clone()
@@ -123,24 +138,35 @@ fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::R
         cluster: &mut cluster,
         servers: &servers,
         networks: &networks,
+        providers: &providers,
+        post: &mut post,
     };
     let broken = accidents.happen_for(Duration::from_secs(arguments.seconds));
     stage.breaks.store(false, Ordering::SeqCst);
     let broken_seconds = stage.elapsed().as_secs();
     let judged = broken
         .and_then(|()| cluster.heal())
+        .inspect(|()| {
+            for provider in &providers {
+                provider.kill();
+            }
+        })
         .and_then(|()| judge(&stage, &cluster, players));
     cluster.keep_logs();
     if judged.is_err() || stage.findings().1 > 0 {
         cluster.keep_database()?;
     }
+    stage.is_over.store(true, Ordering::SeqCst);
     for server in &servers {
         server.end();
     }
-    for server in supervised {
-        joined(server)??;
+    for one in supervised.into_iter().chain(provided) {
+        joined(one)??;
     }
-    find_panics(&stage, arguments.servers)?;
+    let logs = (0..arguments.servers).map(|it| format!("server-{it}.log"));
+    for log in logs.chain(providers.iter().map(|it| it.log())) {
+        find_panics(&stage, &log)?;
+    }
     let (first_findings, findings) = stage.findings();
     Ok(Report {
         seed,
@@ -160,6 +186,7 @@ fn prepare(
     program: &Program,
     folder: &Path,
     count: usize,
+    nats: &str,
 ) -> anyhow::Result<Vec<Arc<Server>>> {
     cluster.execute(SCHEMA)?;
     let tls = program
@@ -177,7 +204,7 @@ fn prepare(
         let url = cluster.url();
         let text = format!(
             "[server]\nconsolidated = {url:?}\n{tls}\n{limits}\n[retention]\ninterval = \"2s\"\n\
-             {PUBLICATION}"
+             {PUBLICATION}\n[live]\nnats = {nats:?}\n{LIVE}"
         );
         std::fs::write(folder.join(&name), text)?;
         servers.push(Arc::new(Server::new(number, &name)?));
@@ -186,6 +213,7 @@ fn prepare(
     for (user, _) in USERS {
         program.add_user(&["user", "add", user, "-c", "server-0.toml"], user)?;
     }
+    program.add_user(&["user", "add", PROVIDER, "-c", "server-0.toml"], PROVIDER)?;
     Ok(servers)
 }
 
@@ -266,6 +294,7 @@ fn judge(stage: &Arc<Stage>, cluster: &Cluster, players: Players) -> anyhow::Res
         checked: Checked::default(),
     };
     judge.judge_fates(&witnesses, &offices)?;
+    judge.judge_messages(&witnesses)?;
     for witness in &witnesses {
         witness.device.discard_refused()?;
     }
@@ -296,12 +325,10 @@ fn joined<T>(thread: JoinHandle<T>) -> anyhow::Result<T> {
         .map_err(|_| anyhow!("a part of the rig panicked"))
 }
 
-fn find_panics(stage: &Stage, servers: usize) -> anyhow::Result<()> {
-    for number in 0..servers {
-        let log = std::fs::read_to_string(stage.path(&format!("server-{number}.log")))?;
-        for line in log.lines().filter(|line| line.contains("panicked")) {
-            stage.finding(format!("server {number}: {line}"));
-        }
+fn find_panics(stage: &Stage, name: &str) -> anyhow::Result<()> {
+    let log = std::fs::read_to_string(stage.path(name))?;
+    for line in log.lines().filter(|line| line.contains("panicked")) {
+        stage.finding(format!("{name}: {line}"));
     }
     Ok(())
 }

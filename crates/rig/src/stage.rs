@@ -23,6 +23,8 @@ pub(crate) struct Stage {
     pub(crate) runs: AtomicBool,
     /// Somebody may break something: not before all is prepared.
     pub(crate) breaks: AtomicBool,
+    /// All is judged.
+    pub(crate) is_over: AtomicBool,
     faults: Mutex<BTreeMap<String, u64>>,
     syncs: Mutex<BTreeMap<String, u64>>,
     findings: Mutex<Findings>,
@@ -42,6 +44,7 @@ impl Stage {
             began: Instant::now(),
             runs: AtomicBool::new(true),
             breaks: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             faults: Mutex::default(),
             syncs: Mutex::default(),
             findings: Mutex::default(),
@@ -56,6 +59,10 @@ impl Stage {
 
     pub(crate) fn runs(&self) -> bool {
         self.runs.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
     }
 
     pub(crate) fn breaks(&self) -> bool {

@@ -32,6 +32,7 @@ pub(crate) const SCHEMA: &str = "
         operation TEXT NOT NULL,
         tag TEXT NOT NULL);
     CREATE TABLE journal (tag TEXT PRIMARY KEY);
+    CREATE TABLE noted (tag TEXT NOT NULL, seen BOOLEAN NOT NULL);
     CREATE TABLE barrier (passed BIGINT NOT NULL);
 
     CREATE FUNCTION written() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -92,6 +93,35 @@ partition = { columns = ["region"], values = "SELECT region FROM member WHERE lo
 name = "line"
 partition = { columns = ["region"], values = "SELECT region FROM member WHERE login = {s.username}" }
 "#;
+
+/// What devices call and publish: a statement, which sees whether what goes before it is there; a
+/// procedure of programs that die; events that everybody hears.
+pub(crate) const LIVE: &str = r#"
+[[procedure]]
+name = "note"
+sql = """
+INSERT INTO noted (tag, seen)
+SELECT {a.tag}, EXISTS (SELECT 1 FROM movement WHERE tag = {a.tag})"""
+arguments = { tag = "text" }
+returns = "nothing"
+allow = "everyone"
+
+[[procedure]]
+name = "stamp"
+provided_by = "office"
+arguments = { tag = "text" }
+allow = "everyone"
+idempotent = true
+
+[[space]]
+name = "news"
+publish = "everyone"
+subscribe = "everyone"
+durable = "1d"
+"#;
+
+/// The user of the programs that provide.
+pub(crate) const PROVIDER: &str = "office";
 
 /// Users, and the regions that they always have.
 pub(crate) const USERS: [(&str, [i64; 2]); 3] =

@@ -31,15 +31,8 @@ impl Nats {
     /// There is no `nats-server`, or it does not start.
     pub fn start() -> Result<Nats> {
         let folder = tempfile::tempdir()?;
-        let process = Command::new(program())
-            .args(["--addr", "127.0.0.1", "--port", "-1", "--ports_file_dir"])
-            .arg(folder.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("nats-server cannot be started: install it (Debian: nats-server)")?;
         let mut nats = Nats {
-            process,
+            process: spawn(folder.path(), "-1")?,
             port: 0,
             folder,
         };
@@ -72,6 +65,16 @@ impl Nats {
         anyhow::bail!("NATS has closed the connection")
     }
 
+    /// Starts it again where it was, after [`Nats::stop`].
+    ///
+    /// # Errors
+    /// It does not start: somebody else may have taken its port.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.process = spawn(self.folder.path(), &self.port.to_string())?;
+        self.port = self.find_port()?;
+        Ok(())
+    }
+
     /// Ends it.
     pub fn stop(&mut self) {
         let _ = self.process.kill();
@@ -100,6 +103,17 @@ impl Drop for Nats {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Starts it at a port, or at any if that is -1.
+fn spawn(folder: &Path, port: &str) -> Result<Child> {
+    Command::new(program())
+        .args(["--addr", "127.0.0.1", "--port", port, "--ports_file_dir"])
+        .arg(folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("nats-server cannot be started: install it (Debian: nats-server)")
 }
 
 /// Of `{"nats":["nats://127.0.0.1:4222"],...}`, the port.

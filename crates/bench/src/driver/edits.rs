@@ -13,7 +13,7 @@ use crate::own::Multiplied;
 use crate::report::Operation;
 
 /// Changes all rows of an employee; `times` tells how often they were updated before.
-pub(super) fn edit(
+pub(crate) fn edit(
     path: &Path,
     employee: i32,
     operation: Operation,

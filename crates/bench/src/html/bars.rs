@@ -20,7 +20,7 @@ pub(super) struct Bar {
     pub(super) values: Vec<f64>,
 }
 
-const LEFT: i32 = 90;
+const LEFT: i32 = 160;
 /// Room for the sum behind the longest bar.
 const RIGHT: i32 = 90;
 const BELOW: i32 = 40;

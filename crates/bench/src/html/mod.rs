@@ -7,16 +7,19 @@
 mod bars;
 mod canvas;
 mod lines;
+mod live;
 mod paint;
 mod text;
 
 use std::fmt::Write;
 
+pub use self::live::live_html;
+
 use self::bars::{Bar, Group};
 use self::lines::{Axis, Line, Reference};
 use self::text::{escaped, number};
 use crate::papers::{self, Paper};
-use crate::report::{Median, Operation, Point, Report, Run};
+use crate::report::{Machine, Median, Operation, Point, Report, Run};
 use crate::spread::Spread;
 use crate::table;
 
@@ -25,7 +28,21 @@ use crate::table;
 /// # Errors
 /// A chart cannot be drawn, which would be a mistake of ours.
 pub fn html(report: &Report) -> anyhow::Result<String> {
-    let title = format!("tidewater bench {}", report.scenario);
+    let mut out = head(&report.scenario, &report.machine);
+    results(&mut out, report);
+    throughput(&mut out, report)?;
+    phases(&mut out, report)?;
+    processors(&mut out, report)?;
+    limit(&mut out, report);
+    published(&mut out, report);
+    notes(&mut out, report);
+    known(&mut out, &report.machine);
+    out.push_str("</body>\n</html>\n");
+    Ok(out)
+}
+
+fn head(scenario: &str, machine: &Machine) -> String {
+    let title = format!("tidewater bench {scenario}");
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
@@ -37,7 +54,6 @@ pub fn html(report: &Report) -> anyhow::Result<String> {
         paint::style(),
         paint::textures(),
     );
-    let machine = &report.machine;
     let _ = writeln!(
         out,
         "<p>{}, {} cores; {}.</p>",
@@ -45,16 +61,7 @@ pub fn html(report: &Report) -> anyhow::Result<String> {
         machine.cores,
         escaped(&machine.database)
     );
-    results(&mut out, report);
-    throughput(&mut out, report)?;
-    phases(&mut out, report)?;
-    processors(&mut out, report)?;
-    limit(&mut out, report);
-    published(&mut out, report);
-    notes(&mut out, report);
-    known(&mut out, report);
-    out.push_str("</body>\n</html>\n");
-    Ok(out)
+    out
 }
 
 fn results(out: &mut String, report: &Report) {
@@ -420,8 +427,7 @@ fn notes(out: &mut String, report: &Report) {
     }
 }
 
-fn known(out: &mut String, report: &Report) {
-    let machine = &report.machine;
+fn known(out: &mut String, machine: &Machine) {
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let lines = [
         ("Processor", machine.processor.clone()),

@@ -3,13 +3,18 @@
 
 mod calls;
 mod client;
+mod events;
 mod report;
 mod stage;
+mod trial;
+mod wake;
 
 use std::path::PathBuf;
 
 pub use self::client::client;
-pub use self::report::{LivePoint, LiveReport, live_table};
+pub use self::report::{Goal, LivePoint, LiveReport, Unit, live_table};
+use self::stage::Stage;
+use self::trial::{Trial, run_all};
 use crate::supervisor::Watcher;
 
 /// What is measured.
@@ -17,6 +22,15 @@ use crate::supervisor::Watcher;
 pub enum LiveScenario {
     /// Procedures.
     Calls,
+    /// Spaces.
+    Events,
+    /// Remotes that are told that something has changed.
+    Wake {
+        /// How many are live while one of them is told.
+        remotes: u32,
+        /// How many are live while the server's memory is measured.
+        idle: u32,
+    },
 }
 
 /// How.
@@ -39,7 +53,21 @@ pub struct LiveOptions {
 /// # Errors
 /// The database is not empty, or something broke.
 pub fn run_live(options: &LiveOptions, watcher: &Watcher<'_>) -> anyhow::Result<LiveReport> {
-    match options.scenario {
-        LiveScenario::Calls => calls::run(options, watcher),
-    }
+    let (name, setting) = match options.scenario {
+        LiveScenario::Calls => ("calls", calls::setting()),
+        LiveScenario::Events => ("events", events::setting()),
+        LiveScenario::Wake { remotes, idle } => ("wake", wake::setting(remotes, idle)),
+    };
+    let mut stage = Stage::set(options, &setting)?;
+    let trials: Vec<Trial> = match options.scenario {
+        LiveScenario::Calls => calls::trials(options),
+        LiveScenario::Events => events::trials(options),
+        LiveScenario::Wake { remotes, idle } => wake::trials(options, remotes, idle),
+    };
+    let measured = run_all(trials, options, watcher, &mut stage);
+    let database = stage.base.describe();
+    let cleared = stage.clear();
+    let points = measured?;
+    cleared?;
+    Ok(LiveReport::new(name, database?, points))
 }

@@ -1,7 +1,10 @@
 //! What a measure of the live layer needs around it: a database, a server, programs.
 
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::Context;
@@ -10,12 +13,34 @@ use tempfile::TempDir;
 use super::LiveOptions;
 use super::client::{Job, Kind, Outcome};
 use crate::base::{self, Base};
+use crate::driver::{employee, user};
+use crate::error::BadInput;
 use crate::options::{Tracking, Workers};
 use crate::password::Password;
+use crate::processes::raise_open_files;
 use crate::server::{ServerProcess, Settings};
 
 /// The user as whom programs sign in.
 pub(super) const USER: &str = "bench-0";
+
+/// Connections beside those of remotes.
+const OTHER_CONNECTIONS: u32 = 1_000;
+
+/// Files beside the sockets of remotes that a server has open.
+const OTHER_FILES: u64 = 500;
+
+/// What a scenario finds in the database and in the configuration.
+pub(super) struct Setting {
+    /// Sections for the configuration.
+    pub(super) sections: &'static str,
+    /// Who has purchases, and how many each.
+    pub(super) employees: Range<i32>,
+    pub(super) purchases: u32,
+    /// Users with the partition of one employee each: see [`employee`].
+    pub(super) users: u32,
+    /// The most remotes that there will be at once.
+    pub(super) remotes: u32,
+}
 
 /// Database and server; both are as before when it is dropped by [`Stage::clear`].
 pub(super) struct Stage {
@@ -23,12 +48,12 @@ pub(super) struct Stage {
     server: Option<ServerProcess>,
     password: Password,
     http_port: u16,
-    _folder: TempDir,
+    configuration: String,
+    folder: TempDir,
 }
 
 impl Stage {
-    /// `sections` are added to the server's configuration.
-    pub(super) fn set(options: &LiveOptions, sections: &str) -> anyhow::Result<Stage> {
+    pub(super) fn set(options: &LiveOptions, setting: &Setting) -> anyhow::Result<Stage> {
         let folder = match &options.files {
             Some(files) => tempfile::tempdir_in(files)?,
             None => tempfile::tempdir()?,
@@ -43,14 +68,13 @@ impl Stage {
         };
         let mut base = base::open(&url)?;
         base::prepare(&mut *base)?;
-        let (employees, purchases) = base::LOOK_UP;
-        base.insert(0..employees, purchases)?;
+        base.insert(setting.employees.clone(), setting.purchases)?;
         let password = Password::random()?;
         let settings = Settings {
             tracking: Tracking::Log,
             workers: Workers::Auto,
-            connections: Some(20_000),
-            remotes: 0,
+            connections: Some(setting.remotes + OTHER_CONNECTIONS),
+            remotes: setting.remotes,
             cpus: None,
         };
         // A port that was free a moment ago.
@@ -59,29 +83,104 @@ impl Stage {
             .port();
         let plain = settings.configuration(base.url(), Ipv4Addr::LOCALHOST.into(), 0);
         let http = format!("[server]\nhttp = \"http://127.0.0.1:{http_port}\"\n");
-        let configuration = plain.replacen("[server]\n", &http, 1) + sections;
+        let configuration = plain.replacen("[server]\n", &http, 1) + setting.sections;
         base::deploy(&*base, &configuration)?;
-        base::add_users(&*base, &[USER.to_owned()], password.hash())?;
+        let mut names = vec![USER.to_owned()];
+        let mut values = String::new();
+        for number in 0..setting.users {
+            let _ = write!(values, ", ('{}', {})", user(number), employee(number));
+            names.push(user(number));
+        }
+        base::add_users(&*base, &names, password.hash())?;
+        if let Some(values) = values.get(2..) {
+            let insert = format!("INSERT INTO bench_user (login, emp_id) VALUES {values}");
+            base.execute(&insert)?;
+        }
         base.settle()?;
+        let wanted = u64::from(setting.remotes) + OTHER_FILES;
+        if let Some(room) = raise_open_files(wanted).filter(|room| *room < wanted) {
+            return Err(BadInput::error(
+                format!("{wanted} open files are needed, and the system's limit is {room}"),
+                format!("raise it (ulimit -n {wanted}), or take fewer remotes"),
+            ));
+        }
         let server = ServerProcess::start(folder.path(), &configuration)?;
         Ok(Stage {
             base,
             server: Some(server),
             password,
             http_port,
-            _folder: folder,
+            configuration,
+            folder,
         })
+    }
+
+    /// An error if the server has ended.
+    pub(super) fn check(&mut self) -> anyhow::Result<()> {
+        match &mut self.server {
+            Some(server) => server.check(),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the server listens.
+    pub(super) fn url(&self) -> String {
+        let port = self.server.as_ref().map_or(0, |it| it.port);
+        format!("tcp://127.0.0.1:{port}")
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.server.as_ref().map_or(0, ServerProcess::process)
+    }
+
+    pub(super) fn password(&self) -> &str {
+        self.password.text()
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     pub(super) fn job(&self, seconds: f64, kind: Kind) -> Job {
         Job {
-            server_port: self.server.as_ref().map_or(0, |it| it.port),
+            server: self.url(),
+            ca_file: None,
             http_port: self.http_port,
-            user: USER.to_owned(),
             password: self.password.text().to_owned(),
             seconds,
             kind,
         }
+    }
+
+    /// Does jobs at the same time, each in a program of its own.
+    pub(super) fn together(&self, seconds: f64, kinds: &[Kind]) -> anyhow::Result<Vec<Outcome>> {
+        let programs = kinds
+            .iter()
+            .map(|kind| Program::start(&self.job(seconds, kind.clone())));
+        let mut programs: Vec<Program> = programs.collect::<Result<_, _>>()?;
+        programs.iter_mut().try_for_each(Program::go)?;
+        programs.into_iter().map(Program::outcome).collect()
+    }
+
+    /// Another server of the same database, with TLS, and whom to trust then.
+    pub(super) fn tls_server(&self) -> anyhow::Result<(ServerProcess, PathBuf)> {
+        let folder = self.folder.path().join("tls");
+        std::fs::create_dir_all(&folder)?;
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
+        let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
+        std::fs::write(&certificate, made.cert.pem())?;
+        std::fs::write(&key, made.signing_key.serialize_pem())?;
+        let http = format!("http = \"http://127.0.0.1:{}\"\n", self.http_port);
+        let configuration = self.configuration.replacen(&http, "", 1);
+        let configuration = configuration.replacen("\"tcp://", "\"tls://", 1);
+        let text = |path: &Path| toml::Value::from(&*path.to_string_lossy()).to_string();
+        let tls = format!(
+            "\n[server.tls]\ncertificate = {}\nkey = {}\n",
+            text(&certificate),
+            text(&key)
+        );
+        let server = ServerProcess::start(&folder, &(configuration + &tls))?;
+        Ok((server, certificate))
     }
 
     pub(super) fn clear(mut self) -> anyhow::Result<()> {
@@ -145,12 +244,4 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// All at once.
-pub(super) fn together(jobs: &[Job]) -> anyhow::Result<Vec<Outcome>> {
-    let programs = jobs.iter().map(Program::start);
-    let mut programs: Vec<Program> = programs.collect::<Result<_, _>>()?;
-    programs.iter_mut().try_for_each(Program::go)?;
-    programs.into_iter().map(Program::outcome).collect()
 }

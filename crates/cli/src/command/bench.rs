@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
-use tidewater_bench::report::Report;
 use tidewater_bench::{
     BadInput, DriveOptions, Files, LiveOptions, LiveScenario, Options, Retry, Scenario, Supervise,
     Tracking, Watcher, Workers,
@@ -104,6 +103,18 @@ Examples:
   tidewater bench calls
   tidewater bench calls --seconds 10 --repeat 3 --consolidated postgres://me@127.0.0.1/empty"))]
     Calls(LiveArgs),
+    /// Events a second: passed on to many, kept in the database, beside syncs
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench events
+  tidewater bench events --repeat 3 --consolidated postgres://me@127.0.0.1/empty"))]
+    Events(LiveArgs),
+    /// From a commit in the centre to the row on the device, and what live remotes cost
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench wake
+  tidewater bench wake --remotes 100 --idle 1000 --consolidated postgres://me@127.0.0.1/empty"))]
+    Wake(WakeArgs),
     /// A program of a measure of the live layer
     #[command(hide = true, after_help = with_exit_codes!("\
 Examples:
@@ -140,9 +151,24 @@ struct LiveArgs {
     /// The folder for files [default: the system's for temporary files]
     #[arg(long, value_name = "FOLDER")]
     files: Option<PathBuf>,
-    /// Print one JSON object
+    /// Print one JSON object; docs/bench.md tells its fields
     #[arg(long)]
     json: bool,
+    /// Write a page with a table and charts, too
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct WakeArgs {
+    /// Remotes that are live while one of them is told
+    #[arg(long, value_name = "NUMBER", default_value = "1000")]
+    remotes: u32,
+    /// Remotes that are live while the server's memory is measured
+    #[arg(long, value_name = "NUMBER", default_value = "10000")]
+    idle: u32,
+    #[command(flatten)]
+    live: LiveArgs,
 }
 
 #[derive(Debug, Args)]
@@ -302,10 +328,12 @@ fn retry(text: &str) -> Result<Retry, String> {
 impl BenchArgs {
     pub(crate) fn wants_json(&self) -> bool {
         match &self.command {
-            BenchCommand::Drive(_) | BenchCommand::LiveClient => false,
-            BenchCommand::Calls(args) => args.json,
             BenchCommand::Supervise(args) => args.run.json,
-            command => command.scenario().is_some_and(|(_, args)| args.json),
+            command => match (command.live(), command.scenario()) {
+                (Some((_, args)), _) => args.json,
+                (None, Some((_, args))) => args.json,
+                (None, None) => false,
+            },
         }
     }
 }
@@ -323,9 +351,26 @@ impl BenchCommand {
             BenchCommand::Cpus(args) => (Scenario::Cpus, args),
             BenchCommand::Own(args) => (Scenario::Own, args),
             BenchCommand::Supervise(args) => (args.scenario, &args.run),
-            BenchCommand::Drive(_) | BenchCommand::Calls(_) | BenchCommand::LiveClient => {
-                return None;
+            BenchCommand::Drive(_)
+            | BenchCommand::Calls(_)
+            | BenchCommand::Events(_)
+            | BenchCommand::Wake(_)
+            | BenchCommand::LiveClient => return None,
+        })
+    }
+
+    fn live(&self) -> Option<(LiveScenario, &LiveArgs)> {
+        Some(match self {
+            BenchCommand::Calls(args) => (LiveScenario::Calls, args),
+            BenchCommand::Events(args) => (LiveScenario::Events, args),
+            BenchCommand::Wake(args) => {
+                let scenario = LiveScenario::Wake {
+                    remotes: args.remotes,
+                    idle: args.idle,
+                };
+                (scenario, &args.live)
             }
+            _ => return None,
         })
     }
 }
@@ -374,13 +419,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
         tidewater_bench::drive(&options).map_err(failure)?;
         return Ok(Done::Fully);
     }
-    match &args.command {
-        BenchCommand::LiveClient => {
-            tidewater_bench::client().map_err(failure)?;
-            return Ok(Done::Fully);
-        }
-        BenchCommand::Calls(args) => return run_live(LiveScenario::Calls, args),
-        _ => {}
+    if let BenchCommand::LiveClient = &args.command {
+        tidewater_bench::client().map_err(failure)?;
+        return Ok(Done::Fully);
+    }
+    if let Some((scenario, args)) = args.command.live() {
+        return run_live(scenario, args);
     }
     let Some((scenario, run)) = args.command.scenario() else {
         return Ok(Done::Fully);
@@ -403,11 +447,15 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
     } else {
         output::text(&tidewater_bench::table(&report))?;
     }
-    let Some(path) = &run.report else {
-        return Ok(Done::Fully);
-    };
-    // What took so long is printed by now, and stays the one thing on standard output.
-    match write_report(path, &report) {
+    match &run.report {
+        None => Ok(Done::Fully),
+        Some(path) => with_report(path, tidewater_bench::html(&report)),
+    }
+}
+
+/// What took so long is printed by now, and stays the one thing on standard output.
+fn with_report(path: &Path, page: anyhow::Result<String>) -> Result<Done, Failure> {
+    match page.map_err(failure).and_then(|it| write_report(path, &it)) {
         Ok(()) => Ok(Done::Fully),
         Err(failure) => {
             output::failure(&failure, false);
@@ -440,11 +488,13 @@ fn run_live(scenario: LiveScenario, args: &LiveArgs) -> Result<Done, Failure> {
         true => output::json(&report)?,
         false => output::text(&tidewater_bench::live_table(&report))?,
     }
-    Ok(Done::Fully)
+    match &args.report {
+        None => Ok(Done::Fully),
+        Some(path) => with_report(path, tidewater_bench::live_html(&report)),
+    }
 }
 
-fn write_report(path: &Path, report: &Report) -> Result<(), Failure> {
-    let page = tidewater_bench::html(report).map_err(failure)?;
+fn write_report(path: &Path, page: &str) -> Result<(), Failure> {
     let failed = |error| Failure::file("write the report", path, &error);
     let mut file = File::create(path).map_err(failed)?;
     file.write_all(page.as_bytes()).map_err(|error| {

@@ -23,14 +23,13 @@ fn scenario(place: &Place, name: &str, arguments: &[&str]) -> Value {
     report
 }
 
-/// The page is well-formed, has every chart with every operation, and needs nothing from outside.
-fn is_a_page(path: &Path, report: &Value) {
-    let page = fs::read_to_string(path).expect("the page");
+/// A page that is well-formed, needs nothing from outside, and tells of the machine.
+fn read_page<'a>(page: &'a str, report: &Value) -> roxmltree::Document<'a> {
     let options = roxmltree::ParsingOptions {
         allow_dtd: true,
         ..Default::default()
     };
-    let document = roxmltree::Document::parse_with_options(&page, options);
+    let document = roxmltree::Document::parse_with_options(page, options);
     let document = document.unwrap_or_else(|error| panic!("{error}: {page}"));
     for node in document.descendants() {
         for attribute in node.attributes() {
@@ -45,6 +44,19 @@ fn is_a_page(path: &Path, report: &Value) {
     for word in ["<script", "<link", "@import", "http:", "https:"] {
         assert!(!page.contains(word), "{word}: {page}");
     }
+    let cells = document.descendants().filter(|it| it.has_tag_name("td"));
+    let cells: Vec<&str> = cells.filter_map(|it| it.text()).collect();
+    for part in ["processor", "system", "database"] {
+        let part = report["machine"][part].as_str().expect("a text");
+        assert!(cells.contains(&part), "{part}: {cells:?}");
+    }
+    document
+}
+
+/// The page has every chart with every operation.
+fn is_a_page(path: &Path, report: &Value) {
+    let page = fs::read_to_string(path).expect("the page");
+    let document = read_page(&page, report);
     let charts = document
         .descendants()
         .filter(|it| it.attribute("class") == Some("chart"));
@@ -68,12 +80,6 @@ fn is_a_page(path: &Path, report: &Value) {
             let is_there = texts.iter().any(|it| **it == operation);
             assert_eq!(is_there, is_in_it, "{begins}, {operation}: {texts:?}");
         }
-    }
-    let cells = document.descendants().filter(|it| it.has_tag_name("td"));
-    let cells: Vec<&str> = cells.filter_map(|it| it.text()).collect();
-    for part in ["processor", "system", "database"] {
-        let part = report["machine"][part].as_str().expect("a text");
-        assert!(cells.contains(&part), "{part}: {cells:?}");
     }
 }
 
@@ -195,6 +201,49 @@ fn remotes_of_any_number_move_their_rows_and_leave_nothing() {
         assert!(table.stdout.contains("\nremotes  operation"), "{table:?}");
         nothing_is_left(centre);
     });
+}
+
+/// A measure of the live layer, with its points.
+fn live_points(place: &Place, centre: &Centre, name: &str, arguments: &[&str]) -> Vec<Value> {
+    let url = centre.url();
+    let mut all = vec!["bench", name, "--json", "--seconds", "0.1"];
+    all.extend(["--consolidated", &url, "--report", "report.html"]);
+    all.extend(arguments);
+    let report = place.tidewater(&all).done().json();
+    assert_eq!(report["scenario"], name, "{report}");
+    let page = fs::read_to_string(place.path("report.html")).expect("the page");
+    let document = read_page(&page, &report);
+    let cells = document.descendants().filter(|it| it.has_tag_name("td"));
+    let cells: Vec<&str> = cells.filter_map(|it| it.text()).collect();
+    let points = report["points"].as_array().expect("points").clone();
+    for point in &points {
+        let name = point["name"].as_str().expect("a name");
+        assert!(cells.contains(&name), "{name}: {cells:?}");
+    }
+    nothing_is_left(centre);
+    points
+}
+
+#[test]
+fn the_live_layer_is_measured_beside_references() {
+    let place = Place::new();
+    let (sqlite, postgres) = (Centre::sqlite(&place), Centre::postgres());
+    let points = live_points(&place, &sqlite, "calls", &["--repeat", "2"]);
+    let goals = points.iter().filter(|it| it["goal"].is_object());
+    assert_eq!((points.len(), goals.count()), (6, 4), "{points:?}");
+    points_are_more_than_nothing(&points);
+    let points = live_points(&place, &postgres, "events", &[]);
+    assert_eq!(points.len(), 18, "{points:?}");
+    points_are_more_than_nothing(&points);
+    let few = ["--remotes", "5", "--idle", "20"];
+    assert_eq!(live_points(&place, &postgres, "wake", &few).len(), 5);
+}
+
+fn points_are_more_than_nothing(points: &[Value]) {
+    for point in points {
+        let median = point["value"]["median"].as_f64().expect("a number");
+        assert!(median > 0.0, "{point}");
+    }
 }
 
 #[test]
