@@ -446,7 +446,7 @@ impl Link {
 
     /// Has the server keep events of a durable space, given by their subjects without it; gives the
     /// position of the last one once they are committed. Under a key, they are kept once, however
-    /// often it is said.
+    /// often it is said. Events of another space are published when it returns, and have none.
     ///
     /// # Errors
     /// Nothing is kept, or nobody knows: then the key tells, said again.
@@ -495,9 +495,9 @@ impl Link {
         let after = match since {
             Since::Now => None,
             Since::First => Some(Given::from("first")),
-            Since::Position(Position { id, check }) => {
-                let bytes = [id.to_le_bytes(), check.to_le_bytes()].concat();
-                Some(Given::from(Bytes::from(bytes)))
+            Since::Position(position) => {
+                let bytes = Bytes::copy_from_slice(&position.to_bytes());
+                Some(Given::from(bytes))
             }
         };
         let request = Request::new("tidewater.subscribe")
@@ -523,11 +523,7 @@ fn position(answer: &tidewater_protocol::message::Answer) -> Option<Position> {
     let tidewater_protocol::Value::Blob(bytes) = rows.first()?.first()? else {
         return None;
     };
-    let (id, check) = bytes.split_at_checked(8)?;
-    Some(Position {
-        id: u64::from_le_bytes(id.try_into().ok()?),
-        check: u64::from_le_bytes(check.try_into().ok()?),
-    })
+    Position::of_bytes(bytes)
 }
 
 /// A subscription; it ends when it is dropped. As an iterator it gives events until it ends.

@@ -73,28 +73,25 @@ pub(crate) fn run(args: &LiveArgs) -> Result<Done, Failure> {
         every: args.every,
         ..LiveOptions::default()
     };
-    let mut cannot_tell = None;
+    // Whether somebody reads.
+    let mut told = Ok(true);
     sync::signed_in(&mut remote, &args.sync.password, password, |remote| {
         remote.live(&options, &mut |event| {
-            if let Err(failure) = tell(args, event) {
-                cannot_tell = Some(failure);
-            }
-            match interrupt.is_raised() || cannot_tell.is_some() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            told = tell(args, event);
+            match !interrupt.is_raised() && matches!(told, Ok(true)) {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
             }
         })
     })?;
-    match cannot_tell {
-        Some(failure) => Err(failure),
-        None => Ok(Done::Fully),
-    }
+    told.map(|_| Done::Fully)
 }
 
-fn tell(args: &LiveArgs, event: &LiveEvent<'_>) -> Result<(), Failure> {
+/// Whether there is still somebody who reads.
+fn tell(args: &LiveArgs, event: &LiveEvent<'_>) -> Result<bool, Failure> {
     let as_json = args.sync.json;
     match event {
-        LiveEvent::Synced { why, report } if as_json => output::json(&json!({
+        LiveEvent::Synced { why, report } if as_json => output::json_to_reader(&json!({
             "event": "synced",
             "why": why.name(),
             "tables": report.tables,
@@ -114,14 +111,14 @@ fn tell(args: &LiveArgs, event: &LiveEvent<'_>) -> Result<(), Failure> {
                     outbox.answered, outbox.failed,
                 ),
             };
-            output::text(&format!(
+            output::text_to_reader(&format!(
                 "{}: {} up, {} down{tables}{calls}\n",
                 why.name(),
                 uploaded(report),
                 report.downloaded.upserts + report.downloaded.removals,
             ))
         }
-        LiveEvent::Failed { error, again_after } if as_json => output::json(&json!({
+        LiveEvent::Failed { error, again_after } if as_json => output::json_to_reader(&json!({
             "event": "failed",
             "code": error.code().name(),
             "message": error.to_string(),
@@ -134,14 +131,14 @@ fn tell(args: &LiveArgs, event: &LiveEvent<'_>) -> Result<(), Failure> {
         } => {
             let pause = output::duration(pause.as_millis() as u64);
             output::note(&format!("{error}; trying again in {pause}"));
-            Ok(())
+            Ok(true)
         }
-        LiveEvent::Leaving if as_json => output::json(&json!({ "event": "leaving" })),
+        LiveEvent::Leaving if as_json => output::json_to_reader(&json!({ "event": "leaving" })),
         LiveEvent::Leaving => {
             output::note("the server shuts down");
-            Ok(())
+            Ok(true)
         }
-        _ => Ok(()),
+        _ => Ok(true),
     }
 }
 

@@ -1,0 +1,225 @@
+//! `tidewater listen`: events as they come.
+
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tidewater_client::{CallError, Link, Since, SpaceEvent, Subscription};
+use tidewater_protocol::argument::to_base64;
+
+use super::program::{self, Place, ProgramArgs, Staying, TICK};
+use crate::Done;
+use crate::args::with_exit_codes;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::output::{self, printable};
+
+/// Events that wait to be printed.
+const WAITING: usize = 1_000;
+
+/// Print events as they come, until Ctrl-C
+///
+/// In a pattern * stands for one part of a subject, and > at the end for one or more. A line for
+/// each event: its subject and what it says, base64 where that is not text. When the connection is
+/// lost, it connects again; in a durable space it goes on with the next event, in others what was
+/// published meanwhile is lost. On standard error it tells what it missed.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater listen 'fleet/unit.*.position' --server tcp://127.0.0.1:7439 --user office
+  tidewater listen 'fleet/>' 'orders/>' --server ... --user office --json | jq -r .text
+  tidewater listen 'orders/>' --after first --count 10 --server ... --user office
+
+The lines of --json:
+  {\"event\":\"published\",\"space\",\"subject\",\"text\" or \"base64\",\"position\": if it is durable}
+  {\"event\":\"missed\",\"space\",\"pattern\",\"count\"}   too slow, or not kept any more
+  {\"event\":\"anew\",\"space\",\"pattern\"}   the centre was restored: all that it keeps comes again
+or, when it failed:
+  {\"error\":{\"code\",\"message\",\"hint\",\"retry_after_ms\"}}"))]
+pub(crate) struct ListenArgs {
+    /// Which subjects of which spaces; an event that several match comes for each
+    #[arg(value_name = "SPACE/PATTERN", value_parser = program::place, required = true)]
+    places: Vec<Place>,
+    #[command(flatten)]
+    program: ProgramArgs,
+    /// Of durable spaces, begin behind this position; first: with all that is kept
+    #[arg(long, value_name = "POSITION", value_parser = since)]
+    after: Option<Since>,
+    /// End after so many events
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Print one JSON object a line, see below
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn since(text: &str) -> Result<Since, String> {
+    if text == "first" {
+        return Ok(Since::First);
+    }
+    let position = text.parse().map(Since::Position);
+    position.map_err(|_| "write first, or a position as an event has it".into())
+}
+
+pub(crate) fn run(args: &ListenArgs) -> Result<Done, Failure> {
+    let options = args.program.options()?;
+    let interrupt = Interrupt::listen()?;
+    let mut listening = Listening {
+        args,
+        interrupt: &interrupt,
+        since: vec![args.after.unwrap_or_default(); args.places.len()],
+        told: None,
+        left: args.count,
+    };
+    let program = &args.program;
+    program.stay_connected(&options, &interrupt, &mut listening)?;
+    Ok(Done::Fully)
+}
+
+/// What one subscription tells.
+enum Told {
+    Event(SpaceEvent),
+    Missed(u64),
+    Anew,
+    /// Nothing more comes.
+    Ended(CallError),
+}
+
+struct Listening<'a> {
+    args: &'a ListenArgs,
+    interrupt: &'a Interrupt,
+    /// Where each subscription goes on after a connection was lost.
+    since: Vec<Since>,
+    /// What the subscriptions of this connection tell, by their number.
+    told: Option<Receiver<(usize, Told)>>,
+    /// Events until it ends.
+    left: Option<u64>,
+}
+
+impl Staying for Listening<'_> {
+    fn begin(&mut self, link: &Link) -> Result<(), Failure> {
+        let (tell, told) = sync_channel(WAITING);
+        for (number, place) in self.args.places.iter().enumerate() {
+            let since = &mut self.since[number];
+            let subscription = link.subscribe(&place.space, &place.subject, *since)?;
+            if let (Since::Now, Some(started)) = (*since, subscription.started()) {
+                *since = Since::Position(started);
+            }
+            let tell = tell.clone();
+            thread::spawn(move || forward(subscription, number, &tell));
+        }
+        let places: Vec<String> = self.args.places.iter().map(Place::to_string).collect();
+        output::note(&format!("listening to {}; Ctrl-C ends", places.join(", ")));
+        self.told = Some(told);
+        Ok(())
+    }
+
+    fn go_on(&mut self, _: &Link) -> Result<ControlFlow<()>, Failure> {
+        let told = self.told.as_ref().map(|it| it.recv_timeout(TICK));
+        let is_read = match told {
+            Some(Ok((number, told))) => self.print(number, told)?,
+            Some(Err(_)) | None => true,
+        };
+        match !is_read || self.left == Some(0) || self.interrupt.is_raised() {
+            true => Ok(ControlFlow::Break(())),
+            false => Ok(ControlFlow::Continue(())),
+        }
+    }
+}
+
+impl Listening<'_> {
+    /// Whether somebody still reads.
+    fn print(&mut self, number: usize, told: Told) -> Result<bool, Failure> {
+        let as_json = self.args.json;
+        let place = &self.args.places[number];
+        match told {
+            Told::Ended(error) => Err(error.into()),
+            Told::Event(event) => {
+                if let Some(position) = event.position() {
+                    self.since[number] = Since::Position(position);
+                }
+                self.left = self.left.map(|left| left - 1);
+                match as_json {
+                    true => output::json_to_reader(&object(&event)),
+                    false => output::text_to_reader(&line(&event)),
+                }
+            }
+            Told::Missed(count) => {
+                let events = output::counted(count, "event", "events");
+                output::note(&format!("missed {events} of {place}"));
+                match as_json {
+                    true => output::json_to_reader(&json!({
+                        "event": "missed",
+                        "space": place.space,
+                        "pattern": place.subject,
+                        "count": count,
+                    })),
+                    false => Ok(true),
+                }
+            }
+            Told::Anew => {
+                output::note(&format!(
+                    "the centre was restored: all that it keeps of {place} comes again"
+                ));
+                match as_json {
+                    true => output::json_to_reader(&json!({
+                        "event": "anew",
+                        "space": place.space,
+                        "pattern": place.subject,
+                    })),
+                    false => Ok(true),
+                }
+            }
+        }
+    }
+}
+
+/// Tells all that a subscription gets, until it ends or nobody listens.
+fn forward(mut subscription: Subscription, number: usize, tell: &SyncSender<(usize, Told)>) {
+    loop {
+        let event = subscription.recv(TICK);
+        let is_anew = subscription.take_begun_anew();
+        let missed = subscription.take_missed();
+        let ended = match event {
+            Some(_) => None,
+            None => subscription.ended(),
+        };
+        let mut all = [
+            is_anew.then_some(Told::Anew),
+            (missed > 0).then_some(Told::Missed(missed)),
+            event.map(Told::Event),
+        ];
+        let all = all.iter_mut().filter_map(Option::take);
+        for told in all.chain(ended.clone().map(Told::Ended)) {
+            if tell.send((number, told)).is_err() {
+                return;
+            }
+        }
+        if ended.is_some() {
+            return;
+        }
+    }
+}
+
+fn object(event: &SpaceEvent) -> Value {
+    let (space, subject) = event.subject().split_once('/').unwrap_or_default();
+    let mut object = json!({ "event": "published", "space": space, "subject": subject });
+    match std::str::from_utf8(event.payload()) {
+        Ok(text) => object["text"] = text.into(),
+        Err(_) => object["base64"] = to_base64(event.payload()).into(),
+    }
+    if let Some(position) = event.position() {
+        object["position"] = position.to_string().into();
+    }
+    object
+}
+
+fn line(event: &SpaceEvent) -> String {
+    let says = match std::str::from_utf8(event.payload()) {
+        Ok(text) => printable(text),
+        Err(_) => to_base64(event.payload()),
+    };
+    format!("{} {says}\n", event.subject())
+}
