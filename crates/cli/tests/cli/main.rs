@@ -11,6 +11,7 @@ mod calls;
 mod centre;
 mod choosing;
 mod conflicts;
+mod demo;
 mod desk;
 mod entry;
 mod exit_codes;
