@@ -29,7 +29,7 @@ const WAITING: usize = 1_000;
 #[command(after_help = with_exit_codes!("\
 Examples:
   tidewater listen 'fleet/unit.*.position' --server tcp://127.0.0.1:7439 --user office
-  tidewater listen 'fleet/>' 'orders/>' --server ... --user office --json | jq -r .text
+  tidewater listen 'fleet/>' 'orders/>' --server ... --user office --json | jq -r '.text // empty'
   tidewater listen 'orders/>' --after first --count 10 --server ... --user office
 
 The lines of --json:
@@ -64,6 +64,13 @@ fn since(text: &str) -> Result<Since, String> {
 }
 
 pub(crate) fn run(args: &ListenArgs) -> Result<Done, Failure> {
+    let of_one_space = args.places.windows(2).all(|it| it[0].space == it[1].space);
+    if matches!(args.after, Some(Since::Position(_))) && !of_one_space {
+        return Err(Failure::usage(
+            "a position is of one space, and the patterns are of several",
+            "listen to each space by a command of its own",
+        ));
+    }
     let options = args.program.options()?;
     let interrupt = Interrupt::listen()?;
     let mut listening = Listening {

@@ -33,7 +33,7 @@ pub(crate) struct PublishArgs {
     #[arg(value_name = "SPACE/SUBJECT", value_parser = program::place)]
     place: Place,
     /// What it says; - for all of standard input, nothing for nothing
-    #[arg(value_name = "PAYLOAD")]
+    #[arg(value_name = "PAYLOAD", allow_negative_numbers = true)]
     payload: Option<String>,
     #[command(flatten)]
     program: ProgramArgs,

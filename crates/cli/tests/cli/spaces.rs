@@ -84,17 +84,15 @@ fn events_are_published_and_listened_to_as_scripts_need_it() {
         ]
     );
     // Several patterns, behind a position.
-    let after = ["--after", &first, "--count", "4"];
-    let events = listen(
-        &[
-            &["orders/new", "orders/team.office.>"],
-            &after[..2],
-            &["--count", "2"],
+    let patterns = ["orders/new", "orders/team.office.>"];
+    let events = listen(&[&patterns[..], &["--after", &first, "--count", "2"]].concat());
+    assert_eq!(
+        events,
+        [
+            event(&second, "text", "two\nlines"),
+            event(&third, "text", "")
         ]
-        .concat(),
     );
-    assert_eq!(events.len(), 2, "{after:?}");
-    assert_eq!(events[0], event(&second, "text", "two\nlines"));
     // Said again under a key, it is kept once.
     let key = [
         "publish",
@@ -105,7 +103,9 @@ fn events_are_published_and_listened_to_as_scripts_need_it() {
     ];
     let once = [(), ()].map(|()| as_user("anna", &key, b"").done().stdout);
     assert_eq!(once[0], once[1]);
+    let two_spaces = ["listen", "orders/new", "fleet/>", "--after", &first];
     for (user, arguments, code, name) in [
+        ("anna", &two_spaces[..], 1, "usage"),
         (
             "anna",
             &["publish", "fleet/unit.office.position", "x"][..],
@@ -137,4 +137,30 @@ fn events_are_published_and_listened_to_as_scripts_need_it() {
         let run = as_user(user, arguments, b"").exits(code);
         assert_eq!(run.json()["error"]["code"], name, "{run:#?}");
     }
+}
+
+#[test]
+fn whoever_listens_goes_on_behind_the_last_event_when_the_server_comes_back() {
+    let desk = prepared();
+    let url = "tcp://127.0.0.1:7439";
+    let publish = |payload: &str| {
+        desk.run(&format!(
+            "export TIDEWATER_PASSWORD='a password'
+             tidewater publish orders/new {payload} --server {url} --user anna"
+        ))
+    };
+    let server = desk.place.serve_as_configured();
+    publish("-1");
+    let listening = desk.start(&format!(
+        "export TIDEWATER_PASSWORD='a password'
+         tidewater listen orders/new --after first --count 3 --server {url} --user office
+         echo all"
+    ));
+    listening.prints("orders/new -1\n");
+    drop(server);
+    listening.prints("trying again");
+    let _server = desk.place.serve_as_configured();
+    publish("two");
+    publish("three");
+    listening.prints("orders/new -1\norders/new two\norders/new three\nall\n");
 }
