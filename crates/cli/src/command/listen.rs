@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -139,7 +140,6 @@ impl Staying for Listening<'_> {
 impl Listening<'_> {
     /// Whether somebody still reads.
     fn print(&mut self, number: usize, told: Told) -> Result<bool, Failure> {
-        let as_json = self.args.json;
         let place = &self.args.places[number];
         match told {
             Told::Ended(error) => Err(error.into()),
@@ -148,37 +148,39 @@ impl Listening<'_> {
                     self.since[number] = Since::Position(position);
                 }
                 self.left = self.left.map(|left| left - 1);
-                match as_json {
+                match self.args.json {
                     true => output::json_to_reader(&object(&event)),
                     false => output::text_to_reader(&line(&event)),
                 }
             }
             Told::Missed(count) => {
                 let events = output::counted(count, "event", "events");
-                output::note(&format!("missed {events} of {place}"));
-                match as_json {
-                    true => output::json_to_reader(&json!({
+                self.note(
+                    &format!("missed {events} of {place}"),
+                    &json!({
                         "event": "missed",
                         "space": place.space,
                         "pattern": place.subject,
                         "count": count,
-                    })),
-                    false => Ok(true),
-                }
+                    }),
+                )
             }
-            Told::Anew => {
-                output::note(&format!(
-                    "the centre was restored: all that it keeps of {place} comes again"
-                ));
-                match as_json {
-                    true => output::json_to_reader(&json!({
-                        "event": "anew",
-                        "space": place.space,
-                        "pattern": place.subject,
-                    })),
-                    false => Ok(true),
-                }
-            }
+            Told::Anew => self.note(
+                &format!("the centre was restored: all that it keeps of {place} comes again"),
+                &json!({
+                    "event": "anew",
+                    "space": place.space,
+                    "pattern": place.subject,
+                }),
+            ),
+        }
+    }
+
+    fn note(&self, text: &str, object: &Value) -> Result<bool, Failure> {
+        output::note(text);
+        match self.args.json {
+            true => output::json_to_reader(object),
+            false => Ok(true),
         }
     }
 }
@@ -186,25 +188,28 @@ impl Listening<'_> {
 /// Tells all that a subscription gets, until it ends or nobody listens.
 fn forward(mut subscription: Subscription, number: usize, tell: &SyncSender<(usize, Told)>) {
     loop {
-        let event = subscription.recv(TICK);
-        let is_anew = subscription.take_begun_anew();
-        let missed = subscription.take_missed();
-        let ended = match event {
-            Some(_) => None,
-            None => subscription.ended(),
+        // What came before the end is told, too.
+        let ended = subscription.ended();
+        let patience = match ended {
+            Some(_) => Duration::ZERO,
+            None => TICK,
         };
-        let mut all = [
-            is_anew.then_some(Told::Anew),
+        let event = subscription.recv(patience);
+        let missed = subscription.take_missed();
+        let end = ended.filter(|_| event.is_none());
+        let has_ended = end.is_some();
+        let all = [
+            subscription.take_begun_anew().then_some(Told::Anew),
             (missed > 0).then_some(Told::Missed(missed)),
             event.map(Told::Event),
+            end.map(Told::Ended),
         ];
-        let all = all.iter_mut().filter_map(Option::take);
-        for told in all.chain(ended.clone().map(Told::Ended)) {
+        for told in all.into_iter().flatten() {
             if tell.send((number, told)).is_err() {
                 return;
             }
         }
-        if ended.is_some() {
+        if has_ended {
             return;
         }
     }

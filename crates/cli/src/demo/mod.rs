@@ -358,7 +358,7 @@ fn farewell(directory: &Path) -> Result<(), Failure> {
     output::text(&format!(
         "\nEverything is in {folder}: centre.db, tidewater.toml, and a file for each of \
          anna, bela, chen, dara and eli (password: {}).\n\
-         Try next, the first one in a terminal of its own:\n\n\
+         Try next, the first two in terminals of their own:\n\n\
          \x20 {program} serve -c {folder}/tidewater.toml\n\
          \x20 {program} live {folder}/anna.db\n\
          \x20 {program} status {folder}/anna.db\n",

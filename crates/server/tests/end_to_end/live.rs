@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tidewater_client::{
-    Answer, ColumnType, Datum, Link, LinkOptions, LiveEvent, LiveOptions, Remote, Why,
+    Answer, Code, ColumnType, Datum, Link, LinkOptions, LiveEvent, LiveOptions, Remote, Why,
 };
 
 use crate::backend::Backend;
@@ -280,7 +280,26 @@ fn a_call_written_offline_goes_to_the_user_or_the_device_that_it_names<B: Backen
     lives.into_iter().for_each(Live::end);
 }
 
+fn a_live_remote_that_may_not_provide_something_is_told_so<B: Backend>() {
+    let world = World::<B>::open(placing_shop());
+    let mut bob = world.device("bob");
+    bob.sync();
+    for (name, code) in [
+        ("place", Code::NameTaken),
+        ("print", Code::NameTaken),
+        ("nothing", Code::NoSuchProcedure),
+    ] {
+        let mut remote = bob.second_handle();
+        remote.provide(name, |_| Ok(Answer::nothing()));
+        let go_on = &mut |_: &LiveEvent<'_>| ControlFlow::Continue(());
+        let error = remote.live(&LiveOptions::default(), go_on).unwrap_err();
+        assert_eq!(error.code(), code, "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
 on_both_adapters!(
+    a_live_remote_that_may_not_provide_something_is_told_so,
     a_call_written_offline_goes_to_the_user_or_the_device_that_it_names,
     a_live_remote_hears_of_durable_events_at_once_and_of_a_burst_once,
     a_live_remote_executes_what_is_put_into_the_outbox,
