@@ -28,26 +28,36 @@ struct ErrorFields<'a> {
 
 /// Prints one JSON object on a line of its own.
 pub(crate) fn json(object: &impl Serialize) -> Result<(), Failure> {
+    json_to_reader(object).map(drop)
+}
+
+/// The same, of a command that goes on for as long as there is somebody who reads: whether there is.
+pub(crate) fn json_to_reader(object: &impl Serialize) -> Result<bool, Failure> {
     let mut line = serde_json::to_string(object)
         .map_err(|error| Failure::new(Code::Internal, format!("cannot write JSON: {error}"), ""))?;
     line.push('\n');
-    text(&line)
+    text_to_reader(&line)
 }
 
 /// Prints text for people or programs as it stands.
 pub(crate) fn text(text: &str) -> Result<(), Failure> {
+    text_to_reader(text).map(drop)
+}
+
+/// The same, and whether there is still somebody who reads.
+pub(crate) fn text_to_reader(text: &str) -> Result<bool, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
     {
         // Whoever read has seen enough (`tidewater user list | head -1`).
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Failure::usage(
             format!("cannot write to standard output: {}", describe(&error)),
             "",
         )),
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(true),
     }
 }
 

@@ -11,7 +11,7 @@ use tidewater_protocol::Code;
 use tidewater_remote::database::{Account, Database};
 use tidewater_remote::session::{Outcome, ProofKind, SessionOptions};
 use tidewater_remote::spool::FileSpool;
-use tidewater_remote::{Progress, Report, SyncError, Verify};
+use tidewater_remote::{Progress, Report, SyncDirection, SyncError, Verify};
 
 use crate::clock::{Clock, random_seed};
 use crate::error::ClientError;
@@ -76,6 +76,32 @@ pub(crate) fn sync(
     total.duration_ms = clock.now().ticks_ms;
     let result = result.and_then(|()| Ok(total.tell_stale(&database)?));
     (database, result.map(|()| total))
+}
+
+/// Fills the inbox, over a link that is open. Whether that is lost meanwhile, it tells itself.
+///
+/// # Errors
+/// The caller wants no more, or the file cannot be written.
+pub(crate) fn fill_inbox(
+    database: &mut Database,
+    link: &Link,
+    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<Report, ClientError> {
+    let clock = Clock::start();
+    let before = link.traffic();
+    let mut calling = Calling {
+        database,
+        link,
+        progress,
+        clock,
+    };
+    let mut report = Report::default();
+    calling.run(SyncDirection::DownloadOnly, &mut report)?;
+    let (sent, received) = link.traffic();
+    report.bytes_sent = sent - before.0;
+    report.bytes_received = received - before.1;
+    report.duration_ms = clock.now().ticks_ms;
+    Ok(report)
 }
 
 impl<'a> Syncing<'a> {

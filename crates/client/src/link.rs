@@ -76,7 +76,7 @@ pub(crate) struct Shared {
     /// For whoever waits at it.
     socket: TcpStream,
     providers: Providers,
-    words: Words,
+    pub(crate) words: Arc<Words>,
     pub(crate) spaces: Spaces,
     /// As [`State::lost`] says, without its lock.
     is_lost: AtomicBool,
@@ -175,7 +175,7 @@ impl Link {
             quiet: Condvar::new(),
             socket,
             providers: Providers::default(),
-            words: Words::default(),
+            words: Arc::default(),
             spaces: Spaces::default(),
             is_lost: AtomicBool::new(false),
         });

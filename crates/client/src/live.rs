@@ -4,12 +4,14 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tidewater_remote::database::Interest;
 use tidewater_remote::{Progress, Report};
 
 use crate::clock::random_seed;
 use crate::error::ClientError;
 use crate::line::TICK;
 use crate::remote::Remote;
+use crate::space::Subscription;
 use crate::word::Word;
 
 /// The first pause after a connection was lost, and the longest.
@@ -21,7 +23,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub struct LiveOptions {
     /// It syncs at least so often, whatever happens.
     pub every: Duration,
-    /// How long after a local change it syncs: what is changed meanwhile goes with it.
+    /// How long after a local change it syncs: what is changed meanwhile goes with it. So long it
+    /// also waits after it has filled the inbox before it does so again.
     pub settle: Duration,
 }
 
@@ -43,6 +46,8 @@ pub enum Why {
     Told,
     /// Something was changed here.
     Local,
+    /// Events have come that the file is interested in: only its inbox was filled.
+    Event,
     /// It is time to.
     Regular,
 }
@@ -54,6 +59,7 @@ impl Why {
             Why::Connected => "connected",
             Why::Told => "told",
             Why::Local => "local",
+            Why::Event => "event",
             Why::Regular => "regular",
         }
     }
@@ -90,7 +96,8 @@ pub type LiveCallback<'c> = dyn FnMut(&LiveEvent<'_>) -> ControlFlow<()> + 'c;
 impl Remote {
     /// Stays in sync until the callback breaks: connects, and again with growing pauses when the
     /// connection is lost; syncs when the server says that something has changed, when something
-    /// was changed in the file, and every so often. [`Remote::link`] is the connection meanwhile.
+    /// was changed in the file, and every so often; fills the inbox when there are durable events
+    /// that the file is interested in. [`Remote::link`] is the connection meanwhile.
     ///
     /// # Errors
     /// Something that only somebody can change: a wrong password, a file that cannot be read.
@@ -104,10 +111,15 @@ impl Remote {
             remote: self,
             options: *options,
             callback,
+            ears: Vec::new(),
+            filled: None,
+            synced: Instant::now(),
+            again: options.every,
             failures: 0,
             left: 0,
         };
         let result = living.run();
+        drop(living);
         self.set_keep_connected(false);
         result
     }
@@ -117,6 +129,13 @@ struct Living<'a, 'c> {
     remote: &'a mut Remote,
     options: LiveOptions,
     callback: &'a mut LiveCallback<'c>,
+    /// By these it hears of events that the file is interested in.
+    ears: Vec<Subscription>,
+    /// When the inbox was last filled without a sync.
+    filled: Option<Instant>,
+    /// When it last synced, and after how long it does so again without any other reason.
+    synced: Instant,
+    again: Duration,
     /// In a row.
     failures: u32,
     /// Syncs in a row that left something in the outbox.
@@ -138,8 +157,11 @@ impl Living<'_, '_> {
                         false => ControlFlow::Continue(()),
                     }
                 };
-                let synced = self.remote.sync(&mut progress);
-                synced.and_then(|report| self.stay().map(|()| report))
+                let done = match why {
+                    Why::Event => self.remote.fill_inbox(&mut progress),
+                    _ => self.remote.sync(&mut progress),
+                };
+                done.and_then(|report| self.stay().map(|()| report))
             };
             if stopped {
                 return Ok(());
@@ -147,13 +169,13 @@ impl Living<'_, '_> {
             let next = match synced {
                 Ok(report) => {
                     self.failures = 0;
+                    self.note(why, &report);
                     let event = LiveEvent::Synced {
                         why,
                         report: &report,
                     };
-                    let again = self.again(&report);
                     match (self.callback)(&event) {
-                        ControlFlow::Continue(()) => self.wait(seen, again)?,
+                        ControlFlow::Continue(()) => self.wait(seen)?,
                         ControlFlow::Break(()) => return Ok(()),
                     }
                 }
@@ -166,18 +188,35 @@ impl Living<'_, '_> {
         }
     }
 
-    /// Asks the server to say when something has changed.
-    fn stay(&self) -> Result<(), ClientError> {
-        match self.remote.link() {
-            Some(link) => link.stay(self.remote.provided()),
-            None => Ok(()),
+    /// Asks the server to say when something has changed, and when events have come.
+    fn stay(&mut self) -> Result<(), ClientError> {
+        let Some(link) = self.remote.link().cloned() else {
+            return Ok(());
+        };
+        link.stay(self.remote.provided())?;
+        let interests = self.remote.interests()?;
+        self.ears.retain(|ear| {
+            let mut interests = interests.iter();
+            ear.is_over(&link)
+                && ear.ended().is_none()
+                && interests.any(|it| ear.is_to(&it.space, &it.subject))
+        });
+        for it in &interests {
+            if let Some(position) = it.position()
+                && !self.ears.iter().any(|ear| ear.is_to(&it.space, &it.subject))
+                // If not, the interest tells why, or the next sync finds out.
+                && let Ok(ear) = link.hear(&it.space, &it.subject, position)
+            {
+                self.ears.push(ear);
+            }
         }
+        Ok(())
     }
 
     /// Waits for a reason to sync. `None`: it is to stop.
-    fn wait(&mut self, mut seen: i64, again: Duration) -> Result<Option<Why>, ClientError> {
-        let begun = Instant::now();
+    fn wait(&mut self, mut seen: i64) -> Result<Option<Why>, ClientError> {
         let mut changed: Option<Instant> = None;
+        let mut heard = false;
         // What was committed while it synced is looked at, too.
         let mut first = true;
         loop {
@@ -197,6 +236,7 @@ impl Living<'_, '_> {
                         return Ok(None);
                     }
                 }
+                Some(Word::Heard) => heard = true,
                 Some(Word::Missed { .. }) | None => {}
             }
             if (self.callback)(&LiveEvent::Idle).is_break() {
@@ -213,25 +253,43 @@ impl Living<'_, '_> {
             if changed.is_some_and(|at| at.elapsed() >= self.options.settle) {
                 return Ok(Some(Why::Local));
             }
-            if begun.elapsed() >= again {
+            let settled = |at: Instant| at.elapsed() >= self.options.settle;
+            if heard && self.filled.is_none_or(settled) {
+                heard = false;
+                if self.lacks_events()? {
+                    return Ok(Some(Why::Event));
+                }
+            }
+            if self.synced.elapsed() >= self.again {
                 return Ok(Some(Why::Regular));
             }
         }
     }
 
-    /// When to sync again without any other reason: soon, and later from time to time, if something
-    /// in the outbox could not be done now.
-    fn again(&mut self, report: &Report) -> Duration {
-        match report.outbox.pending {
-            0 => {
-                self.left = 0;
-                self.options.every
-            }
-            _ => {
-                self.left += 1;
-                pause(self.left - 1).min(self.options.every)
-            }
+    /// Whether events have come that are not in the file.
+    fn lacks_events(&mut self) -> Result<bool, ClientError> {
+        let interests = self.remote.interests()?;
+        let lacks = |it: &Interest| {
+            let mut ears = self.ears.iter();
+            let ear = ears.find(|ear| ear.is_to(&it.space, &it.subject));
+            ear.map(Subscription::reached) > it.position().map(|position| position.id)
+        };
+        Ok(interests.iter().any(lacks))
+    }
+
+    /// Notes what follows from a sync: the next one comes soon, and later from time to time, if
+    /// something in the outbox could not be done now.
+    fn note(&mut self, why: Why, report: &Report) {
+        let now = Instant::now();
+        if why == Why::Event {
+            self.filled = Some(now);
+            return;
         }
+        self.synced = now;
+        (self.left, self.again) = match report.outbox.pending {
+            0 => (0, self.options.every),
+            _ => (self.left + 1, pause(self.left).min(self.options.every)),
+        };
     }
 
     /// Tells, and waits before it tries again.

@@ -11,7 +11,8 @@ use tidewater_carrier::ServerUrl;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Answer, CallFailed};
 use tidewater_remote::database::{
-    Account, Adopt, Database, LeftTable, Parameters, RefusedRow, Status, TableDifferences, Which,
+    Account, Adopt, Database, Interest, LeftTable, Parameters, RefusedRow, Status,
+    TableDifferences, Which,
 };
 use tidewater_remote::{Progress, RemoteError, Report, SyncDirection, SyncError, Verify};
 
@@ -350,6 +351,25 @@ impl Remote {
 
     pub(crate) fn version(&mut self) -> Result<i64, RemoteError> {
         self.database()?.version()
+    }
+
+    /// What is to be in the inbox of its events; nothing if nothing comes down.
+    pub(crate) fn interests(&mut self) -> Result<Vec<Interest>, RemoteError> {
+        match self.options.direction {
+            SyncDirection::UploadOnly => Ok(Vec::new()),
+            _ => self.database()?.interests(),
+        }
+    }
+
+    /// Fills the inbox, over the connection that the last sync has left open.
+    pub(crate) fn fill_inbox(
+        &mut self,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<Report, ClientError> {
+        let Some(link) = self.link.clone() else {
+            return Ok(Report::default());
+        };
+        driver::fill_inbox(self.database()?, &link, progress)
     }
 
     pub(crate) fn has_something_to_upload(&mut self) -> Result<bool, RemoteError> {

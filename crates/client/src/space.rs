@@ -23,6 +23,7 @@ pub use tidewater_protocol::event::Position;
 
 use crate::link::{Link, Shared};
 use crate::request::{CallError, Request};
+use crate::word::{Word, Words};
 
 /// Bytes of events that wait for a subscription at most.
 const QUEUE_BYTES: usize = 16 << 20;
@@ -88,6 +89,15 @@ pub struct Chunk {
     pub events: u32,
 }
 
+/// Events that were published and that the server has left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedEvents {
+    /// So many.
+    pub count: u64,
+    /// Why the last of them was.
+    pub why: CallFailed,
+}
+
 /// The spaces of one link.
 #[derive(Default)]
 pub(crate) struct Spaces {
@@ -101,6 +111,8 @@ struct Inside {
     inboxes: HashMap<u64, Arc<Inbox>>,
     last_number: u64,
     pieces: Pieces,
+    /// What was left out and nobody has asked about.
+    refused: Option<RefusedEvents>,
     is_lost: bool,
 }
 
@@ -109,6 +121,8 @@ struct Inbox {
     pattern: Pattern,
     queue: Mutex<Queue>,
     came: Condvar,
+    /// Where it is said that events have come, if that is all that anybody wants of them.
+    bell: Option<Arc<Words>>,
 }
 
 struct Queue {
@@ -149,6 +163,10 @@ impl Inbox {
         let Some(run) = queue.unseen(run) else {
             return;
         };
+        if let Some(bell) = &self.bell {
+            bell.say(Word::Heard);
+            return;
+        }
         let most = match queue.is_durable {
             // The link takes nothing more when it is full.
             true => usize::MAX,
@@ -228,6 +246,10 @@ impl Spaces {
             let mut arguments = call.arguments.iter();
             arguments.find(|it| it.name == name)?.given.as_ref()
         };
+        if call.procedure == "tidewater.refused" {
+            self.inside().refuse(argument);
+            return;
+        }
         let Some(Given::Text(space)) = argument("space") else {
             return;
         };
@@ -270,7 +292,7 @@ impl Spaces {
         self.out.drained.notify_all();
     }
 
-    fn enter(&self, pattern: &Pattern) -> (u64, Arc<Inbox>) {
+    fn enter(&self, pattern: &Pattern, bell: Option<Arc<Words>>) -> (u64, Arc<Inbox>) {
         let mut inside = self.inside();
         inside.last_number += 1;
         let number = inside.last_number;
@@ -285,6 +307,7 @@ impl Spaces {
                 ended: None,
             }),
             came: Condvar::new(),
+            bell,
         });
         inside.router.subscribe(pattern, number);
         inside.inboxes.insert(number, Arc::clone(&inbox));
@@ -314,6 +337,30 @@ impl Spaces {
             router, inboxes, ..
         } = &mut *inside;
         route(router, inboxes, packed).map(|_| ())
+    }
+}
+
+impl Inside {
+    /// The server says that it has left events out.
+    fn refuse<'c>(&mut self, argument: impl Fn(&str) -> Option<&'c Given>) {
+        let number = |name| match argument(name) {
+            Some(Given::Integer(number)) => number.unsigned_abs(),
+            _ => 0,
+        };
+        let text = |name| match argument(name) {
+            Some(Given::Text(text)) => text.clone(),
+            _ => String::new(),
+        };
+        let before = self.refused.take().map_or(0, |it| it.count);
+        self.refused = Some(RefusedEvents {
+            count: before + number("count"),
+            why: CallFailed {
+                code: u32::try_from(number("code")).unwrap_or_default(),
+                message: text("message"),
+                hint: text("hint"),
+                ..CallFailed::default()
+            },
+        });
     }
 }
 
@@ -453,6 +500,12 @@ impl Link {
         Ok(())
     }
 
+    /// The published events that the server has left out since this was last asked: a moment after
+    /// they were sent, it says so.
+    pub fn take_refused(&self) -> Option<RefusedEvents> {
+        self.shared.spaces.inside().refused.take()
+    }
+
     /// Waits until all that was published has been handed to the network.
     ///
     /// # Errors
@@ -475,7 +528,7 @@ impl Link {
 
     /// Has the server keep events of a durable space, given by their subjects without it; gives the
     /// position of the last one once they are committed. Under a key, they are kept once, however
-    /// often it is said.
+    /// often it is said. Events of another space are published when it returns, and have none.
     ///
     /// # Errors
     /// Nothing is kept, or nobody knows: then the key tells, said again.
@@ -512,8 +565,29 @@ impl Link {
         pattern: &str,
         since: Since,
     ) -> Result<Subscription, CallError> {
+        self.subscribe_with(space, pattern, since, None)
+    }
+
+    /// Has the server say [`Word::Heard`] when there are events of a durable space behind a position.
+    pub(crate) fn hear(
+        &self,
+        space: &str,
+        pattern: &str,
+        position: Position,
+    ) -> Result<Subscription, CallError> {
+        let bell = Some(self.shared.words.clone());
+        self.subscribe_with(space, pattern, Since::Position(position), bell)
+    }
+
+    fn subscribe_with(
+        &self,
+        space: &str,
+        pattern: &str,
+        since: Since,
+        bell: Option<Arc<Words>>,
+    ) -> Result<Subscription, CallError> {
         let read = Pattern::in_space(space, pattern).map_err(|error| bad_subject(&error))?;
-        let (number, inbox) = self.shared.spaces.enter(&read);
+        let (number, inbox) = self.shared.spaces.enter(&read, bell);
         let mut subscription = Subscription {
             link: self.clone(),
             number,
@@ -524,9 +598,9 @@ impl Link {
         let after = match since {
             Since::Now => None,
             Since::First => Some(Given::from("first")),
-            Since::Position(Position { id, check }) => {
-                let bytes = [id.to_le_bytes(), check.to_le_bytes()].concat();
-                Some(Given::from(Bytes::from(bytes)))
+            Since::Position(position) => {
+                let bytes = Bytes::copy_from_slice(&position.to_bytes());
+                Some(Given::from(bytes))
             }
         };
         let request = Request::new("tidewater.subscribe")
@@ -552,11 +626,7 @@ fn position(answer: &tidewater_protocol::message::Answer) -> Option<Position> {
     let tidewater_protocol::Value::Blob(bytes) = rows.first()?.first()? else {
         return None;
     };
-    let (id, check) = bytes.split_at_checked(8)?;
-    Some(Position {
-        id: u64::from_le_bytes(id.try_into().ok()?),
-        check: u64::from_le_bytes(check.try_into().ok()?),
-    })
+    Position::of_bytes(bytes)
 }
 
 /// A subscription; it ends when it is dropped. As an iterator it gives events until it ends.
@@ -582,6 +652,21 @@ impl Subscription {
     /// Behind which event it began, in a durable space.
     pub fn started(&self) -> Option<Position> {
         self.started
+    }
+
+    /// Whether it came over this connection.
+    pub(crate) fn is_over(&self, link: &Link) -> bool {
+        Arc::ptr_eq(&self.link.shared, &link.shared)
+    }
+
+    /// Whether it is to this pattern.
+    pub(crate) fn is_to(&self, space: &str, pattern: &str) -> bool {
+        self.inbox.pattern.split() == (space, pattern)
+    }
+
+    /// The number of the last durable event that has come.
+    pub(crate) fn reached(&self) -> u64 {
+        self.inbox.queue().reached
     }
 
     /// The next event; `None` if none comes for so long, or if it has [ended](Self::ended).

@@ -13,6 +13,8 @@ pub(crate) enum Word {
     Changed,
     /// The server shuts down: connect again.
     Leaving,
+    /// Events have come that nobody takes from the link: see [`Link::hear`](crate::Link).
+    Heard,
     /// So many events of a space did not fit, and are lost.
     Missed { space: String, count: u64 },
 }

@@ -5,6 +5,9 @@
 //! about where events end. What a subject may be, and who gets what, is left to
 //! `tidewater-spaces`. Specified in `docs/protocol.md`.
 
+use std::fmt;
+use std::str::FromStr;
+
 use bytes::{BufMut, BytesMut};
 
 use crate::code::Code;
@@ -30,6 +33,52 @@ pub struct Position {
     pub id: u64,
     /// Random: a number with another check is of another history of the space.
     pub check: u64,
+}
+
+impl Position {
+    /// The 16 bytes that it is on the wire and in databases.
+    pub fn to_bytes(self) -> [u8; POSITION_BYTES] {
+        let mut bytes = [0; POSITION_BYTES];
+        bytes[..8].copy_from_slice(&self.id.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.check.to_le_bytes());
+        bytes
+    }
+
+    /// Reads these bytes; `None` if there are more or fewer.
+    pub fn of_bytes(bytes: &[u8]) -> Option<Position> {
+        let bytes: [u8; POSITION_BYTES] = bytes.try_into().ok()?;
+        let (id, check) = bytes.split_first_chunk()?;
+        Some(Position {
+            id: u64::from_le_bytes(*id),
+            check: u64::from_le_bytes(check.try_into().ok()?),
+        })
+    }
+}
+
+/// Its bytes in hexadecimal digits.
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.to_bytes()))
+    }
+}
+
+/// A text that is no position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is no position: 32 hexadecimal digits")]
+pub struct NoPosition;
+
+impl FromStr for Position {
+    type Err = NoPosition;
+
+    fn from_str(text: &str) -> Result<Position, NoPosition> {
+        let is_hex =
+            text.len() == 2 * POSITION_BYTES && text.bytes().all(|it| it.is_ascii_hexdigit());
+        let number = is_hex
+            .then(|| u128::from_str_radix(text, 16).ok())
+            .flatten();
+        let bytes = number.ok_or(NoPosition)?.to_be_bytes();
+        Position::of_bytes(&bytes).ok_or(NoPosition)
+    }
 }
 
 /// An event where it lies packed.

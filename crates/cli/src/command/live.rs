@@ -21,8 +21,8 @@ use crate::sync_object::SyncObject;
 ///
 /// Stays connected: syncs when somebody else has changed what the file holds, within a second when
 /// something is changed in the file, and every so often anyway. Connects again, with growing pauses,
-/// when the connection is lost. Its outbox is emptied and its inbox filled on the way, and other
-/// programs may read and write the file as ever.
+/// when the connection is lost. Its outbox is emptied on the way, its inbox filled as soon as there
+/// is something for it, and other programs may read and write the file as ever.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -32,13 +32,13 @@ Examples:
   tidewater live nancy.db --provide position=./position.sh   # the office asks this device
 
 The lines of --json:
-  {\"event\":\"synced\",\"why\":\"connected\", \"told\", \"local\" or \"regular\",
+  {\"event\":\"synced\",\"why\":\"connected\", \"told\", \"local\", \"event\" or \"regular\",
    \"tables\":[those whose rows have changed],\"report\":{as of tidewater sync}}
   {\"event\":\"failed\",\"code\",\"message\",\"hint\",\"again_after_ms\"}
   {\"event\":\"leaving\"}   the server shuts down"))]
 pub(crate) struct LiveArgs {
     #[command(flatten)]
-    sync: SyncArgs,
+    pub(crate) sync: SyncArgs,
     /// Sync at least so often: 30s, 5m
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = program::time)]
     every: Duration,
@@ -46,12 +46,6 @@ pub(crate) struct LiveArgs {
     /// repeatable
     #[arg(long = "provide", value_name = "PROCEDURE=COMMAND", value_parser = provided)]
     provide: Vec<(String, String)>,
-}
-
-impl LiveArgs {
-    pub(crate) fn wants_json(&self) -> bool {
-        self.sync.json
-    }
 }
 
 /// Reads `position=./position.sh`.
@@ -63,38 +57,43 @@ fn provided(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) fn run(args: &LiveArgs) -> Result<Done, Failure> {
-    let (mut remote, password) = sync::prepared(&args.sync)?;
-    let interrupt = Interrupt::listen()?;
-    for (name, command) in &args.provide {
-        let command = command.clone();
-        remote.provide(name, move |called| run_command(&command, called));
-    }
     let options = LiveOptions {
         every: args.every,
         ..LiveOptions::default()
     };
-    let mut cannot_tell = None;
-    sync::signed_in(&mut remote, &args.sync.password, password, |remote| {
+    run_with(&args.sync, options, &args.provide)
+}
+
+/// Keeps a file in sync, and runs commands for what it provides.
+pub(super) fn run_with(
+    args: &SyncArgs,
+    options: LiveOptions,
+    provide: &[(String, String)],
+) -> Result<Done, Failure> {
+    let (mut remote, password) = sync::prepared(args)?;
+    let interrupt = Interrupt::listen()?;
+    for (name, command) in provide {
+        let command = command.clone();
+        remote.provide(name, move |called| run_command(&command, called));
+    }
+    // Whether somebody reads.
+    let mut told = Ok(true);
+    sync::signed_in(&mut remote, &args.password, password, |remote| {
         remote.live(&options, &mut |event| {
-            if let Err(failure) = tell(args, event) {
-                cannot_tell = Some(failure);
-            }
-            match interrupt.is_raised() || cannot_tell.is_some() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            told = tell(event, args.json);
+            match !interrupt.is_raised() && matches!(told, Ok(true)) {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
             }
         })
     })?;
-    match cannot_tell {
-        Some(failure) => Err(failure),
-        None => Ok(Done::Fully),
-    }
+    told.map(|_| Done::Fully)
 }
 
-fn tell(args: &LiveArgs, event: &LiveEvent<'_>) -> Result<(), Failure> {
-    let as_json = args.sync.json;
+/// Whether there is still somebody who reads.
+fn tell(event: &LiveEvent<'_>, as_json: bool) -> Result<bool, Failure> {
     match event {
-        LiveEvent::Synced { why, report } if as_json => output::json(&json!({
+        LiveEvent::Synced { why, report } if as_json => output::json_to_reader(&json!({
             "event": "synced",
             "why": why.name(),
             "tables": report.tables,
@@ -107,21 +106,21 @@ fn tell(args: &LiveArgs, event: &LiveEvent<'_>) -> Result<(), Failure> {
                 false => format!(" in {}", tables.join(", ")),
             };
             let outbox = report.outbox;
-            let calls = match (outbox.answered + outbox.failed, report.inbox) {
-                (0, 0) => String::new(),
-                (_, inbox) => format!(
-                    "; {} answered, {} failed, {inbox} into the inbox",
-                    outbox.answered, outbox.failed,
-                ),
-            };
-            output::text(&format!(
+            let mut calls = String::new();
+            if outbox.answered + outbox.failed > 0 {
+                calls = format!("; {} answered, {} failed", outbox.answered, outbox.failed);
+            }
+            if report.inbox > 0 {
+                calls.push_str(&format!("; {} into the inbox", report.inbox));
+            }
+            output::text_to_reader(&format!(
                 "{}: {} up, {} down{tables}{calls}\n",
                 why.name(),
                 uploaded(report),
                 report.downloaded.upserts + report.downloaded.removals,
             ))
         }
-        LiveEvent::Failed { error, again_after } if as_json => output::json(&json!({
+        LiveEvent::Failed { error, again_after } if as_json => output::json_to_reader(&json!({
             "event": "failed",
             "code": error.code().name(),
             "message": error.to_string(),
@@ -134,14 +133,14 @@ fn tell(args: &LiveArgs, event: &LiveEvent<'_>) -> Result<(), Failure> {
         } => {
             let pause = output::duration(pause.as_millis() as u64);
             output::note(&format!("{error}; trying again in {pause}"));
-            Ok(())
+            Ok(true)
         }
-        LiveEvent::Leaving if as_json => output::json(&json!({ "event": "leaving" })),
+        LiveEvent::Leaving if as_json => output::json_to_reader(&json!({ "event": "leaving" })),
         LiveEvent::Leaving => {
             output::note("the server shuts down");
-            Ok(())
+            Ok(true)
         }
-        _ => Ok(()),
+        _ => Ok(true),
     }
 }
 

@@ -8,10 +8,12 @@ pub(crate) mod conflicts;
 pub(crate) mod deploy;
 pub(crate) mod init;
 pub(crate) mod key;
+pub(crate) mod listen;
 pub(crate) mod live;
 pub(crate) mod ping;
 mod program;
 pub(crate) mod provide;
+pub(crate) mod publish;
 pub(crate) mod refused;
 mod refused_in_centre;
 pub(crate) mod remote;
@@ -42,6 +44,8 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Live(args) => live::run(&args),
         Command::Call(args) => call::run(&args),
         Command::Provide(args) => provide::run(&args),
+        Command::Publish(args) => publish::run(&args),
+        Command::Listen(args) => listen::run(&args),
         Command::Unsubscribe(args) => unsubscribe::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Verify(args) => verify::run(&args),

@@ -1,6 +1,9 @@
 //! What commands share that connect as a program of the office, without a file.
 
+use std::fmt;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
@@ -10,7 +13,16 @@ use tidewater_protocol::{Code, json};
 
 use crate::command::sync;
 use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::output;
 use crate::password::PasswordArgs;
+
+/// How often it is looked for Ctrl-C.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+/// The pause before it connects again, and the longest.
+const PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Whom to connect to, and as whom.
 #[derive(Debug, Clone, Args)]
@@ -28,7 +40,7 @@ pub(crate) struct ProgramArgs {
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
-    password: PasswordArgs,
+    pub(crate) password: PasswordArgs,
 }
 
 impl ProgramArgs {
@@ -47,6 +59,49 @@ impl ProgramArgs {
     pub(crate) fn connect(&self, options: &LinkOptions) -> Result<Link, Failure> {
         Ok(Link::connect(&self.server, options)?)
     }
+
+    /// Connects, begins something and goes on with it until that breaks. When the connection is lost
+    /// after it had begun, it begins again, with growing pauses, unless the user interrupts.
+    pub(crate) fn stay_connected(
+        &self,
+        options: &LinkOptions,
+        interrupt: &Interrupt,
+        staying: &mut impl Staying,
+    ) -> Result<(), Failure> {
+        let mut pause = PAUSE;
+        let mut has_begun = false;
+        while !interrupt.is_raised() {
+            let stayed = self.connect(options).and_then(|link| {
+                staying.begin(&link)?;
+                (pause, has_begun) = (PAUSE, true);
+                while staying.go_on(&link)?.is_continue() {}
+                Ok(())
+            });
+            let Err(failure) = stayed else {
+                return Ok(());
+            };
+            if !failure.code.is_transient() || !has_begun {
+                return Err(failure);
+            }
+            output::note(&format!("{failure}: trying again"));
+            let mut left = pause;
+            while !left.is_zero() && !interrupt.is_raised() {
+                thread::sleep(TICK.min(left));
+                left = left.saturating_sub(TICK);
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Ok(())
+    }
+}
+
+/// What a command does over a connection, and over the next one when that is lost.
+pub(crate) trait Staying {
+    /// Begins over a new connection.
+    fn begin(&mut self, link: &Link) -> Result<(), Failure>;
+
+    /// Goes on for a moment.
+    fn go_on(&mut self, link: &Link) -> Result<ControlFlow<()>, Failure>;
 }
 
 /// An argument of a call: `item=7`, or `items:=[1,2]` with JSON.
@@ -74,6 +129,30 @@ pub(crate) fn argument(text: &str) -> Result<CallArgument, String> {
                 value: json::given(&value),
             })
         }
+    }
+}
+
+/// Subjects of a space: `fleet/unit.7.position`, or `fleet/unit.>`.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) space: String,
+    pub(crate) subject: String,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.space, self.subject)
+    }
+}
+
+/// Reads `fleet/unit.7.position`.
+pub(crate) fn place(text: &str) -> Result<Place, String> {
+    match text.split_once('/') {
+        Some((space, subject)) if !space.is_empty() && !subject.is_empty() => Ok(Place {
+            space: space.to_owned(),
+            subject: subject.to_owned(),
+        }),
+        _ => Err("write the name of a space, a slash and a subject: fleet/unit.7".into()),
     }
 }
 

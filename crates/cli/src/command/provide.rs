@@ -1,28 +1,21 @@
 //! `tidewater provide`: a command of this machine does what others call.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
-use tidewater_client::{Answer, CallFailed, Called, Code};
+use tidewater_client::{Answer, CallFailed, Called, Code, Link};
 use tidewater_protocol::json;
 
-use super::program::ProgramArgs;
+use super::program::{ProgramArgs, Staying, TICK};
 use crate::Done;
 use crate::args::with_exit_codes;
 use crate::failure::{Failure, describe};
 use crate::interrupt::Interrupt;
 use crate::output;
-
-/// How often it is looked for Ctrl-C, and for a connection that is lost.
-const TICK: Duration = Duration::from_millis(100);
-
-/// The pause before it connects again, and the longest.
-const PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Provide a procedure: run a command for each call
 ///
@@ -49,44 +42,41 @@ pub(crate) struct ProvideArgs {
 pub(crate) fn run(args: &ProvideArgs) -> Result<Done, Failure> {
     let options = args.program.options()?;
     let interrupt = Interrupt::listen()?;
-    let mut pause = PAUSE;
-    let mut was_connected = false;
-    while !interrupt.is_raised() {
-        let command = args.exec.clone();
-        let provided = args.program.connect(&options).and_then(|link| {
-            link.provide(&args.procedure, move |called| run_command(&command, called))?;
-            Ok(link)
-        });
-        let failure = match provided {
-            Ok(link) => {
-                output::note(&format!("providing {}; Ctrl-C ends", args.procedure));
-                (pause, was_connected) = (PAUSE, true);
-                loop {
-                    if interrupt.is_raised() {
-                        // What was begun is finished.
-                        link.withdraw(&args.procedure)?;
-                        return Ok(Done::Fully);
-                    }
-                    if let Some(lost) = link.lost() {
-                        break Failure::new(lost.code(), lost.to_string(), lost.hint());
-                    }
-                    thread::sleep(TICK);
-                }
-            }
-            Err(failure) => failure,
-        };
-        if !failure.code.is_transient() || !was_connected {
-            return Err(failure);
-        }
-        output::note(&format!("{failure}: trying again"));
-        let mut left = pause;
-        while !left.is_zero() && !interrupt.is_raised() {
-            thread::sleep(TICK.min(left));
-            left = left.saturating_sub(TICK);
-        }
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
+    let mut providing = Providing {
+        args,
+        interrupt: &interrupt,
+    };
+    let program = &args.program;
+    program.stay_connected(&options, &interrupt, &mut providing)?;
     Ok(Done::Fully)
+}
+
+struct Providing<'a> {
+    args: &'a ProvideArgs,
+    interrupt: &'a Interrupt,
+}
+
+impl Staying for Providing<'_> {
+    fn begin(&mut self, link: &Link) -> Result<(), Failure> {
+        let command = self.args.exec.clone();
+        let procedure = &self.args.procedure;
+        link.provide(procedure, move |called| run_command(&command, called))?;
+        output::note(&format!("providing {procedure}; Ctrl-C ends"));
+        Ok(())
+    }
+
+    fn go_on(&mut self, link: &Link) -> Result<ControlFlow<()>, Failure> {
+        if self.interrupt.is_raised() {
+            // What was begun is finished.
+            link.withdraw(&self.args.procedure)?;
+            return Ok(ControlFlow::Break(()));
+        }
+        if let Some(lost) = link.lost() {
+            return Err(Failure::new(lost.code(), lost.to_string(), lost.hint()));
+        }
+        thread::sleep(TICK);
+        Ok(ControlFlow::Continue(()))
+    }
 }
 
 /// Runs a shell's command line for a call.

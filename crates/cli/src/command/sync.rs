@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tidewater_carrier::ServerUrl;
 use tidewater_client::{
-    Account, Adopt, ClientError, OutboxCounts, Remote, Report, Retry, SyncDirection, SyncError,
+    Account, Adopt, ClientError, LiveOptions, OutboxCounts, Remote, Report, Retry, SyncDirection,
+    SyncError,
 };
 use tidewater_protocol::Code;
 
+use super::live;
 use crate::Done;
 use crate::args::with_exit_codes;
 use crate::failure::Failure;
@@ -33,12 +35,13 @@ use crate::sync_object::SyncObject;
 /// the next one: those of earlier syncs are only mentioned. Ctrl-C cancels; nothing is lost.
 ///
 /// A server that is busy says when to come back, and the sync waits and tries again by itself,
-/// for up to five minutes.
+/// for up to five minutes. With --watch it stays connected and goes on, as tidewater live does.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
   tidewater sync nancy.db --server tcp://127.0.0.1:7439 --user nancy --publication main
   tidewater sync nancy.db
+  tidewater sync nancy.db --watch                     # until Ctrl-C: see tidewater live
   tidewater sync nancy.db --upload-only --json
   tidewater sync nancy.db --parameter month=2026-11   # remembered; month= drops it
   tidewater sync own.db --adopt mine --server ... --user ... --publication main
@@ -58,7 +61,18 @@ The object of --json:
    \"retries\":n, how often the server turned it away before,
    \"duration_ms\":n}
 or, when it failed:
-  {\"error\":{\"code\",\"message\",\"hint\",\"retry_after_ms\"}}"))]
+  {\"error\":{\"code\",\"message\",\"hint\",\"retry_after_ms\"}}
+With --watch, the lines that tidewater live prints."))]
+pub(crate) struct SyncCommand {
+    #[command(flatten)]
+    pub(crate) sync: SyncArgs,
+    /// Stay in sync until Ctrl-C: tidewater live, which has more options
+    #[arg(long)]
+    watch: bool,
+}
+
+/// What has to be known of a file and its server.
+#[derive(Debug, Args)]
 pub(crate) struct SyncArgs {
     /// The remote's file
     #[arg(value_name = "REMOTE.db")]
@@ -125,7 +139,11 @@ fn parameter(text: &str) -> Result<(String, String), String> {
     }
 }
 
-pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
+pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
+    let args = &command.sync;
+    if command.watch {
+        return live::run_with(args, LiveOptions::default(), &[]);
+    }
     let (mut remote, password) = prepared(args)?;
     // Not before somebody was asked for a password: there, Ctrl-C simply ends the program.
     let interrupt = Interrupt::listen()?;

@@ -1,11 +1,12 @@
 //! `tidewater demo`: the main job from end to end, on one machine, with nothing
 //! installed.
 //!
-//! Owns the story and how it is told. The tables and edits are [`world`]'s, the proof
-//! at the end is [`compare`]'s; everything else is what a user would have: a
+//! Owns the story and how it is told. The tables and edits are [`world`]'s, what needs no
+//! sync is [`live`]'s, the proof at the end is [`compare`]'s; everything else is what a user would have: a
 //! configuration file, a server, remotes.
 
 mod compare;
+mod live;
 mod world;
 
 use std::fs;
@@ -31,8 +32,9 @@ use world::{TECHNICIANS, Technician};
 /// Show five remotes and an SQLite centre in two-way sync
 ///
 /// Makes a folder with a central database, a configuration and five remotes, starts a
-/// server, edits on both sides, syncs, shows what moved, and compares everything at
-/// the end, row for row. The folder stays; nothing keeps running.
+/// server, edits on both sides, syncs, shows what moved; calls, publishes, and has a change
+/// arrive by itself; and compares everything at the end, row for row. The folder stays; nothing
+/// keeps running.
 #[derive(Debug, clap::Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -94,6 +96,9 @@ pub(crate) fn run(args: &DemoArgs) -> Result<Done, Failure> {
     dara.execute("UPDATE part_used SET quantity = 5 WHERE quantity = -5", [])
         .map_err(database)?;
     stage.sync_all()?;
+
+    heading("Connected: a price asked, an event heard, a change that comes by itself");
+    live::show(&stage, &centre)?;
 
     heading("Comparison, row for row");
     let different = stage.compare(&centre)?;
@@ -209,10 +214,23 @@ impl Stage {
         output::text(&table.render(2))
     }
 
-    fn sync(&self, technician: &Technician) -> Result<Report, Failure> {
+    fn remote(&self, technician: &Technician) -> Result<Remote, Failure> {
         let mut remote = Remote::open(self.remote_path(technician))?;
         remote.subscribe(&self.url, technician.login, &["service"])?;
         remote.set_password(world::PASSWORD);
+        Ok(remote)
+    }
+
+    /// A remote that has synced and stays connected.
+    fn connect(&self, technician: &Technician) -> Result<Remote, Failure> {
+        let mut remote = self.remote(technician)?;
+        remote.set_keep_connected(true);
+        remote.sync(&mut |_| ControlFlow::Continue(()))?;
+        Ok(remote)
+    }
+
+    fn sync(&self, technician: &Technician) -> Result<Report, Failure> {
+        let mut remote = self.remote(technician)?;
         let spinner = indicatif::ProgressBar::new_spinner();
         let report = remote.sync(&mut |progress| {
             let table = progress.table.as_deref().unwrap_or_default();
@@ -340,9 +358,9 @@ fn farewell(directory: &Path) -> Result<(), Failure> {
     output::text(&format!(
         "\nEverything is in {folder}: centre.db, tidewater.toml, and a file for each of \
          anna, bela, chen, dara and eli (password: {}).\n\
-         Try next, the first one in a terminal of its own:\n\n\
+         Try next, the first two in terminals of their own:\n\n\
          \x20 {program} serve -c {folder}/tidewater.toml\n\
-         \x20 {program} sync {folder}/anna.db\n\
+         \x20 {program} live {folder}/anna.db\n\
          \x20 {program} status {folder}/anna.db\n",
         world::PASSWORD,
     ))

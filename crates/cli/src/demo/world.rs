@@ -105,7 +105,18 @@ pub(super) fn configuration(listen: &str, centre: &std::path::Path) -> String {
          {partition}\n\n\
          [[publication.table]]\n\
          name = \"part_used\"\n\
-         {partition}\n"
+         {partition}\n\n\
+         [[procedure]]\n\
+         name = \"price\"\n\
+         sql = \"SELECT price FROM product WHERE name = {{a.item}}\"\n\
+         arguments = {{ item = \"text\" }}\n\
+         returns = \"value\"\n\
+         allow = \"everyone\"\n\
+         read_only = true\n\n\
+         [[space]]\n\
+         name = \"fleet\"\n\
+         publish = [\"unit.{{s.username}}.>\"]\n\
+         subscribe = \"everyone\"\n"
     )
 }
 
@@ -186,6 +197,12 @@ pub(super) fn work_in_the_office(centre: &mut Connection) -> rusqlite::Result<()
          UPDATE part_used SET region = 'south' WHERE order_id = 10005;",
     )?;
     transaction.commit()
+}
+
+/// The office writes a note for whoever has the harbour.
+pub(super) fn note_the_gate(centre: &Connection) -> rusqlite::Result<()> {
+    let sql = "UPDATE work_order SET note = 'the gate is open' WHERE order_id = 50001";
+    centre.execute(sql, []).map(drop)
 }
 
 /// The same order is edited by the office and by the technician who holds it.

@@ -1,9 +1,9 @@
 //! The commands of docs/live.md: a file that stays in sync.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-use std::sync::mpsc::channel;
-use std::thread;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -16,13 +16,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const MANUAL: &str = include_str!("../../../../docs/live.md");
 
-#[test]
-fn a_live_file_gets_what_others_change_and_brings_up_what_is_changed_in_it() {
-    Shop::on_both_centres(|shop| {
-        let command = crate::manual::blocks(MANUAL, "sh").remove(0);
-        let command = command.replace("tcp://127.0.0.1:7439", shop.server.url());
-        let arguments: Vec<&str> = command.split_whitespace().skip(1).collect();
-        let arguments = [&arguments[..], &["--json"]].concat();
+/// A command that keeps nancy's file in sync.
+struct Living {
+    child: Child,
+    told: Receiver<String>,
+    reader: JoinHandle<()>,
+}
+
+impl Living {
+    fn start(shop: &Shop, arguments: &[&str]) -> Living {
+        let arguments = [arguments, &["--json"]].concat();
         let mut child = shop
             .place
             .command(&arguments)
@@ -38,22 +41,49 @@ fn a_live_file_gets_what_others_change_and_brings_up_what_is_changed_in_it() {
                 let _ = tell.send(line);
             }
         });
-        // Beside what happens here there may be syncs for what has happened before.
-        let next = |is_it: &dyn Fn(&Value) -> bool| loop {
-            let line = told.recv_timeout(PATIENCE).expect("it goes on");
+        Living {
+            child,
+            told,
+            reader,
+        }
+    }
+
+    /// The next sync of which this is true: beside what happens here there may be syncs for what has
+    /// happened before.
+    fn next(&self, is_it: &dyn Fn(&Value) -> bool) -> Value {
+        loop {
+            let line = self.told.recv_timeout(PATIENCE).expect("it goes on");
             let event: Value = serde_json::from_str(&line).unwrap();
             assert_eq!(event["event"], "synced", "{event}");
             if is_it(&event) {
-                break event;
+                return event;
             }
-        };
-        let has_changed =
-            |event: &Value| event["tables"].as_array().is_some_and(|it| !it.is_empty());
-        let first = next(&has_changed);
+        }
+    }
+
+    fn end(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.reader.join().unwrap();
+    }
+}
+
+fn has_changed(event: &Value) -> bool {
+    event["tables"].as_array().is_some_and(|it| !it.is_empty())
+}
+
+#[test]
+fn a_live_file_gets_what_others_change_and_brings_up_what_is_changed_in_it() {
+    Shop::on_both_centres(|shop| {
+        let command = crate::manual::blocks(MANUAL, "sh").remove(0);
+        let command = command.replace("tcp://127.0.0.1:7439", shop.server.url());
+        let arguments: Vec<&str> = command.split_whitespace().skip(1).collect();
+        let living = Living::start(&shop, &arguments);
+        let first = living.next(&has_changed);
         assert_eq!(first["why"], "connected", "{first}");
         shop.centre
             .execute("UPDATE customer SET name = 'By itself'");
-        let event = next(&has_changed);
+        let event = living.next(&has_changed);
         assert_eq!(event["why"], "told", "{event}");
         assert_eq!(event["tables"], serde_json::json!(["customer"]), "{event}");
         let file = sqlite(&shop.place.path("nancy.db"));
@@ -61,13 +91,18 @@ fn a_live_file_gets_what_others_change_and_brings_up_what_is_changed_in_it() {
             .execute("UPDATE customer SET name = 'Mine'", [])
             .unwrap();
         assert!(changed > 0);
-        next(&|event| event["report"]["uploaded"]["updates"] == changed);
+        living.next(&|event| event["report"]["uploaded"]["updates"] == changed);
         let names = shop
             .centre
             .rows("SELECT DISTINCT name FROM customer WHERE name = 'Mine'");
         assert_eq!(names.len(), 1);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        reader.join().unwrap();
+        living.end();
+        // The other way to say it.
+        let watching = Living::start(&shop, &["sync", "nancy.db", "--watch"]);
+        watching.next(&|event| event["why"] == "connected");
+        shop.centre.execute("UPDATE customer SET name = 'Watched'");
+        let event = watching.next(&has_changed);
+        assert_eq!(event["why"], "told", "{event}");
+        watching.end();
     });
 }

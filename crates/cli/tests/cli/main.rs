@@ -11,6 +11,8 @@ mod calls;
 mod centre;
 mod choosing;
 mod conflicts;
+mod demo;
+mod desk;
 mod entry;
 mod exit_codes;
 mod first_steps;
@@ -31,6 +33,7 @@ mod row_security;
 mod schema_changes;
 mod serving;
 mod shop;
+mod spaces;
 #[cfg(target_os = "linux")]
 mod storm;
 mod strangers;

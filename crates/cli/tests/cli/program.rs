@@ -62,19 +62,14 @@ impl Place {
 
     /// Runs the program to its end with text on its standard input.
     pub(crate) fn tidewater_with_input(&self, arguments: &[&str], input: &str) -> Run {
-        let mut child = self
-            .command(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let mut stdin = child.stdin.take().expect("standard input is piped");
-        // A program that refuses its arguments does not read.
-        let _ = stdin.write_all(input.as_bytes());
-        drop(stdin);
-        let output = child.wait_with_output().expect("the program ends");
-        Run::from(output)
+        fed(&mut self.command(arguments), input.as_bytes())
+    }
+
+    /// Runs the program to its end, with the password in the environment and bytes on its standard
+    /// input.
+    pub(crate) fn tidewater_fed(&self, password: &str, arguments: &[&str], input: &[u8]) -> Run {
+        let mut command = self.command(arguments);
+        fed(command.env("TIDEWATER_PASSWORD", password), input)
     }
 
     /// Runs the program to its end, with the password in the environment.
@@ -98,6 +93,21 @@ impl Place {
         all.extend(arguments);
         Server::start(self.command(&all))
     }
+}
+
+fn fed(command: &mut Command, input: &[u8]) -> Run {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = child.stdin.take().expect("standard input is piped");
+    // A program that refuses its arguments does not read.
+    let _ = stdin.write_all(input);
+    drop(stdin);
+    let output = child.wait_with_output().expect("the program ends");
+    Run::from(output)
 }
 
 impl Run {

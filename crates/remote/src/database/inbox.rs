@@ -8,6 +8,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, params};
 use serde_json::Value as Json;
 use tidewater_protocol::Value;
+use tidewater_protocol::event::Position;
 use tidewater_protocol::message::{Answer, Argument, Call, Given};
 
 use super::Database;
@@ -56,6 +57,11 @@ struct Event {
 }
 
 impl Interest {
+    /// Up to where the file has its events; `None` before the first time.
+    pub fn position(&self) -> Option<Position> {
+        Position::of_bytes(self.position.as_deref()?)
+    }
+
     /// Asks the server for what comes next.
     pub fn call(&self) -> Call {
         let text = |name: &str, text: &str| Argument::new(name, Given::from(text));

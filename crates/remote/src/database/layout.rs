@@ -138,6 +138,10 @@ CREATE TABLE tidewater_outbox (
     CONSTRAINT "name is that of a procedure, of an event SPACE/SUBJECT"
     CHECK (length(name) > 0 AND (kind <> 'event' OR name LIKE '_%/_%')),
   arguments TEXT,
+  recipient TEXT
+    CONSTRAINT "recipient of a call is user:NAME or remote:ID"
+    CHECK (recipient IS NULL OR kind = 'call'
+      AND (recipient GLOB 'user:?*' OR recipient GLOB 'remote:?*')),
   deadline TEXT
     CONSTRAINT "deadline is a time in UTC like 2026-11-26T10:00:00Z"
     CHECK (deadline IS NULL OR deadline GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*'

@@ -67,18 +67,25 @@ pub enum OutboxOutcome {
 pub struct Emptying {
     last: i64,
     under_way: Option<UnderWay>,
-    /// Procedures that nobody provides at the moment: what is behind waits, too.
-    not_provided: BTreeSet<String>,
+    /// Procedures that nobody provides at the moment, and of whom: what is behind waits, too.
+    not_provided: BTreeSet<Wanted>,
     /// Something is in the way of all of them.
     stopped: bool,
     counts: OutboxCounts,
     inbox: u64,
 }
 
+/// A procedure, and who is to do it: anybody, if that is empty.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Wanted {
+    name: String,
+    recipient: String,
+}
+
 #[derive(Debug)]
 struct UnderWay {
     id: i64,
-    name: String,
+    wanted: Wanted,
     is_call: bool,
     /// It may have been done by an earlier sync.
     was_sent: bool,
@@ -96,10 +103,18 @@ struct Stored {
     id: i64,
     kind: String,
     name: Option<String>,
+    recipient: Recipient,
     arguments: Arguments,
     key: Option<[u8; 16]>,
     was_sent: bool,
     deadline: Deadline,
+}
+
+enum Recipient {
+    Anybody,
+    One(String),
+    /// No text.
+    Unfit,
 }
 
 enum Arguments {
@@ -240,7 +255,7 @@ fn choose(
 ) -> rusqlite::Result<Option<OutboxCall>> {
     let sql = format!(
         "SELECT id, kind, name, arguments, key, state, deadline, \
-         CAST(round((julianday(deadline) - 2440587.5) * 86400000.0) AS INTEGER) \
+         CAST(round((julianday(deadline) - 2440587.5) * 86400000.0) AS INTEGER), recipient \
          FROM tidewater_outbox WHERE state IN ('pending', 'sent') AND id > ?1 \
          AND id <= {LAST_EXECUTABLE} ORDER BY id LIMIT 1"
     );
@@ -251,7 +266,7 @@ fn choose(
             return Ok(None);
         };
         emptying.last = stored.id;
-        let (call, name) = match stored.call(unix_ms) {
+        let (call, wanted) = match stored.call(unix_ms) {
             Ok(call) => call,
             Err(unfit) => {
                 emptying.counts.failed += fail(
@@ -264,14 +279,14 @@ fn choose(
                 continue;
             }
         };
-        if emptying.not_provided.contains(&name) {
+        if emptying.not_provided.contains(&wanted) {
             continue;
         }
         let sql = "UPDATE tidewater_outbox SET state = 'sent' WHERE id = ?1 AND state = 'pending'";
         connection.prepare_cached(sql)?.execute([stored.id])?;
         emptying.under_way = Some(UnderWay {
             id: stored.id,
-            name,
+            wanted,
             is_call: stored.kind == "call",
             was_sent: stored.was_sent,
         });
@@ -299,6 +314,10 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Stored> {
         id: row.get(0)?,
         kind: text(1)?.unwrap_or_default(),
         name: text(2)?,
+        recipient: match row.get_ref(8)? {
+            ValueRef::Null => Recipient::Anybody,
+            _ => text(8)?.map_or(Recipient::Unfit, Recipient::One),
+        },
         arguments: match row.get_ref(3)? {
             ValueRef::Null => Arguments::None,
             ValueRef::Blob(bytes) => Arguments::Bytes(bytes.to_vec()),
@@ -314,13 +333,23 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Stored> {
 }
 
 impl Stored {
-    /// What is to be called, and the name under which it is known that nobody provides it.
-    fn call(&self, unix_ms: i64) -> Result<(OutboxCall, String), Unfit> {
+    /// What is to be called, and under what it is known that nobody provides it.
+    fn call(&self, unix_ms: i64) -> Result<(OutboxCall, Wanted), Unfit> {
         let key = self
             .key
             .ok_or_else(|| Unfit::bad("its key has not 16 bytes: leave it out of the INSERT"))?;
         let name = self.name.as_deref().filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| Unfit::bad("it has no name"))?;
+        let recipient = match &self.recipient {
+            Recipient::Anybody => String::new(),
+            Recipient::One(_) if self.kind == "event" => {
+                return Err(Unfit::bad(
+                    "an event has no recipient: it reaches whoever subscribed",
+                ));
+            }
+            Recipient::One(recipient) => recipient.clone(),
+            Recipient::Unfit => return Err(Unfit::bad("its recipient is no text")),
+        };
         let within_ms = self.left(unix_ms)?;
         let mut call = match self.kind.as_str() {
             "call" => self.procedure(name)?,
@@ -331,13 +360,18 @@ impl Stored {
             }
         };
         call.key = Bytes::copy_from_slice(&key);
+        call.to.clone_from(&recipient);
         let id = self.id;
         let call = OutboxCall {
             id,
             call,
             within_ms,
         };
-        Ok((call, name.to_owned()))
+        let wanted = Wanted {
+            name: name.to_owned(),
+            recipient,
+        };
+        Ok((call, wanted))
     }
 
     /// How much time there is.
@@ -445,7 +479,7 @@ fn settle(
     match code {
         // What others have provided meanwhile can go on.
         Some(Code::NoProvider) => {
-            emptying.not_provided.insert(under_way.name);
+            emptying.not_provided.insert(under_way.wanted);
             later(connection, id, under_way.was_sent, &name, &failed.message).doing(DOING)
         }
         // What takes too long would take too long again, with everything behind it.

@@ -10,7 +10,7 @@ use super::Caller;
 use super::post::{MAX_ANSWER_BYTES, Post};
 use crate::registry::Stay;
 use crate::server::Shared;
-use crate::spaces::requests::{self, After, position_bytes};
+use crate::spaces::requests::{self, After};
 use crate::spaces::{Member, Refusal, User};
 
 /// Names of procedures that begin so are the server's.
@@ -218,7 +218,7 @@ fn as_after(given: Option<&Given>) -> Result<Option<After>, CallFailed> {
     let after = match given {
         None => return Ok(None),
         Some(Given::Text(text)) if text == "first" => Some(After::Beginning),
-        Some(Given::Bytes(bytes)) => After::of_bytes(bytes),
+        Some(Given::Bytes(bytes)) => Position::of_bytes(bytes).map(After::Position),
         Some(_) => None,
     };
     after.map(Some).ok_or_else(|| {
@@ -232,10 +232,7 @@ fn as_after(given: Option<&Given>) -> Result<Option<After>, CallFailed> {
 fn of_position(position: Option<Position>) -> Answer {
     match position {
         None => Answer::nothing(),
-        Some(position) => {
-            let bytes = position_bytes(position);
-            Answer::value(ColumnType::Bytes, &Datum::Bytes(&bytes))
-        }
+        Some(position) => Answer::value(ColumnType::Bytes, &Datum::Bytes(&position.to_bytes())),
     }
 }
 

@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
 use tidewater_protocol::Code;
-use tidewater_protocol::event::{EventRef, EventsReader, Position, put_event};
+use tidewater_protocol::event::{EventRef, EventsReader, put_event};
 use tidewater_protocol::message::CallFailed;
 
 use super::caller::{Identified, key};
@@ -27,7 +27,7 @@ use super::problem::Problem;
 use super::{Web, text};
 use crate::calls::Caller;
 use crate::registry::WATCH_EVERY;
-use crate::spaces::requests::{self, After, position_bytes};
+use crate::spaces::requests::{self, After};
 use crate::spaces::{Member, Notice, Refusal, User};
 
 /// A subscriber hears something as often as that, so that neither he nor what is between takes the
@@ -55,7 +55,7 @@ pub(super) async fn publish(
     let (server, packed) = (&web.server, packed.freeze());
     let published = requests::publish(server, &user, &who.caller, &space, &packed, key).await;
     Ok(match published? {
-        Some(position) => Json(json!({ "position": hex(position) })).into_response(),
+        Some(position) => Json(json!({ "position": position.to_string() })).into_response(),
         None => StatusCode::NO_CONTENT.into_response(),
     })
 }
@@ -186,7 +186,7 @@ impl Feed {
 
     fn write(&self, event: &EventRef<'_>, out: &mut String) {
         if let Some(position) = event.position {
-            let _ = writeln!(out, "id: {}", hex(position));
+            let _ = writeln!(out, "id: {position}");
         }
         let as_text = std::str::from_utf8(event.payload).ok();
         if self.with_subjects {
@@ -237,20 +237,10 @@ fn write_refusal(refusal: &Refusal, out: &mut String) {
     let _ = write!(out, "event: error\ndata: {data}\n\n");
 }
 
-/// A position as it stands in an id: its 16 bytes.
-fn hex(position: Position) -> String {
-    format!("{:032x}", u128::from_be_bytes(position_bytes(position)))
-}
-
 fn parse_after(text: &str) -> Result<After, Problem> {
-    let position = || {
-        let is_hex = text.len() == 32 && text.bytes().all(|it| it.is_ascii_hexdigit());
-        let bytes = is_hex.then(|| u128::from_str_radix(text, 16).ok())??;
-        After::of_bytes(&bytes.to_be_bytes())
-    };
     match text {
         "first" => Ok(After::Beginning),
-        _ => position().ok_or_else(|| {
+        _ => text.parse().map(After::Position).map_err(|_| {
             Problem::bad(
                 format!("{text:?} is no position"),
                 "write the id of an event, or after=first for all that is kept",
@@ -261,6 +251,8 @@ fn parse_after(text: &str) -> Result<After, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use tidewater_protocol::event::Position;
+
     use super::*;
 
     #[test]
@@ -269,7 +261,7 @@ mod tests {
             id: 7,
             check: u64::MAX - 3,
         };
-        let text = hex(position);
+        let text = position.to_string();
         assert_eq!(text, "0700000000000000fcffffffffffffff");
         assert_eq!(parse_after(&text).unwrap(), After::Position(position));
         assert_eq!(parse_after("first").unwrap(), After::Beginning);

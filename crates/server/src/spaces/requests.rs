@@ -42,24 +42,6 @@ pub(crate) enum After {
     Position(Position),
 }
 
-impl After {
-    /// Reads a position as it travels; the empty one is that before all events.
-    pub(crate) fn of_bytes(bytes: &[u8]) -> Option<After> {
-        let (id, check) = bytes.split_at_checked(8)?;
-        let number = |half: &[u8]| Some(u64::from_le_bytes(half.try_into().ok()?));
-        let (id, check) = (number(id)?, number(check)?);
-        Some(After::Position(Position { id, check }))
-    }
-}
-
-/// A position as it travels.
-pub(crate) fn position_bytes(position: Position) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&position.id.to_le_bytes());
-    bytes[8..].copy_from_slice(&position.check.to_le_bytes());
-    bytes
-}
-
 /// Where somebody's position is in a space.
 struct Found {
     from: u64,

@@ -106,6 +106,21 @@ fn events_go_where_the_rules_let_them_in_the_order_of_their_publisher<B: Backend
         .unwrap();
     ada.publish("fleet", "unit.ada.position", b"last").unwrap();
     assert_eq!(text(&mut positions), "last");
+    let refused = loop {
+        if let Some(refused) = ada.take_refused() {
+            break refused;
+        }
+        thread::yield_now();
+    };
+    assert_eq!(
+        (refused.count, refused.why.code()),
+        (1, Some(Code::NotAllowed))
+    );
+    assert!(
+        refused.why.message.contains("unit.bob.position"),
+        "{refused:?}"
+    );
+    assert_eq!(ada.take_refused(), None);
     assert_eq!(positions.take_missed(), 0);
     drop(positions);
     ada.publish("fleet", "unit.ada.position", b"nobody")

@@ -7,13 +7,15 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tidewater_client::{LiveEvent, LiveOptions, Remote, Why};
+use tidewater_client::{
+    Answer, Code, ColumnType, Datum, Link, LinkOptions, LiveEvent, LiveOptions, Remote, Why,
+};
 
 use crate::backend::Backend;
 use crate::device::Device;
 use crate::outbox::{Printer, place, placing_shop};
 use crate::scenario::shop;
-use crate::world::World;
+use crate::world::{PASSWORD, World};
 
 /// Long enough for whatever has to happen.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,6 +30,13 @@ enum Told {
     Failed,
 }
 
+impl Told {
+    /// Whether it is for events that it has synced, as a number.
+    fn of_events(&self) -> usize {
+        usize::from(matches!(self, Told::Synced("event", _)))
+    }
+}
+
 struct Live {
     told: Receiver<Told>,
     stop: Arc<AtomicBool>,
@@ -36,7 +45,13 @@ struct Live {
 
 /// Has another process, so to speak, keep a device's file in sync.
 fn live(device: &Device) -> Live {
+    live_with(device, |_| {})
+}
+
+/// The same, after something was done to its handle.
+fn live_with(device: &Device, prepare: impl FnOnce(&mut Remote)) -> Live {
     let mut remote: Remote = device.second_handle();
+    prepare(&mut remote);
     let stop = Arc::new(AtomicBool::new(false));
     let (stopped, (tell, told)) = (stop.clone(), channel());
     let thread = std::thread::spawn(move || {
@@ -189,7 +204,104 @@ fn a_live_remote_executes_what_is_put_into_the_outbox<B: Backend>() {
     live.end();
 }
 
+fn a_live_remote_hears_of_durable_events_at_once_and_of_a_burst_once<B: Backend>() {
+    const BURST: usize = 1_000;
+    let world = World::<B>::open(placing_shop());
+    let mut bob = world.device("bob");
+    bob.sync();
+    let live = live(&bob);
+    assert!(matches!(live.next(), Told::Synced("connected", _)));
+    live.settle();
+    // An interest is a reason to sync: from then on it hears.
+    bob.edit("INSERT INTO tidewater_interest (space, subject) VALUES ('field', 'unit.>')");
+    assert!(matches!(live.next(), Told::Synced("local", _)));
+    let url = format!("tcp://{}", world.server.address);
+    let ada = Link::connect(&url, &LinkOptions::password("ada", PASSWORD)).unwrap();
+    let events = vec![("unit.7.free", &b"free"[..]); BURST];
+    let mut heard = 0;
+    for round in 1..=3 {
+        ada.publish_durable("field", &events, None).unwrap();
+        ada.publish_durable("field", &[("other", b"of no interest")], None)
+            .unwrap();
+        let come = "SELECT count(*), count(DISTINCT position) FROM tidewater_inbox";
+        while bob.rows(come) != [format!("{0}|{0}", round * BURST)] {
+            heard += live.next().of_events();
+        }
+    }
+    while let Ok(told) = live.told.recv_timeout(QUIET) {
+        heard += told.of_events();
+    }
+    // A commit that was made before may have brought it a burst, too.
+    assert!((1..=3).contains(&heard), "{heard}");
+    // It hears on after it has lost the connection, and of what came meanwhile.
+    bob.network.break_connections();
+    assert_eq!(live.next(), Told::Failed);
+    ada.publish_durable("field", &[("unit.8.free", b"away")], None)
+        .unwrap();
+    assert!(matches!(live.next(), Told::Synced("connected", _)));
+    ada.publish_durable("field", &[("unit.8.free", b"back")], None)
+        .unwrap();
+    let came = "SELECT payload FROM tidewater_inbox WHERE subject = 'unit.8.free' ORDER BY id";
+    while bob.rows(came).len() < 2 {
+        live.next();
+    }
+    assert_eq!(bob.rows(came), ["away", "back"]);
+    live.end();
+}
+
+fn a_call_written_offline_goes_to_the_user_or_the_device_that_it_names<B: Backend>() {
+    let world = World::<B>::open(placing_shop());
+    let mut ada = world.synced("ada");
+    let mut others = ["bob", "cleo"].map(|user| world.synced(user));
+    let cleo = others[1].remote.account().expect("it can be read");
+    let cleo = cleo.remote_id.expect("it has synced");
+    ada.edit(&format!(
+        "INSERT INTO tidewater_outbox (name, recipient)
+         VALUES ('whose', 'user:bob'), ('whose', 'remote:{cleo}'), ('whose', 'user:nobody')"
+    ));
+    assert_eq!(ada.sync().outbox.pending, 3);
+    let lives = others.each_ref().map(|device| {
+        let user = device.user.clone();
+        live_with(device, move |remote| {
+            remote.provide("whose", move |_| {
+                Ok(Answer::value(ColumnType::Text, &Datum::Text(&user)))
+            });
+        })
+    });
+    for live in &lives {
+        assert!(matches!(live.next(), Told::Synced("connected", _)));
+    }
+    let report = ada.sync();
+    assert_eq!((report.outbox.answered, report.outbox.pending), (2, 1));
+    assert_eq!(
+        ada.rows("SELECT outbox, payload FROM tidewater_inbox ORDER BY id"),
+        ["1|\"bob\"", "2|\"cleo\""]
+    );
+    lives.into_iter().for_each(Live::end);
+}
+
+fn a_live_remote_that_may_not_provide_something_is_told_so<B: Backend>() {
+    let world = World::<B>::open(placing_shop());
+    let mut bob = world.device("bob");
+    bob.sync();
+    for (name, code) in [
+        ("place", Code::NameTaken),
+        ("print", Code::NameTaken),
+        ("nothing", Code::NoSuchProcedure),
+    ] {
+        let mut remote = bob.second_handle();
+        remote.provide(name, |_| Ok(Answer::nothing()));
+        let go_on = &mut |_: &LiveEvent<'_>| ControlFlow::Continue(());
+        let error = remote.live(&LiveOptions::default(), go_on).unwrap_err();
+        assert_eq!(error.code(), code, "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
 on_both_adapters!(
+    a_live_remote_that_may_not_provide_something_is_told_so,
+    a_call_written_offline_goes_to_the_user_or_the_device_that_it_names,
+    a_live_remote_hears_of_durable_events_at_once_and_of_a_burst_once,
     a_live_remote_executes_what_is_put_into_the_outbox,
     a_commit_wakes_exactly_the_live_remotes_whose_partitions_it_touches,
     a_live_remote_comes_back_when_its_server_does,

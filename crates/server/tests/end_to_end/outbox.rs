@@ -41,6 +41,11 @@ provided_by = "cleo"
 arguments = { text = "text" }
 allow = "everyone"
 
+[[procedure]]
+name = "whose"
+on_remotes = true
+allow = "everyone"
+
 [[space]]
 name = "field"
 publish = "everyone"

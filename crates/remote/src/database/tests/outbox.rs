@@ -21,7 +21,7 @@ fn next(
 }
 
 /// The procedures that are called until nothing is left, each with this outcome.
-fn empty(remote: &mut Remote, outcome: impl Fn(&Call) -> OutboxOutcome) -> Vec<String> {
+fn empty(remote: &mut Remote, mut outcome: impl FnMut(&Call) -> OutboxOutcome) -> Vec<String> {
     let mut emptying = Emptying::default();
     let mut called = Vec::new();
     let mut call = next(remote, &mut emptying, None);
@@ -215,6 +215,21 @@ fn a_row_that_cannot_be_is_refused_at_once_or_fails() {
         ("name", "''", "name is that of a procedure"),
         ("kind, name", "'event', 'space'", "name is that of a"),
         ("name, key", "'p', x'01'", "key has 16 bytes"),
+        (
+            "name, recipient",
+            "'p', 'nancy'",
+            "recipient of a call is user:NAME",
+        ),
+        (
+            "name, recipient",
+            "'p', 'user:'",
+            "recipient of a call is user:NAME",
+        ),
+        (
+            "kind, name, recipient",
+            "'event', 's/a', 'user:nancy'",
+            "recipient of a call",
+        ),
         ("name, state", "'p', 'done'", "state is pending, sent"),
         ("name, deadline", "'p', 'now'", "deadline is a time in UTC"),
         ("name, deadline", "'p', '2026-13-01'", "deadline is a time"),
@@ -239,15 +254,40 @@ fn a_row_that_cannot_be_is_refused_at_once_or_fails() {
          ('call', 'p', CAST(x'ff' AS TEXT), randomblob(16), NULL),
          ('call', 'tidewater.live', NULL, randomblob(16), NULL),
          ('event', 'nowhere', NULL, randomblob(16), NULL),
-         ('call', 'right', '{}', randomblob(16), NULL)",
+         ('call', 'right', '{}', randomblob(16), NULL);
+         INSERT INTO tidewater_outbox (kind, name, recipient) VALUES
+         ('event', 's/a', 'user:nancy'), ('call', 'p', x'ff')",
     );
     remote.begin();
     assert_eq!(empty(&mut remote, done), ["right"]);
-    let states = states(&remote);
-    let (right, bad) = states.split_last().unwrap();
-    assert_eq!((right.as_str(), bad.len()), ("answered", 11));
+    let mut bad = states(&remote);
+    assert_eq!((bad.remove(11).as_str(), bad.len()), ("answered", 13));
     let is_told = |state: &String| state.starts_with("failed bad_argument: ");
     assert!(bad.iter().all(is_told), "{bad:?}");
+}
+
+#[test]
+fn a_call_goes_to_whom_its_row_says_and_waits_for_him_alone() {
+    let mut remote = with_items();
+    remote.run(
+        "INSERT INTO tidewater_outbox (name, recipient) VALUES
+         ('p', 'user:nancy'), ('p', 'user:bob'), ('p', 'user:nancy'), ('p', NULL)",
+    );
+    remote.begin();
+    let mut asked = Vec::new();
+    let outcome = |call: &Call| {
+        asked.push(call.to.clone());
+        match call.to.as_str() {
+            "user:nancy" => failed(Code::NoProvider),
+            _ => done(call),
+        }
+    };
+    assert_eq!(empty(&mut remote, outcome).len(), 3);
+    assert_eq!(asked, ["user:nancy", "user:bob", ""]);
+    assert_eq!(
+        states(&remote),
+        ["pending no_provider: no", "answered", "pending", "answered"]
+    );
 }
 
 #[test]
