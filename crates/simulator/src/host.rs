@@ -235,7 +235,7 @@ impl Host {
             let limits = random.pick(&limits).unwrap_or_default();
             let limits = format!("{limits}\nshutdown = \"1s\"");
             let config = match self.is_live {
-                true => scenario::live_config(&limits),
+                true => defects::configured(scenario::live_config(&limits)),
                 false => scenario::config(&limits),
             };
             let config = Config::parse(&config)?;

@@ -23,6 +23,7 @@ mod remote;
 mod scenario;
 mod template;
 mod vfs;
+mod waking;
 mod world;
 
 pub use chronicle::Ended;

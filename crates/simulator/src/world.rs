@@ -16,7 +16,7 @@ use tidewater_remote::session::Now;
 
 use crate::application::{self, Application, Brought, FreshKeys, Wish};
 use crate::chronicle::Chronicle;
-use crate::disks::CentreDisk;
+use crate::disks::{self, CentreDisk};
 use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::judge::{self, Excuses, MayRepeat, Unrecorded};
@@ -29,6 +29,7 @@ use crate::random::Random;
 use crate::remote::Remote;
 use crate::scenario::{DAY_MS, USERS};
 use crate::template;
+use crate::waking;
 
 /// Everybody's password.
 pub(crate) const PASSWORD: &str = "correct horse";
@@ -44,9 +45,6 @@ const HEALING: Duration = Duration::from_secs(200);
 
 /// How often all remotes may have to sync, one after the other, until nobody uploads anything.
 const ROUNDS: usize = 6;
-
-/// How long a remote that stays connected may take to have what the centre has.
-const WOKEN_WITHIN: Duration = Duration::from_secs(60);
 
 /// A transaction of an application stays open: SQLite lets nobody else write meanwhile.
 pub(crate) const LOCKED: &str = "centre locked by a long transaction";
@@ -177,10 +175,9 @@ async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Resu
     let steps = world.plan.centre_steps;
     let centre_life = world.centre_life(application, random.fork(), steps);
     let operated = operator::operate(world, random.fork(), world.plan.accidents);
-    let calls = if world.plan.is_live() {
-        other.below(6)
-    } else {
-        0
+    let calls = match world.plan.is_live() {
+        true => other.below(6),
+        false => 0,
     };
     let called = office::call(world, other.fork(), calls);
     let lived = try_join3(lives, centre_life, operated);
@@ -213,7 +210,7 @@ async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Resu
     }
     if world.plan.is_live() {
         judge_calls(world, &called)?;
-        wake(world, &remotes, other).await?;
+        waking::wake(world, &remotes, other).await?;
     }
     world.is_over.set(true);
     Ok(())
@@ -233,54 +230,6 @@ fn judge_calls(world: &World, called: &[Wish]) -> Result<(), Failed> {
         found = found.or(judge::out_of_order(&centre)?);
     }
     found.map_or(Ok(()), |found| Err(Failed(found)))
-}
-
-/// All stay connected while somebody edits: they come to have what the centre has, without syncs
-/// but those that they are told to make.
-async fn wake(world: &Rc<World>, remotes: &[Rc<Remote>], mut random: Random) -> Result<(), Failed> {
-    world.chronicle.note("everybody stays connected");
-    let is_over = Cell::new(false);
-    let over = || is_over.get();
-    let stays = remotes
-        .iter()
-        .map(|remote| remote.stay_until(random.fork(), &over));
-    let stays: FuturesUnordered<_> = stays.collect();
-    let mut own = random.fork();
-    let edits = async {
-        sleep(Duration::from_secs(3)).await;
-        let connection = application::open(&world.centre_path())?;
-        let mut office = Application::new(connection, "late".into(), own.fork(), false);
-        for _ in 0..own.between(2, 8) {
-            sleep(Duration::from_millis(own.below(400))).await;
-            let touched = office.edit(&world.keys, &[1, 2, 3, 4])?;
-            world
-                .chronicle
-                .note(&format!("the centre edits {touched:?}"));
-            if own.percent(20)
-                && let Some(remote) = own.pick(&remotes.iter().collect::<Vec<_>>())
-            {
-                remote.edit()?;
-            }
-        }
-        let end = Instant::now() + WOKEN_WITHIN;
-        loop {
-            sleep(Duration::from_secs(2)).await;
-            let mut found = None;
-            for remote in remotes {
-                found = found.or(remote.not_woken()?);
-            }
-            match found {
-                None => break,
-                Some(found) if Instant::now() >= end => return Err(Failed(found)),
-                Some(_) => {}
-            }
-        }
-        is_over.set(true);
-        Ok(())
-    };
-    try_join(stays.try_for_each(|()| ready(Ok(()))), edits)
-        .await
-        .map(drop)
 }
 
 /// Everybody syncs until nobody's sync changes anything in the centre: what the last one
@@ -382,6 +331,9 @@ impl World {
         Excuses {
             restored: self.restorations.get() > 0,
             pruned: self.chronicle.has_happened(operator::PRUNED),
+            disk: disks::FAILING_CENTRE
+                .iter()
+                .any(|kind| self.chronicle.has_happened(kind)),
         }
     }
 

@@ -282,13 +282,7 @@ impl Worker for MeddlingWorker {
         key: [u8; 16],
         now_ms: i64,
     ) -> CentreResult<'a, Begun> {
-        Box::pin(async move {
-            let begun = self.inner.begin_once(user, key, now_ms).await?;
-            Ok(match begun {
-                Begun::Unfinished if is_on(Defect::CallGivenTwice) => Begun::New,
-                begun => begun,
-            })
-        })
+        self.inner.begin_once(user, key, now_ms)
     }
     fn finish_once<'a>(
         &'a mut self,

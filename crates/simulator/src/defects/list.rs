@@ -148,7 +148,7 @@ defects! {
 
     /// Calls: the key of what is to be done once is not remembered.
     CallKeyForgotten => "call-key-forgotten",
-    /// Calls: a call that may have been done is given to another provider.
+    /// Calls: one that may have been done is given to another provider, though it is not idempotent.
     CallGivenTwice => "call-given-twice",
     /// Calls: who may call a procedure is not asked.
     CallRightsUnasked => "call-rights-unasked",

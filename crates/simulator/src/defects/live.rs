@@ -1,5 +1,5 @@
-//! Defects in what a remote does over a connection beside its syncs: its file is changed around
-//! what comes of calls.
+//! Defects in what is beside the syncs: a server takes a procedure for another than it is, and a
+//! remote's file is changed around what comes of calls.
 
 use rusqlite::Connection;
 
@@ -8,6 +8,16 @@ use tidewater_protocol::message::Answer;
 use tidewater_remote::database::Interest;
 
 use super::list::{Defect, is_on};
+use crate::scenario::FETCHED;
+
+/// What a server is configured with.
+pub(crate) fn configured(config: String) -> String {
+    let fetched = format!("name = \"{FETCHED}\"\n");
+    match is_on(Defect::CallGivenTwice) {
+        true => config.replace(&fetched, &format!("{fetched}idempotent = true\n")),
+        false => config,
+    }
+}
 
 /// The remote is about to execute its outbox.
 pub(crate) fn before_outbox(remote: &Connection) {

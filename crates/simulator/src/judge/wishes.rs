@@ -2,14 +2,24 @@
 //! behind the changes that were committed before it and in the order of its publisher, and tells
 //! what became of it. And I5: nobody calls what he may not, nor in another's name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::Connection;
 
 use crate::application::{What, Wish};
 
 /// Under these names calls and events end that may have been done all the same.
-const UNKNOWN: &[&str] = &["deadline_exceeded", "outcome_unknown", "provider_gone"];
+const UNKNOWN: &[&str] = &[
+    "deadline_exceeded",
+    "outcome_unknown",
+    "provider_gone",
+    "internal",
+    "consolidated_refused",
+];
+
+/// And under these if the centre's disk does not do what it should: to be told so, and to call
+/// again, is left to the application.
+const DISK: &[&str] = &["internal", "consolidated_refused", "procedure_failed"];
 
 /// What an application has written down, as far as its file must have it.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +32,8 @@ pub(crate) struct Excuses {
     pub(crate) restored: bool,
     /// The keys of what was done were pruned with the log, up to the present moment.
     pub(crate) pruned: bool,
+    /// Its disk was full, or failed.
+    pub(crate) disk: bool,
 }
 
 /// What a row of an outbox tells.
@@ -66,7 +78,7 @@ impl Wishes {
                 "answered" if wish.what == What::Forbidden => Some("was answered"),
                 "answered" => None,
                 "failed" if code.is_none() || reason.is_none() => Some("failed without a reason"),
-                "failed" if !wish.may_fail(code) => Some("failed"),
+                "failed" if !wish.may_fail(code, excuses) => Some("failed"),
                 "failed" => None,
                 _ => Some("waits at rest"),
             };
@@ -85,14 +97,15 @@ impl Wishes {
 
 impl Wish {
     /// Whether it may have come to nothing for this reason.
-    fn may_fail(&self, code: Option<&str>) -> bool {
+    fn may_fail(&self, code: Option<&str>, excuses: Excuses) -> bool {
         let is_provided = matches!(self.what, What::Fetched | What::Repeated);
         match code {
             _ if self.what == What::Forbidden => true,
             Some("deadline_exceeded") => self.expires || is_provided,
             Some("outcome_unknown") => self.expires || is_provided,
-            Some("provider_gone" | "procedure_failed") => is_provided,
-            _ => false,
+            Some("provider_gone" | "procedure_failed") if is_provided => true,
+            Some(code) => excuses.disk && DISK.contains(&code),
+            None => false,
         }
     }
 
@@ -192,14 +205,22 @@ pub(crate) fn out_of_order(centre: &Connection) -> rusqlite::Result<Option<Strin
 }
 
 /// I1: what was committed before a call is in the centre before it, if it ever is. `author`: who
-/// wrote both.
-pub(crate) fn before_upload(centre: &Connection, author: &str) -> rusqlite::Result<Option<String>> {
-    let sql = "SELECT text, min(at) FROM audit
+/// wrote both; `refused`: tables of which rows were refused to him, and may have been taken later.
+pub(crate) fn before_upload(
+    centre: &Connection,
+    author: &str,
+    refused: &BTreeSet<String>,
+) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT text, min(at), \"table\" FROM audit
                WHERE operation <> 'delete' AND text LIKE '% ' || ?1 || ' %' GROUP BY text";
     let mut statement = centre.prepare_cached(sql)?;
-    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
-    let texts = statement.query_map([author], read)?;
-    let texts: Vec<(String, i64)> = texts.collect::<rusqlite::Result<_>>()?;
+    let mut rows = statement.query([author])?;
+    let mut texts: Vec<(String, i64)> = Vec::new();
+    while let Some(row) = rows.next()? {
+        if !refused.contains(row.get_ref(2)?.as_str()?) {
+            texts.push((row.get(0)?, row.get(1)?));
+        }
+    }
     let sql = "SELECT token, audited FROM called WHERE token LIKE '% ' || ?1 || ' %'";
     let mut statement = centre.prepare_cached(sql)?;
     let mut rows = statement.query([author])?;

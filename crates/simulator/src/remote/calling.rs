@@ -209,7 +209,7 @@ impl Remote {
     /// Syncs and stays connected until it is over, syncs when it is told to, or when something was
     /// changed in the file, and connects again when the connection is lost. Every connection but
     /// the first is in fine weather.
-    pub(super) async fn stay(
+    pub(crate) async fn stay(
         &self,
         random: &mut Random,
         weather: Weather,
@@ -256,6 +256,9 @@ impl Remote {
         let now = || self.now();
         line.listen();
         loop {
+            if !line.connection.is_open() {
+                return Ok(false);
+            }
             while let Some(said) = line.said.pop_front() {
                 let Said::Call { call, .. } = said else {
                     continue;
@@ -264,9 +267,6 @@ impl Remote {
                     self.world.chronicle.fault(TOLD);
                     return Ok(true);
                 }
-            }
-            if !line.connection.is_open() {
-                return Ok(false);
             }
             if is_over() || self.has_something_to_upload()? {
                 return Ok(true);

@@ -14,7 +14,7 @@ pub(crate) use replaced::KINDS as ADOPTIONS;
 pub(crate) use syncing::KINDS as LOSSES;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -62,8 +62,9 @@ pub(crate) struct Remote {
     /// Whether it was told what became of changes without the download that follows: then the
     /// centre's rows are here of which the checkpoint does not know.
     told_alone: Cell<bool>,
-    /// Whether anything of its uploads was refused: one that is refused as a whole is not kept.
-    was_refused: Cell<bool>,
+    /// The tables of which anything of its uploads was refused: one that is refused as a whole is
+    /// not kept.
+    refused: RefCell<BTreeSet<String>>,
     /// How far the clock is ahead.
     clock_ms: Cell<i64>,
     /// Restorations of the centre that the ledger knows of.
@@ -126,7 +127,7 @@ impl Remote {
             restorations: Cell::default(),
             restored: Cell::default(),
             told_alone: Cell::default(),
-            was_refused: Cell::default(),
+            refused: RefCell::default(),
             clock_ms: Cell::default(),
             reopened: Cell::new(world.restorations.get()),
             copy: RefCell::default(),
@@ -387,7 +388,11 @@ impl Remote {
         found = found.or(judge::incomplete_inbox(remote, centre, self.user)?);
         found = found.or(judge::in_other_name(centre, &self.name, self.user)?);
         if self.world.has_one_history() {
-            found = found.or(judge::before_upload(centre, &self.name)?);
+            found = found.or(judge::before_upload(
+                centre,
+                &self.name,
+                &self.refused.borrow(),
+            )?);
         }
         Ok(found)
     }
@@ -414,16 +419,6 @@ impl Remote {
         let found = judge::difference(&parties, holder)?;
         let name = &self.name;
         Ok(found.map(|found| format!("{name} was not woken: {found}")))
-    }
-
-    /// Stays connected until it is over.
-    pub(crate) async fn stay_until(
-        &self,
-        mut random: Random,
-        is_over: &dyn Fn() -> bool,
-    ) -> Result<(), Failed> {
-        let fine = Weather::fine(random.fork());
-        self.stay(&mut random, fine, is_over).await
     }
 
     /// What the centre refused or took without being told so; where it was restored, nobody
@@ -455,7 +450,7 @@ impl Remote {
     fn taken_for_another(&self) -> Option<String> {
         let is_copy = self.is_copied();
         let restored = self.restored.get() > 0;
-        let is_unknown = self.was_refused.get() && self.world.restorations.get() > 1;
+        let is_unknown = !self.refused.borrow().is_empty() && self.world.restorations.get() > 1;
         (self.has_other_identity() && !is_copy && !restored && !is_unknown)
             .then(|| "I1: a file that nobody copied was taken for a copy".to_owned())
     }
