@@ -62,8 +62,9 @@ pub(crate) struct Remote {
     /// Whether it was told what became of changes without the download that follows: then the
     /// centre's rows are here of which the checkpoint does not know.
     told_alone: Cell<bool>,
-    /// The tables of which anything of its uploads was refused: one that is refused as a whole is
-    /// not kept.
+    /// Whether anything of its uploads was refused: one that is refused as a whole is not kept.
+    was_refused: Cell<bool>,
+    /// The tables of which anything was ever refused, also on devices that were replaced.
     refused: RefCell<BTreeSet<String>>,
     /// How far the clock is ahead.
     clock_ms: Cell<i64>,
@@ -127,6 +128,7 @@ impl Remote {
             restorations: Cell::default(),
             restored: Cell::default(),
             told_alone: Cell::default(),
+            was_refused: Cell::default(),
             refused: RefCell::default(),
             clock_ms: Cell::default(),
             reopened: Cell::new(world.restorations.get()),
@@ -450,7 +452,7 @@ impl Remote {
     fn taken_for_another(&self) -> Option<String> {
         let is_copy = self.is_copied();
         let restored = self.restored.get() > 0;
-        let is_unknown = !self.refused.borrow().is_empty() && self.world.restorations.get() > 1;
+        let is_unknown = self.was_refused.get() && self.world.restorations.get() > 1;
         (self.has_other_identity() && !is_copy && !restored && !is_unknown)
             .then(|| "I1: a file that nobody copied was taken for a copy".to_owned())
     }

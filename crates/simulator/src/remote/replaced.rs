@@ -33,7 +33,7 @@ impl Remote {
         self.sequences.take();
         self.copy.take();
         self.told_alone.set(false);
-        self.refused.take();
+        self.was_refused.set(false);
         self.reopened.set(self.world.restorations.get());
         self.restorations.set(self.world.restorations.get());
         self.world.chronicle.fault(REPLACED);

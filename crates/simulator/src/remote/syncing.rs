@@ -235,6 +235,7 @@ impl Remote {
                 self.told_alone.set(true);
             }
             if report.refused > 0 {
+                self.was_refused.set(true);
                 let tables = report.refused_rows.iter().map(|it| it.table.clone());
                 self.refused.borrow_mut().extend(tables);
                 self.world.chronicle.fault(REFUSED);
