@@ -7,7 +7,9 @@
 //! cargo-fuzz for each body, the smoke run of this crate's tests mutates the committed
 //! corpora, and [`seeds`] writes the bytes that everything begins with.
 
+mod calls;
 mod config;
+mod events;
 mod frames;
 mod house;
 mod input;
@@ -23,7 +25,9 @@ mod server_session;
 mod signed;
 mod values;
 
+pub use calls::calls;
 pub use config::config;
+pub use events::events;
 pub use frames::frames;
 pub use messages::messages;
 pub use ranges::ranges;
@@ -52,6 +56,14 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "messages",
         run: messages,
+    },
+    Target {
+        name: "calls",
+        run: calls,
+    },
+    Target {
+        name: "events",
+        run: events,
     },
     Target {
         name: "rows",

@@ -3,8 +3,11 @@
 //! The committed corpora hold these and what fuzzers have found since. They are made
 //! here so that they can be made again when a format grows.
 
+use bytes::BytesMut;
+
 use tidewater_protocol::compare::pack_key;
 use tidewater_protocol::decimal::Decimal;
+use tidewater_protocol::event::{Position, put_event};
 use tidewater_protocol::frame::{HEADER_BYTES, PREFACE};
 use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, ValueRef};
 
@@ -73,6 +76,8 @@ pub fn of(target: &str) -> Vec<Seed> {
     match target {
         "frames" => frames(),
         "messages" => messages(),
+        "calls" => calls(),
+        "events" => events(),
         "rows" => rows(),
         "values" => values(),
         "ranges" => ranges(),
@@ -123,6 +128,41 @@ fn messages() -> Vec<Seed> {
         Some((name.to_owned(), payload))
     });
     seeds.collect()
+}
+
+/// The payloads of golden calls, and arguments as applications write them.
+fn calls() -> Vec<Seed> {
+    let frames = golden().filter(|(name, _)| name.starts_with("call-"));
+    let payloads = frames.filter_map(|(name, frame)| {
+        let flags = *frame.get(MESSAGE_FLAGS)?;
+        let payload = frame.get(MESSAGE_FLAGS + 1..)?;
+        Some((name.to_owned(), [&[flags], payload].concat()))
+    });
+    let mut seeds: Vec<Seed> = payloads.collect();
+    let text = r#"{"item": 7, "at": "2026-11-26", "price": 1.25, "big": 18446744073709551615,
+                   "none": null, "yes": true, "list": [1, {"a": "b"}], "bytes": "AP8="}"#;
+    seeds.push(("json".into(), [&[0], text.as_bytes()].concat()));
+    seeds
+}
+
+/// Where the flags of a message frame are; its payload is behind them.
+const MESSAGE_FLAGS: usize = HEADER_BYTES + 12;
+
+fn events() -> Vec<Seed> {
+    let mut stream = BytesMut::from(&[0, 9][..]);
+    for (subject, position, payload) in [
+        ("fleet/unit.7", None, &b"moves"[..]),
+        ("fleet/unit.7", Some(Position { id: 8, check: 9 }), b""),
+        ("desk/all", None, &[0, 255]),
+    ] {
+        put_event(&mut stream, subject, position, payload).expect("it is short");
+    }
+    let subjects = "\x01fleet/unit.7.position\nfleet/unit.*.position\nfleet/unit.>\nfleet/>\n\
+                    fleet/*\ndesk/unit.7\nfleet/unit.7\nfleet/unit..7\nfleet/>.a\n";
+    vec![
+        ("stream".into(), stream.to_vec()),
+        ("subjects".into(), subjects.into()),
+    ]
 }
 
 /// Packs something.

@@ -30,6 +30,9 @@ pub(crate) const KINDS: &[&str] = &[
     BROKEN[1],
 ];
 
+/// After these, what the centre is asked for may come to nothing.
+pub(crate) const FAILING_CENTRE: [&str; 2] = [FULL[1], BROKEN[1]];
+
 /// The file of a remote on its device.
 const FILE: &str = "remote.db";
 

@@ -46,6 +46,8 @@ const STARTS: u64 = 100;
 /// A server's place.
 pub(crate) struct Host {
     place: usize,
+    /// Whether it serves calls and events.
+    is_live: bool,
     began: Instant,
     random: RefCell<Random>,
     intruder: Intruder,
@@ -141,12 +143,18 @@ impl Host {
     pub(crate) fn new(place: usize, began: Instant, random: Random, intruder: Intruder) -> Host {
         Host {
             place,
+            is_live: false,
             began,
             random: RefCell::new(random),
             intruder,
             clock_ms: Arc::default(),
             process: RefCell::default(),
         }
+    }
+
+    /// One that serves calls and events, if so wanted.
+    pub(crate) fn live(self, is_live: bool) -> Host {
+        Host { is_live, ..self }
     }
 
     /// The centre as a new process opens it.
@@ -225,7 +233,12 @@ impl Host {
             };
             let limits = ["", "memory = 2000", "backlog = 1", "sync = \"10s\""];
             let limits = random.pick(&limits).unwrap_or_default();
-            let config = Config::parse(&scenario::config(&format!("{limits}\nshutdown = \"1s\"")))?;
+            let limits = format!("{limits}\nshutdown = \"1s\"");
+            let config = match self.is_live {
+                true => defects::configured(scenario::live_config(&limits)),
+                false => scenario::config(&limits),
+            };
+            let config = Config::parse(&config)?;
             (address, environment, config)
         };
         let running = Server::start(config, centre, environment).await?;

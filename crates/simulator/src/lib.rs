@@ -12,7 +12,9 @@ mod host;
 mod intruder;
 mod judge;
 mod liar;
+mod line;
 mod network;
+mod office;
 mod operator;
 mod plan;
 mod random;
@@ -21,6 +23,7 @@ mod remote;
 mod scenario;
 mod template;
 mod vfs;
+mod waking;
 mod world;
 
 pub use chronicle::Ended;

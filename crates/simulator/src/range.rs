@@ -11,6 +11,7 @@ use crate::chronicle::Ended;
 use crate::disks;
 use crate::host;
 use crate::network;
+use crate::office;
 use crate::operator;
 use crate::plan::Plan;
 use crate::remote;
@@ -102,6 +103,8 @@ fn kinds() -> impl Iterator<Item = &'static str> {
         remote::LOSSES,
         remote::ASKING,
         remote::ADOPTIONS,
+        remote::CALLING,
+        office::KINDS,
         disks::KINDS,
         &[host::EXHAUSTED, world::LOCKED],
     ];

@@ -309,6 +309,25 @@ pub(crate) fn liked(user: &str) -> Option<&'static str> {
     }
 }
 
+/// Who belongs to the staff, of those who use remotes. The others may call and hear less.
+pub(crate) const STAFF: &str = "ada";
+
+/// As whom programs of the office sign in.
+pub(crate) const OFFICE: &str = "office";
+
+/// What the programs of the office provide: the first one for the staff only, and it may be done
+/// again by another one if one of them dies.
+pub(crate) const REPEATED: &str = "repeat";
+pub(crate) const FETCHED: &str = "fetch";
+
+/// Whether a user may hear of a subject of a durable space, and of a pattern of them.
+pub(crate) fn may_hear(user: &str, space: &str, subject: &str) -> bool {
+    match space {
+        "desk" => user == STAFF,
+        _ => subject.starts_with("all.") || subject.starts_with(&format!("unit.{user}.")),
+    }
+}
+
 /// Texts that begin so are refused by a constraint of the centre.
 pub(crate) const REFUSED: &str = "refused";
 
@@ -363,10 +382,19 @@ const SCHEMA: &str = "
         region INTEGER NOT NULL,
         note TEXT NOT NULL CHECK (note NOT LIKE 'refused%'));
     CREATE INDEX stock_region ON stock (region);
+    CREATE TABLE staff (login TEXT NOT NULL PRIMARY KEY);
+    CREATE TABLE called (
+        at INTEGER PRIMARY KEY,
+        procedure TEXT NOT NULL,
+        token TEXT NOT NULL CHECK (token NOT LIKE 'refused%'),
+        login TEXT NOT NULL,
+        audited INTEGER NOT NULL);
+    CREATE INDEX called_token ON called (token);
     CREATE TABLE liking (login TEXT NOT NULL, code TEXT NOT NULL, PRIMARY KEY (login, code));
     CREATE TABLE account (
         account_id INTEGER NOT NULL PRIMARY KEY,
         balance INTEGER NOT NULL);
+    INSERT INTO staff VALUES ('ada'), ('office');
     INSERT INTO assignment VALUES ('ada', 1), ('ada', 2), ('bob', 2), ('bob', 3), ('cleo', 3),
         ('everybody', 1), ('everybody', 2), ('everybody', 3), ('everybody', 4);
     INSERT INTO customer VALUES (1, 1, 'C', 'one'), (2, 2, NULL, 'two'),
@@ -443,6 +471,60 @@ pub(crate) fn triggers() -> String {
         );
     }
     sql
+}
+
+/// What can be called and published. A call leaves a trace that tells how far the audit was.
+const LIVE: &str = r#"
+[[procedure]]
+name = "note"
+sql = """INSERT INTO called (procedure, token, login, audited)
+         SELECT 'note', {a.token}, {s.username}, coalesce(max(at), 0) FROM audit RETURNING at"""
+arguments = { token = "text" }
+returns = "value"
+allow = "everyone"
+
+[[procedure]]
+name = "confide"
+sql = """INSERT INTO called (procedure, token, login, audited)
+         SELECT 'confide', {a.token}, {s.username}, coalesce(max(at), 0) FROM audit"""
+arguments = { token = "text" }
+returns = "nothing"
+allow = "SELECT 1 FROM staff WHERE login = {s.username}"
+
+[[procedure]]
+name = "fetch"
+provided_by = "office"
+arguments = { token = "text" }
+allow = "everyone"
+
+[[procedure]]
+name = "repeat"
+provided_by = "office"
+arguments = { token = "text" }
+allow = "SELECT 1 FROM staff WHERE login = {s.username}"
+idempotent = true
+
+[[space]]
+name = "field"
+publish = ["unit.{s.username}.>", "all.>"]
+subscribe = ["unit.{s.username}.>", "all.>"]
+durable = "3650d"
+
+[[space]]
+name = "desk"
+publish = "everyone"
+subscribe = { patterns = [">"], allow = "SELECT 1 FROM staff WHERE login = {s.username}" }
+durable = "3650d"
+
+[[space]]
+name = "plain"
+publish = ["unit.{s.username}.>", "all.>"]
+subscribe = ["unit.{s.username}.>", "all.>"]
+"#;
+
+/// The configuration of a server, with what can be called and published.
+pub(crate) fn live_config(limits: &str) -> String {
+    config(limits) + LIVE
 }
 
 /// The configuration of a server; `limits` are lines of `[server.limits]`.

@@ -18,7 +18,7 @@ use crate::disks::CentreDisk;
 use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::random::Random;
-use crate::scenario::{self, USERS};
+use crate::scenario::{self, OFFICE, USERS};
 use crate::world::{BEGIN_MS, Failed, PASSWORD};
 
 /// The bytes of each kind of centre, by whether its references are looked at when a transaction
@@ -65,7 +65,7 @@ async fn deploy(path: &Path) -> Result<(), Failed> {
 
 async fn add_users(centre: &dyn Centre) -> Result<(), Failed> {
     let password_hash = password_hash()?;
-    for user in USERS {
+    for user in USERS.iter().chain([&OFFICE]) {
         let user = UserRecord {
             name: (*user).into(),
             password_hash: password_hash.clone(),

@@ -14,20 +14,22 @@ use tokio::time::{Instant, sleep};
 
 use tidewater_remote::session::Now;
 
-use crate::application::{self, Application, Brought, FreshKeys};
+use crate::application::{self, Application, Brought, FreshKeys, Wish};
 use crate::chronicle::Chronicle;
-use crate::disks::CentreDisk;
+use crate::disks::{self, CentreDisk};
 use crate::host::Host;
 use crate::intruder::Intruder;
-use crate::judge::{self, MayRepeat, Unrecorded};
+use crate::judge::{self, Excuses, MayRepeat, Unrecorded};
 use crate::liar::LIED;
 use crate::network::{Traces, Weather};
+use crate::office;
 use crate::operator;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::remote::Remote;
 use crate::scenario::{DAY_MS, USERS};
 use crate::template;
+use crate::waking;
 
 /// Everybody's password.
 pub(crate) const PASSWORD: &str = "correct horse";
@@ -70,6 +72,10 @@ pub(crate) struct World {
     next_host: Cell<usize>,
     /// See [`World::pass_a_day`].
     days_passed: Cell<i64>,
+    /// Nothing happens by accident any more.
+    is_healed: Cell<bool>,
+    /// Programs of the office end.
+    is_over: Cell<bool>,
     /// How often the centre was restored.
     pub(crate) restorations: Cell<u64>,
     /// The judges' own connection, which only reads.
@@ -101,7 +107,7 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
     let intruder = Intruder::new(random.fork());
     let servers = random.between(1, 3) as usize;
     let hosts: Vec<Host> = (0..servers)
-        .map(|place| Host::new(place, began, random.fork(), intruder.clone()))
+        .map(|place| Host::new(place, began, random.fork(), intruder.clone()).live(plan.is_live()))
         .collect();
     let world = Rc::new(World {
         plan,
@@ -113,6 +119,8 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
         next_host: Cell::new(0),
         centre: RefCell::new(application::open(&path)?),
         days_passed: Cell::new(0),
+        is_healed: Cell::new(false),
+        is_over: Cell::new(false),
         restorations: Cell::new(0),
         ever_held: RefCell::default(),
         may_repeat: RefCell::default(),
@@ -123,7 +131,17 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
     for host in &world.hosts {
         host.start(world.centre_path()).await?;
     }
-    let lived = live(&world, &mut random).await;
+    // Another chance, so that what is beside the syncs does not shift them.
+    let mut other = Random::new(plan.seed ^ 0x6f66_6669_6365);
+    let lived = match plan.is_live() {
+        true => {
+            let provided = office::provide(&world, other.fork());
+            try_join(live(&world, &mut random, other), provided)
+                .await
+                .map(drop)
+        }
+        false => live(&world, &mut random, other).await,
+    };
     let mut stopped = Ok(());
     for host in &world.hosts {
         stopped = stopped.and(host.stop(chronicle).await);
@@ -132,7 +150,7 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
 }
 
 /// Everybody does as the seed says; then the world heals, and is judged.
-async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
+async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Result<(), Failed> {
     world.note_held()?;
     let mut remotes = Vec::new();
     for number in 0..world.plan.remotes {
@@ -157,7 +175,14 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     let steps = world.plan.centre_steps;
     let centre_life = world.centre_life(application, random.fork(), steps);
     let operated = operator::operate(world, random.fork(), world.plan.accidents);
-    try_join3(lives, centre_life, operated).await?;
+    let calls = match world.plan.is_live() {
+        true => other.below(6),
+        false => 0,
+    };
+    let called = office::call(world, other.fork(), calls);
+    let lived = try_join3(lives, centre_life, operated);
+    let (_, called) = try_join(lived, called).await?;
+    world.is_healed.set(true);
     world.chronicle.note("the world heals");
     world.intruder.leave();
     sleep(HEALING).await;
@@ -183,7 +208,28 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     for remote in &remotes {
         remote.judge_at_rest()?;
     }
+    if world.plan.is_live() {
+        judge_calls(world, &called)?;
+        waking::wake(world, &remotes, other).await?;
+    }
+    world.is_over.set(true);
     Ok(())
+}
+
+/// What must have become of all calls and events; `called`: those that programs made.
+fn judge_calls(world: &World, called: &[Wish]) -> Result<(), Failed> {
+    let (centre, excuses) = (world.centre_connection(), world.excuses());
+    let mut found = None;
+    for wish in called {
+        found = found.or(wish.misdone(true, None, &centre, excuses)?);
+    }
+    if !excuses.pruned {
+        found = found.or(judge::done_twice(&centre)?);
+    }
+    if !excuses.pruned && !excuses.restored {
+        found = found.or(judge::out_of_order(&centre)?);
+    }
+    found.map_or(Ok(()), |found| Err(Failed(found)))
 }
 
 /// Everybody syncs until nobody's sync changes anything in the centre: what the last one
@@ -195,11 +241,15 @@ async fn come_to_rest(
     random: &mut Random,
 ) -> Result<(), Failed> {
     for _ in 0..ROUNDS {
-        let before = judge::audited(&world.centre_connection())?;
+        let state = || -> Result<_, Failed> {
+            let centre = world.centre_connection();
+            Ok((judge::audited(&centre)?, judge::events(&centre)?))
+        };
+        let before = state()?;
         for remote in remotes {
             remote.settle(random).await?;
         }
-        if judge::audited(&world.centre_connection())? == before {
+        if state()? == before {
             return Ok(());
         }
     }
@@ -258,6 +308,33 @@ impl World {
             may_be_known.then(|| world.dial(fine, &Rc::default()))?
         };
         self.hosts[next].dial(weather, traces, Rc::new(again), &self.chronicle)
+    }
+
+    /// A connection to the server at this place.
+    pub(crate) fn dial_at(&self, place: usize, weather: Weather) -> Option<DuplexStream> {
+        let nobody: Rc<dyn Fn() -> Option<DuplexStream>> = Rc::new(|| None);
+        self.hosts[place].dial(weather, &Rc::default(), nobody, &self.chronicle)
+    }
+
+    /// Whether nothing happens by accident any more.
+    pub(crate) fn is_healed(&self) -> bool {
+        self.is_healed.get()
+    }
+
+    /// Whether programs of the office are to end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.get()
+    }
+
+    /// What excuses the centre for what became of calls.
+    pub(crate) fn excuses(&self) -> Excuses {
+        Excuses {
+            restored: self.restorations.get() > 0,
+            pruned: self.chronicle.has_happened(operator::PRUNED),
+            disk: disks::FAILING_CENTRE
+                .iter()
+                .any(|kind| self.chronicle.has_happened(kind)),
+        }
     }
 
     /// One of the servers' places.

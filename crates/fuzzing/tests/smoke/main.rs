@@ -103,6 +103,16 @@ fn messages_hold_for_the_corpus_and_its_neighbours() {
 }
 
 #[test]
+fn calls_hold_for_the_corpus_and_its_neighbours() {
+    smoke("calls", 5_000);
+}
+
+#[test]
+fn events_hold_for_the_corpus_and_its_neighbours() {
+    smoke("events", 5_000);
+}
+
+#[test]
 fn rows_hold_for_the_corpus_and_its_neighbours() {
     smoke("rows", 5_000);
 }

@@ -24,7 +24,7 @@ impl Database {
     /// Begins a sync: restores tracking triggers that are missing (their tables are compared
     /// then) and, unless only a download is wanted, takes what is pending as the next upload of
     /// each subscription. What is in the outbox may be executed after that, if nothing is left to
-    /// take.
+    /// take; `adopts`: what the file has of tables that it has not synced yet is to go up, too.
     /// What was taken before and not acknowledged stays as it is. Nothing is taken while
     /// something is given back, nor between the upload that goes before a compare and the
     /// compare, unless refused changes wait for another try, nor before a compare that tells what
@@ -35,6 +35,7 @@ impl Database {
     pub fn begin_sync(
         &mut self,
         direction: SyncDirection,
+        adopts: bool,
         new_upload_id: &mut dyn FnMut() -> UploadId,
     ) -> Result<Vec<SubscriptionState>, RemoteError> {
         let compares_next = self.compares_next;
@@ -73,8 +74,9 @@ impl Database {
                     take(&transaction, subscription, new_upload_id())?;
                     subscription.taken_under = Some(data_version);
                 } else {
-                    all_taken &= !is_left(&transaction, subscription)?;
+                    all_taken &= !is_left(&transaction, subscription, adopts)?;
                 }
+                all_taken &= !has_untracked(&transaction, subscription)?;
             }
             if all_taken {
                 outbox::cover(&transaction)?;
@@ -99,7 +101,7 @@ fn can_take(
     if subscription.taken_generation.is_some() || subscription.giving.is_some() {
         return Ok(false);
     }
-    if is_unreliable(connection, subscription, schema, direction)? {
+    if is_unreliable(connection, subscription, direction)? {
         return Ok(false);
     }
     // What a restored centre has forgotten to have refused could not go with an upload that had
@@ -112,9 +114,13 @@ fn can_take(
 }
 
 /// Whether there are changes that are neither taken nor known to the centre.
-fn is_left(connection: &Connection, subscription: &SubscriptionState) -> Result<bool, RemoteError> {
+fn is_left(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    adopts: bool,
+) -> Result<bool, RemoteError> {
     match &subscription.schema {
-        None => Ok(false),
+        None => Ok(adopts),
         Some(_) if subscription.giving.is_some() => Ok(true),
         Some(schema) => has_generation(connection, schema, subscription.generation),
     }
@@ -127,14 +133,22 @@ fn is_left(connection: &Connection, subscription: &SubscriptionState) -> Result<
 fn is_unreliable(
     connection: &Connection,
     subscription: &SubscriptionState,
-    schema: &PublicationSchema,
     direction: SyncDirection,
 ) -> Result<bool, RemoteError> {
     let compares = subscription.compare_due != CompareDue::No;
-    if !compares || direction != SyncDirection::Both {
-        return Ok(false);
+    match compares && direction == SyncDirection::Both {
+        true => has_untracked(connection, subscription),
+        false => Ok(false),
     }
-    for table in &schema.tables {
+}
+
+/// Whether a table was untracked, and is not compared yet: it may have changes that nobody has
+/// recorded.
+fn has_untracked(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+) -> Result<bool, RemoteError> {
+    for table in subscription.schema.iter().flat_map(|it| &it.tables) {
         if compare::is_untracked(connection, &table.name).doing("looking for changes")? {
             return Ok(true);
         }

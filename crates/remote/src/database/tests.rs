@@ -135,7 +135,9 @@ impl Remote {
             UploadId([*next_upload_id; 16])
         };
         let database = database.as_mut().unwrap();
-        let mut states = database.begin_sync(direction, &mut new_upload_id).unwrap();
+        let mut states = database
+            .begin_sync(direction, false, &mut new_upload_id)
+            .unwrap();
         states.remove(0)
     }
 

@@ -221,7 +221,9 @@ impl Session {
             return Err(MOVING);
         };
         let download_only = self.direction == SyncDirection::DownloadOnly;
-        self.subscriptions = database.begin_sync(self.direction, &mut || self.ids.next())?;
+        let adopts = self.adopt == Some(Adopt::Mine);
+        self.subscriptions =
+            database.begin_sync(self.direction, adopts, &mut || self.ids.next())?;
         if self.subscriptions.is_empty() {
             return Err(SyncError::Usage {
                 what: "the remote subscribes to nothing".into(),

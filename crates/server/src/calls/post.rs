@@ -1,6 +1,6 @@
 //! What a server says of its own accord to the other side of a connection: calls, and their end.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -38,7 +38,8 @@ pub(crate) struct Post {
 struct State {
     out: VecDeque<Message>,
     out_bytes: usize,
-    asked: HashMap<u64, Asked>,
+    /// In the order in which they were asked: when the connection goes, they hear of it in this.
+    asked: BTreeMap<u64, Asked>,
     last_id: u64,
     closed: bool,
     unattended: bool,

@@ -3,8 +3,10 @@
 mod brought;
 mod own;
 mod statements;
+mod wishes;
 
 pub(crate) use brought::Brought;
+pub(crate) use wishes::{What, Wish, new_key};
 
 use std::cell::Cell;
 use std::path::Path;
@@ -96,6 +98,10 @@ pub(crate) struct Application {
     is_strict: bool,
     /// The user and the region that came together last.
     given: Option<(String, i64)>,
+    /// For whom it writes calls and events down, and what time it is, if it does.
+    wishing: Option<(&'static str, i64)>,
+    /// What it has written down of them in the transaction under way, or in the last one.
+    wishes: Vec<Wish>,
 }
 
 /// Opens a connection as an application does that never waits.
@@ -134,6 +140,8 @@ impl Application {
             count: 0,
             is_remote,
             given: None,
+            wishing: None,
+            wishes: Vec::new(),
         }
     }
 
@@ -208,11 +216,15 @@ impl Application {
     /// As [`Application::edit`].
     pub(crate) fn commit(&mut self, touched: Vec<Touched>) -> rusqlite::Result<Vec<Touched>> {
         if self.connection.is_autocommit() {
+            self.wishes.clear();
             return Ok(Vec::new());
         }
         let committed = self.connection.execute_batch("COMMIT");
-        let committed = self.unless_busy(committed)?;
-        Ok(if committed { touched } else { Vec::new() })
+        if self.unless_busy(committed)? {
+            return Ok(touched);
+        }
+        self.wishes.clear();
+        Ok(Vec::new())
     }
 
     /// Gives a transaction up that met somebody else who writes, or that the database does not
@@ -242,9 +254,10 @@ impl Application {
         regions: &[i64],
         touched: &mut Vec<Touched>,
     ) -> rusqlite::Result<()> {
+        self.wishes.clear();
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
         if !self.has_tables()? {
-            return Ok(());
+            return self.wish();
         }
         self.keep_own()?;
         for _ in 0..self.random.between(1, 4) {
@@ -259,7 +272,7 @@ impl Application {
                 other => other?,
             }
         }
-        Ok(())
+        self.wish()
     }
 
     /// A column comes to a table of the centre, goes, or becomes one of another type. False if

@@ -1,7 +1,7 @@
 //! Defects between server and centre: a centre that does something else than it is told, and
 //! tells something else than it did.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +41,8 @@ thread_local! {
     static BELIEVED: RefCell<HashMap<RemoteId, SubscriptionRecord>> = RefCell::default();
     /// What remotes set first.
     static FIRST_SET: RefCell<HashMap<RemoteId, Arc<Parameters>>> = RefCell::default();
+    /// Downloads since it was last looked for commits.
+    static DOWNLOADS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// A remote is about to say this of its last upload.
@@ -56,6 +58,7 @@ pub(super) fn believe(remote_id: RemoteId, sequence: u64, upload_id: Option<Uplo
 pub(super) fn forget_all() {
     BELIEVED.with_borrow_mut(HashMap::clear);
     FIRST_SET.with_borrow_mut(HashMap::clear);
+    DOWNLOADS.set(0);
 }
 
 /// The centre in this file, with what is wrong with it, if anything is.
@@ -167,13 +170,33 @@ impl Centre for Meddling {
         self.0.check_tracking(now_ms)
     }
     fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, Followed> {
-        self.0.follow(since)
+        Box::pin(async move {
+            let mut followed = self.0.follow(since).await?;
+            if is_on(Defect::WakeLostInSync) && DOWNLOADS.replace(0) > 0 {
+                followed.touched.clear();
+            }
+            Ok(followed)
+        })
     }
     fn procedures<'a>(
         &'a self,
         specs: &'a [ProcedureSpec],
     ) -> CentreResult<'a, Vec<Arc<Procedure>>> {
-        self.0.procedures(specs)
+        Box::pin(async move {
+            let mut specs = specs.to_vec();
+            for spec in &mut specs {
+                // Spaces have their rules read as procedures of this name.
+                let is_of_space = spec.name == "allow";
+                match (current(), is_of_space) {
+                    (Some(Defect::CallRightsUnasked), false) => spec.allow = None,
+                    (Some(Defect::EventRightsUnasked), true) => {
+                        spec.allow = Some("SELECT 1".into());
+                    }
+                    _ => {}
+                }
+            }
+            self.0.procedures(&specs).await
+        })
     }
     fn prune_events<'a>(
         &'a self,
@@ -242,9 +265,12 @@ impl Worker for MeddlingWorker {
     }
     fn call(
         &mut self,
-        calls: Vec<ProcedureCall>,
+        mut calls: Vec<ProcedureCall>,
         now_ms: i64,
     ) -> CentreResult<'_, Vec<CallOutcome>> {
+        if is_on(Defect::CallKeyForgotten) {
+            calls.iter_mut().for_each(|call| call.once = None);
+        }
         self.inner.call(calls, now_ms)
     }
     fn interrupter(&self) -> Arc<dyn Interrupt> {
@@ -268,9 +294,12 @@ impl Worker for MeddlingWorker {
     }
     fn append_events(
         &mut self,
-        batch: Vec<NewEvents>,
+        mut batch: Vec<NewEvents>,
         now_ms: i64,
     ) -> CentreResult<'_, Vec<Appended>> {
+        if is_on(Defect::EventKeyForgotten) {
+            batch.iter_mut().for_each(|events| events.once = None);
+        }
         self.inner.append_events(batch, now_ms)
     }
     fn events_after<'a>(
@@ -280,7 +309,14 @@ impl Worker for MeddlingWorker {
         limit: u64,
         max_bytes: u64,
     ) -> CentreResult<'a, Vec<StoredEvent>> {
-        self.inner.events_after(space, after, limit, max_bytes)
+        Box::pin(async move {
+            let events = self.inner.events_after(space, after, limit, max_bytes);
+            let mut events = events.await?;
+            if is_on(Defect::EventSkipped) && after > 0 && events.len() > 1 {
+                events.remove(0);
+            }
+            Ok(events)
+        })
     }
     fn last_values<'a>(
         &'a mut self,
@@ -372,6 +408,7 @@ impl Worker for MeddlingWorker {
         sink: &'a mut dyn DownloadSink,
     ) -> CentreResult<'a, ()> {
         Box::pin(async move {
+            DOWNLOADS.set(DOWNLOADS.get() + 1);
             let mut job = job;
             if is_on(Defect::ScopeOfEverybody) {
                 job.context.user = EVERYBODY.into();

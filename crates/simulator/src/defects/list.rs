@@ -145,6 +145,25 @@ defects! {
     ScopeOfEverybody => "scope-of-everybody",
     /// Download: what the same sync uploaded is left out, whatever became of it since.
     OwnRowsNotSent => "own-rows-not-sent",
+
+    /// Calls: the key of what is to be done once is not remembered.
+    CallKeyForgotten => "call-key-forgotten",
+    /// Calls: one that may have been done is given to another provider, though it is not idempotent.
+    CallGivenTwice => "call-given-twice",
+    /// Calls: who may call a procedure is not asked.
+    CallRightsUnasked => "call-rights-unasked",
+    /// Outbox: it is executed though the changes before it still wait to be uploaded.
+    OutboxBeforeUpload => "outbox-before-upload",
+    /// Events: the key of an event that is kept is not remembered.
+    EventKeyForgotten => "event-key-forgotten",
+    /// Events: who may hear of a space is not asked.
+    EventRightsUnasked => "event-rights-unasked",
+    /// Events: the first one after a position is skipped.
+    EventSkipped => "event-skipped",
+    /// Inbox: its position moves before the events are written.
+    InboxAheadOfRows => "inbox-ahead-of-rows",
+    /// Wakes: what is committed while somebody syncs is told to nobody.
+    WakeLostInSync => "wake-lost-in-sync",
 }
 
 impl fmt::Display for Defect {

@@ -7,6 +7,7 @@ mod centre;
 mod connections;
 mod file;
 mod list;
+mod live;
 mod statements;
 mod uploads;
 
@@ -18,6 +19,7 @@ pub(crate) use centre::meddle;
 pub(crate) use file::{Meddler, adopt, lied, prepare, rebuilt};
 pub use list::Defect;
 pub(crate) use list::with;
+pub(crate) use live::{advances_early, before_outbox, configured};
 pub(crate) use statements::leave_out;
 
 use crate::chronicle::Ended;

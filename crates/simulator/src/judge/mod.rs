@@ -6,21 +6,25 @@ mod adopted;
 mod asked;
 mod convergence;
 mod decided;
+mod inbox;
 mod ledger;
 mod parties;
 mod repeated;
 mod seen;
 mod unrecorded;
+mod wishes;
 
 pub(crate) use adopted::Adopting;
 pub(crate) use asked::{Asked, is_pending_where_asked};
 pub(crate) use convergence::difference;
 pub(crate) use decided::{lost_against_nobody, lost_and_taken, refused_here_only};
+pub(crate) use inbox::{events, heard_too_much, incomplete_inbox};
 pub(crate) use ledger::Ledger;
 pub(crate) use parties::Parties;
 pub(crate) use repeated::{MayRepeat, applied_twice};
 pub(crate) use seen::Seen;
 pub(crate) use unrecorded::{LastTracked, Unrecorded};
+pub(crate) use wishes::{Excuses, Wishes, before_upload, done_twice, in_other_name, out_of_order};
 
 use std::collections::BTreeSet;
 

@@ -91,14 +91,15 @@ impl Remote {
         let application = self.application.borrow();
         operator::copy(application.connection(), &self.device.path_of_copy())?;
         let ledger = self.ledger.borrow().clone();
-        *self.copy.borrow_mut() = Some((ledger, self.asked.borrow().clone()));
+        let (asked, wishes) = (self.asked.borrow().clone(), self.wishes.borrow().clone());
+        *self.copy.borrow_mut() = Some((ledger, asked, wishes));
         Ok(())
     }
 
     /// The file becomes what it was. What was written since is lost, as the user wanted; what
     /// was pending then is pending again.
     fn restore(&self) -> Result<(), Failed> {
-        let Some((ledger, asked)) = self.copy.borrow().clone() else {
+        let Some((ledger, asked, wishes)) = self.copy.borrow().clone() else {
             return Ok(());
         };
         // Nothing of the old handles may touch the file any more.
@@ -110,6 +111,7 @@ impl Remote {
         self.application.borrow_mut().reconnect(&path)?;
         self.ledger.borrow_mut().restore(ledger);
         *self.asked.borrow_mut() = asked;
+        *self.wishes.borrow_mut() = wishes;
         self.may_repeat()?;
         self.restored.set(self.restored.get() + 1);
         self.forget_sequences();
@@ -127,6 +129,7 @@ impl Remote {
         let twin = Remote::at(&self.world, authors, self.user, device, random.fork())?;
         *twin.ledger.borrow_mut() = self.ledger.borrow().clone();
         *twin.asked.borrow_mut() = self.asked.borrow().clone();
+        *twin.wishes.borrow_mut() = self.wishes.borrow().clone();
         let twin = Rc::new(twin);
         *self.twin.borrow_mut() = Some(twin.clone());
         self.may_repeat()?;

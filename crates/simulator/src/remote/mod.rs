@@ -3,23 +3,25 @@
 
 mod accidents;
 mod asking;
+mod calling;
 mod replaced;
 mod syncing;
 
 pub(crate) use accidents::KINDS as ACCIDENTS;
 pub(crate) use asking::KINDS as ASKING;
+pub(crate) use calling::KINDS as CALLING;
 pub(crate) use replaced::KINDS as ADOPTIONS;
 pub(crate) use syncing::KINDS as LOSSES;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, try_join_all};
 use rusqlite::Connection;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use tidewater_protocol::RemoteId;
 use tidewater_remote::database::Database;
@@ -28,7 +30,7 @@ use tidewater_remote::session::{Now, SyncDirection};
 use crate::application::{self, Application};
 use crate::defects;
 use crate::disks::{self, Device};
-use crate::judge::{self, Adopting, Asked, LastTracked, Ledger, Parties, Seen};
+use crate::judge::{self, Adopting, Asked, LastTracked, Ledger, Parties, Seen, Wishes};
 use crate::network::{Traces, Weather};
 use crate::plan::Plan;
 use crate::random::Random;
@@ -46,6 +48,7 @@ pub(crate) struct Remote {
     database: RefCell<Option<Database>>,
     application: RefCell<Application>,
     ledger: RefCell<Ledger>,
+    wishes: RefCell<Wishes>,
     seen: RefCell<Seen>,
     asked: RefCell<Asked>,
     /// What the application has that waits to be adopted.
@@ -61,12 +64,14 @@ pub(crate) struct Remote {
     told_alone: Cell<bool>,
     /// Whether anything of its uploads was refused: one that is refused as a whole is not kept.
     was_refused: Cell<bool>,
+    /// The tables of which anything was ever refused, also on devices that were replaced.
+    refused: RefCell<BTreeSet<String>>,
     /// How far the clock is ahead.
     clock_ms: Cell<i64>,
     /// Restorations of the centre that the ledger knows of.
     reopened: Cell<u64>,
-    /// A copy of the file, and what the application had committed and asked for by then.
-    copy: RefCell<Option<(Ledger, Asked)>>,
+    /// A copy of the file, and what the application had committed, asked for and wanted by then.
+    copy: RefCell<Option<(Ledger, Asked, Wishes)>>,
     /// A copy of the file that goes on elsewhere.
     twin: RefCell<Option<Rc<Remote>>>,
     traces: Rc<Traces>,
@@ -114,6 +119,7 @@ impl Remote {
             database: RefCell::new(Some(database)),
             application: RefCell::new(application),
             ledger: RefCell::default(),
+            wishes: RefCell::default(),
             seen: RefCell::default(),
             asked: RefCell::default(),
             adopting: RefCell::default(),
@@ -123,6 +129,7 @@ impl Remote {
             restored: Cell::default(),
             told_alone: Cell::default(),
             was_refused: Cell::default(),
+            refused: RefCell::default(),
             clock_ms: Cell::default(),
             reopened: Cell::new(world.restorations.get()),
             copy: RefCell::default(),
@@ -149,6 +156,13 @@ impl Remote {
             for left in (0..steps).rev() {
                 sleep(Duration::from_millis(random.below(3_000))).await;
                 match random.below(100) {
+                    0..=14 if remote.world.plan.is_live() => {
+                        let weather = Weather::any(&mut random, remote.world.plan.faults);
+                        remote.threaten(&mut random);
+                        let ends = Instant::now() + Duration::from_millis(random.below(15_000));
+                        let is_over = || Instant::now() >= ends;
+                        remote.stay(&mut random, weather, &is_over).await?;
+                    }
                     0..=54 => {
                         let weather = Weather::any(&mut random, remote.world.plan.faults);
                         remote.threaten(&mut random);
@@ -195,13 +209,23 @@ impl Remote {
         Ok(())
     }
 
-    fn edit(&self) -> Result<(), Failed> {
+    pub(crate) fn edit(&self) -> Result<(), Failed> {
         let regions = self.world.regions(self.user)?;
         self.notice_adoption()?;
         let mut application = self.application.borrow_mut();
         self.seen.borrow_mut().look(application.connection())?;
         defects::prepare(application.connection());
+        if self.world.plan.is_live() {
+            application.wishes_for(self.user, self.now().unix_ms);
+        }
         let touched = application.edit(&self.world.keys, &regions)?;
+        if !application.wishes().is_empty() {
+            let (name, wishes) = (&self.name, application.wishes());
+            self.world
+                .chronicle
+                .note(&format!("{name} writes down {wishes:?}"));
+            self.wishes.borrow_mut().committed(wishes);
+        }
         if !touched.is_empty() {
             let name = &self.name;
             self.world
@@ -276,6 +300,8 @@ impl Remote {
             self.ledger.borrow_mut().check(&parties)?,
             self.sequence_went_back()?,
             self.taken_for_another(),
+            self.wishes.borrow().lost(remote)?,
+            judge::heard_too_much(remote, self.user)?,
         ] {
             found.map_or(Ok(()), |found| {
                 Err(Failed(format!("{}: {found}", self.name)))
@@ -345,12 +371,56 @@ impl Remote {
             judge::upload_out_of_scope(&centre, &self.name, &held)?,
             self.told_otherwise(&parties)?,
             parties.forgotten_at_rest()?,
+            self.called_otherwise(&parties)?,
         ] {
             found.map_or(Ok(()), |found| {
                 Err(Failed(format!("{}: {found}", self.name)))
             })?;
         }
         Ok(())
+    }
+
+    /// What became of calls and events otherwise than it must, and otherwise than the remote is
+    /// told.
+    fn called_otherwise(&self, parties: &Parties<'_>) -> Result<Option<String>, Failed> {
+        let Parties { remote, centre, .. } = parties;
+        let excuses = self.world.excuses();
+        let wishes = self.wishes.borrow();
+        let mut found = wishes.at_rest(remote, centre, excuses)?;
+        found = found.or(judge::incomplete_inbox(remote, centre, self.user)?);
+        found = found.or(judge::in_other_name(centre, &self.name, self.user)?);
+        if self.world.has_one_history() {
+            found = found.or(judge::before_upload(
+                centre,
+                &self.name,
+                &self.refused.borrow(),
+            )?);
+        }
+        Ok(found)
+    }
+
+    /// What of the centre's rows is not here though it has been told of them. Where rows wait to be
+    /// asked for again, the next sync tells.
+    pub(crate) fn not_woken(&self) -> Result<Option<String>, Failed> {
+        let database = self.database.borrow();
+        let status = database.as_ref().map(Database::status).transpose()?;
+        let subscriptions = status.iter().flat_map(|it| &it.subscriptions);
+        let mut tables = subscriptions.flat_map(|it| &it.tables);
+        if tables.any(|it| it.stale > 0) {
+            return Ok(None);
+        }
+        let application = self.application.borrow();
+        let centre = self.world.centre_connection();
+        let parties = self.parties(application.connection(), &centre);
+        let asked = scenario::asked(application.connection())?;
+        let holder = Holder {
+            user: self.user,
+            now_ms: self.world.now().unix_ms,
+            asked: asked.as_deref(),
+        };
+        let found = judge::difference(&parties, holder)?;
+        let name = &self.name;
+        Ok(found.map(|found| format!("{name} was not woken: {found}")))
     }
 
     /// What the centre refused or took without being told so; where it was restored, nobody

@@ -28,6 +28,7 @@ impl Remote {
         self.application.borrow_mut().reconnect(&path)?;
         self.ledger.take();
         self.asked.take();
+        self.wishes.take();
         self.last_tracked.take();
         self.sequences.take();
         self.copy.take();

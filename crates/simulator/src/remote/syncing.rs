@@ -3,14 +3,11 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
 use futures_util::future::try_join;
 use rusqlite::OptionalExtension;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep};
 
 use tidewater_protocol::Code;
-use tidewater_remote::Connection;
 use tidewater_remote::database::Database;
 use tidewater_remote::session::{Outcome, ProofKind, SessionOptions, SyncDirection, Verify, Work};
 use tidewater_remote::spool::MemorySpool;
@@ -19,6 +16,7 @@ use super::Remote;
 use super::asking::ASKED_IN_SYNC;
 use crate::defects::{self, Meddler};
 use crate::disks;
+use crate::line::Line;
 use crate::network::Weather;
 use crate::random::Random;
 use crate::scenario;
@@ -38,9 +36,6 @@ pub(crate) const KINDS: &[&str] = &[
     REFUSED,
 ];
 
-/// How long a remote bears silence.
-const SILENCE: Duration = Duration::from_secs(30);
-
 /// How often a server may send a remote away at once.
 const ROUNDS: usize = 6;
 
@@ -50,39 +45,6 @@ const PATIENCE: usize = 24;
 
 /// How long it may take until then.
 const HEALED_WITHIN: Duration = Duration::from_secs(600);
-
-/// A connection, and how its bytes go.
-struct Line {
-    connection: Connection,
-    /// `None` if the server cannot be reached.
-    stream: Option<(ReadHalf<DuplexStream>, WriteHalf<DuplexStream>)>,
-    /// On their way to the server.
-    output: Bytes,
-    /// Whether what it says last does not arrive.
-    last_is_lost: bool,
-}
-
-impl Line {
-    /// Says what is left; whether it is lost, if there was anything.
-    async fn hang_up(mut self) -> bool {
-        let mut rest = self.output.to_vec();
-        while let Some(bytes) = self.connection.poll_transmit() {
-            rest.extend_from_slice(&bytes);
-        }
-        if !rest.is_empty() && self.last_is_lost {
-            return true;
-        }
-        if let Some((_reader, mut writer)) = self.stream {
-            // A courtesy: the server may have closed first.
-            let farewell = async {
-                let _ = writer.write_all(&rest).await;
-                let _ = writer.shutdown().await;
-            };
-            let _ = timeout(Duration::from_secs(10), farewell).await;
-        }
-        false
-    }
-}
 
 impl Remote {
     /// A sync of both directions, see [`Remote::sync_in`].
@@ -96,8 +58,8 @@ impl Remote {
             .await
     }
 
-    /// A sync: as many sessions and connections as it takes, the first in this weather. How long to wait
-    /// before the next attempt, if it failed.
+    /// A sync, the first connection of which is in this weather. How long to wait before the next
+    /// attempt, if it failed.
     pub(super) async fn sync_in(
         &self,
         direction: SyncDirection,
@@ -105,9 +67,25 @@ impl Remote {
         random: &mut Random,
         weather: Weather,
     ) -> Result<Option<u64>, Failed> {
+        let mut line = Some(self.line(weather));
+        let again_after = self.sync_over(&mut line, direction, handle, random).await?;
+        if let Some(line) = line {
+            line.hang_up().await;
+        }
+        Ok(again_after)
+    }
+
+    /// As many sessions and connections as a sync takes, beginning with the one that there is; what
+    /// the application has asked for beside its changes follows. The connection stays if that went
+    /// well.
+    pub(super) async fn sync_over(
+        &self,
+        line: &mut Option<Line>,
+        direction: SyncDirection,
+        handle: &RefCell<Option<Database>>,
+        random: &mut Random,
+    ) -> Result<Option<u64>, Failed> {
         let mut first_proof = ProofKind::Token;
-        let mut weather = Some(weather);
-        let mut line = None;
         let mut in_vain = 0;
         while in_vain < ROUNDS {
             in_vain += 1;
@@ -115,11 +93,10 @@ impl Remote {
                 self.world.unrecorded().let_lose_all_of(&self.authors);
             }
             if line.is_none() {
-                let fine = Weather::fine(random.fork());
-                line = Some(self.line(weather.take().unwrap_or(fine)));
+                *line = Some(self.line(Weather::fine(random.fork())));
             }
             let outcome = self
-                .session(direction, handle, random, &mut line, first_proof)
+                .session(direction, handle, random, line, first_proof)
                 .await?;
             self.judge()?;
             if matches!(outcome, None | Some(Outcome::Failed(_))) {
@@ -130,7 +107,12 @@ impl Remote {
                 return Ok(Some(1_000));
             };
             match outcome {
-                Outcome::Done(_) => return Ok(None),
+                Outcome::Done(_) => {
+                    if line.is_some() && !self.call_over(line, direction, handle, random).await? {
+                        return Ok(Some(1_000));
+                    }
+                    return Ok(None);
+                }
                 Outcome::More(_) => {
                     first_proof = ProofKind::Token;
                     in_vain = 0;
@@ -169,15 +151,10 @@ impl Remote {
     }
 
     /// A new connection in this weather.
-    fn line(&self, weather: Weather) -> Line {
+    pub(super) fn line(&self, weather: Weather) -> Line {
         let last_is_lost = weather.last_is_lost;
         let stream = self.world.dial(weather, &self.traces);
-        Line {
-            connection: Connection::dial("simulator", SILENCE, self.now()),
-            stream: stream.map(tokio::io::split),
-            output: Bytes::new(),
-            last_is_lost,
-        }
+        Line::new(stream, last_is_lost, self.now())
     }
 
     /// A session on the connection there is, which stays if another one can follow. How it
@@ -223,7 +200,13 @@ impl Remote {
             self.world.chronicle.fault(ASKED_IN_SYNC);
         }
         let mut is_lost = false;
-        if here.connection.can_sync() && matches!(outcome, Outcome::More(_) | Outcome::Again(_)) {
+        let goes_on = match outcome {
+            Outcome::More(_) | Outcome::Again(_) => here.connection.can_sync(),
+            // Calls follow.
+            Outcome::Done(_) => self.world.plan.is_live() && !here.last_is_lost,
+            _ => false,
+        };
+        if goes_on && !process.is_dead() {
             *line = Some(here);
         } else if !process.is_dead() {
             is_lost = here.hang_up().await;
@@ -253,6 +236,8 @@ impl Remote {
             }
             if report.refused > 0 {
                 self.was_refused.set(true);
+                let tables = report.refused_rows.iter().map(|it| it.table.clone());
+                self.refused.borrow_mut().extend(tables);
                 self.world.chronicle.fault(REFUSED);
             }
         }
@@ -277,58 +262,32 @@ impl Remote {
         meddler: &Meddler<'_>,
         random: &mut Random,
     ) {
-        let Some((mut reader, mut writer)) = line.stream.take() else {
-            line.connection.handle_end(None);
-            return;
-        };
-        let connection = &mut line.connection;
-        let mut buffer = [0; 2_048];
+        let now = || self.now();
         loop {
             meddler.applied();
-            if let Some(work) = connection.poll_work() {
+            if let Some(work) = line.connection.poll_work() {
                 let work = self.apply(work, process, meddler, random).await;
-                connection.handle_work(work);
+                line.connection.handle_work(work);
             }
             // Whoever is dead says nothing more.
             if process.is_dead() {
-                return;
+                return line.cut();
             }
             meddler.sends();
-            if line.output.is_empty()
-                && let Some(bytes) = connection.poll_transmit()
-            {
-                line.output = bytes;
+            line.fill();
+            if !line.connection.is_syncing() {
+                return;
             }
-            if !connection.is_syncing() {
-                break;
-            }
-            let deadline = connection.poll_timeout().unwrap_or(u64::MAX);
-            let deadline = self.world.instant(deadline);
-            tokio::select! {
+            let ended = tokio::select! {
                 biased;
-                () = process.ended() => return,
-                read = reader.read(&mut buffer) => match read {
-                    Ok(count) if count > 0 => connection.handle_bytes(&buffer[..count], self.now()),
-                    Ok(_) => {
-                        meddler.ends();
-                        connection.handle_end(None);
-                    }
-                    Err(error) => {
-                        meddler.ends();
-                        connection.handle_end(Some(error));
-                    }
-                },
-                written = writer.write(&line.output), if !line.output.is_empty() => match written {
-                    Ok(count) => {
-                        line.output.advance(count);
-                        connection.handle_sent(self.now());
-                    }
-                    Err(error) => connection.handle_end(Some(error)),
-                },
-                () = sleep_until(deadline) => connection.handle_timeout(self.now()),
+                () = process.ended() => return line.cut(),
+                turned = line.turn(&self.world, &now, None) => turned.err(),
+            };
+            if let Some(error) = ended {
+                meddler.ends();
+                line.connection.handle_end(error);
             }
         }
-        line.stream = Some((reader, writer));
     }
 
     /// Does the work, as far as the process lives.
@@ -401,7 +360,8 @@ impl Remote {
         }
         // Of a refused change its row, and what that refers to, may be asked for until
         // somebody decides about the change.
-        Ok(pending == 0 && stale <= 2 * refused)
+        let outbox = status.map_or(0, |it| it.outbox.pending);
+        Ok(pending == 0 && stale <= 2 * refused && outbox == 0)
     }
 }
 

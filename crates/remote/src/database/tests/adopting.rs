@@ -60,6 +60,22 @@ const OWN: &str = "
 const ROWS: &str = "SELECT id || ':' || name || ':' || coalesce(mark, '') FROM item ORDER BY id";
 
 #[test]
+fn what_is_adopted_goes_up_before_the_outbox() {
+    let mut remote = file_with(OWN);
+    remote.run("INSERT INTO tidewater_outbox (name) VALUES ('p')");
+    let covered = |remote: &mut Remote, adopts: bool| {
+        let mut new_upload_id = || UploadId([1; 16]);
+        let database = remote.database_mut();
+        let begun = database.begin_sync(SyncDirection::Both, adopts, &mut new_upload_id);
+        assert!(begun.is_ok());
+        remote.query("SELECT outbox_covered FROM tidewater_state")
+    };
+    assert_eq!(covered(&mut remote, true), ["0"]);
+    // Where the centre's rows count, nothing is to go up.
+    assert_eq!(covered(&mut remote, false), ["1"]);
+}
+
+#[test]
 fn what_an_adopted_table_has_otherwise_becomes_pending() {
     let mut remote = file_with(OWN);
     let summary = try_adopt(&mut remote, Some(Adopt::Mine)).unwrap();

@@ -13,7 +13,7 @@ const ROWS: &str = "SELECT id || ':' || name FROM item ORDER BY id";
 fn sync_fails(remote: &mut Remote) -> RemoteError {
     let result = remote
         .database_mut()
-        .begin_sync(SyncDirection::Both, &mut || UploadId([1; 16]));
+        .begin_sync(SyncDirection::Both, false, &mut || UploadId([1; 16]));
     let taken = "SELECT count(*) FROM tidewater_subscription WHERE taken_generation IS NOT NULL";
     assert_eq!(remote.query(taken), ["0"]);
     result.unwrap_err()

@@ -198,7 +198,7 @@ fn a_dropped_synced_table_is_named() {
     remote.run("DROP TABLE item");
     let error = remote
         .database_mut()
-        .begin_sync(SyncDirection::Both, &mut || UploadId([1; 16]))
+        .begin_sync(SyncDirection::Both, false, &mut || UploadId([1; 16]))
         .unwrap_err();
     assert!(
         matches!(&error, RemoteError::TableMissing { table } if table == "item"),

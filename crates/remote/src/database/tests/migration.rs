@@ -223,7 +223,7 @@ fn a_table_in_two_publications_is_an_error_that_names_both() {
         .subscribe("tcp://127.0.0.1", "ann", &["stock"])
         .unwrap();
     let states = database
-        .begin_sync(SyncDirection::Both, &mut || UploadId([1; 16]))
+        .begin_sync(SyncDirection::Both, false, &mut || UploadId([1; 16]))
         .unwrap();
     let second = PublicationSchema {
         name: "stock".into(),

@@ -93,6 +93,21 @@ fn a_call_is_executed_after_the_upload_of_what_was_committed_before_it() {
 }
 
 #[test]
+fn a_call_waits_for_changes_that_nobody_has_recorded() {
+    let mut remote = with_items();
+    remote.run("DROP TRIGGER tidewater_update_item; UPDATE item SET name = 'x'");
+    call(&remote, "p");
+    // That there are any, only a compare finds out.
+    for direction in [SyncDirection::Both, SyncDirection::UploadOnly] {
+        assert!(remote.begin_in(direction).taken.is_none());
+        assert_eq!(empty(&mut remote, done), [""; 0]);
+    }
+    remote.run("DELETE FROM tidewater_untracked");
+    remote.begin_in(SyncDirection::Both);
+    assert_eq!(empty(&mut remote, done), ["p"]);
+}
+
+#[test]
 fn an_answer_comes_into_the_inbox_with_the_state_of_its_row() {
     let mut remote = with_items();
     remote.run(

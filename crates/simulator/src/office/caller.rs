@@ -1,0 +1,80 @@
+//! A program that calls and publishes, each thing under a key, until it is told what came of it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::time::sleep;
+
+use tidewater_protocol::Code;
+use tidewater_protocol::event::put_event;
+use tidewater_protocol::message::{Argument, Call, Given};
+
+use super::{call_over, call_with, sign_in};
+use crate::application::{What, Wish, new_key};
+use crate::line::Called;
+use crate::network::Weather;
+use crate::random::Random;
+use crate::scenario::{FETCHED, OFFICE};
+use crate::world::{Failed, World};
+
+pub(super) const CALLED: &str = "call of a program answered";
+
+/// Calls so many times, one thing after the other. What is done, by the tokens.
+pub(crate) async fn call(
+    world: &Rc<World>,
+    mut random: Random,
+    times: u64,
+) -> Result<Vec<Wish>, Failed> {
+    let mut done = Vec::new();
+    for number in 1..=times {
+        sleep(Duration::from_millis(random.below(6_000))).await;
+        let token = format!("wish {OFFICE} {number}");
+        let (mut call, what) = match random.below(3) {
+            0 => (call_with("note", &[("token", &token)]), What::Call),
+            1 => (call_with(FETCHED, &[("token", &token)]), What::Fetched),
+            _ => (publish(&token), What::Event),
+        };
+        call.key = Bytes::copy_from_slice(&new_key(&mut random));
+        if until_told(world, &call, &mut random).await? {
+            world.chronicle.fault(CALLED);
+            done.push(Wish {
+                token,
+                what,
+                expires: false,
+            });
+        }
+    }
+    Ok(done)
+}
+
+fn publish(token: &str) -> Call {
+    let mut events = BytesMut::new();
+    let packed = put_event(&mut events, "field/all.news", None, token.as_bytes());
+    debug_assert!(packed.is_ok(), "everything that is said here is short");
+    let mut call = call_with("tidewater.publish", &[("space", "field")]);
+    let events = Given::Bytes(events.freeze());
+    call.arguments.push(Argument::new("events", events));
+    call
+}
+
+/// Whether it is done.
+async fn until_told(world: &Rc<World>, call: &Call, random: &mut Random) -> Result<bool, Failed> {
+    loop {
+        let weather = Weather::any(random, world.plan.faults);
+        if let Some(mut line) = sign_in(world, None, weather).await? {
+            let called = call_over(&mut line, world, call).await?;
+            line.hang_up().await;
+            match called {
+                Called::Answered(_) => return Ok(true),
+                Called::Failed(failed) if !failed.code().is_some_and(Code::is_transient) => {
+                    let note = format!("{OFFICE}: {} fails: {failed}", call.procedure);
+                    world.chronicle.note(&note);
+                    return Ok(false);
+                }
+                Called::Failed(_) | Called::Lost => {}
+            }
+        }
+        sleep(Duration::from_millis(random.between(200, 3_000))).await;
+    }
+}

@@ -1,0 +1,68 @@
+//! Programs of the office: they sign in without a file, provide procedures, and call.
+
+mod caller;
+mod provider;
+
+use std::rc::Rc;
+
+use futures_util::future::try_join_all;
+
+use tidewater_protocol::message::{Argument, Call, Given, Proof};
+
+use crate::line::{Called, Line};
+use crate::network::Weather;
+use crate::random::Random;
+use crate::scenario::OFFICE;
+use crate::world::{Failed, PASSWORD, World};
+
+pub(crate) use caller::call;
+
+/// Every kind of thing that happens to programs.
+pub(crate) const KINDS: &[&str] = &[provider::DIED_BEFORE, provider::DIED_AFTER, caller::CALLED];
+
+/// Provides, on every server, until everything is over.
+pub(crate) async fn provide(world: &Rc<World>, mut random: Random) -> Result<(), Failed> {
+    let places = 0..world.hosts.len() + 1;
+    let providers = places.map(|place| provider::work(world, place, random.fork()));
+    try_join_all(providers).await.map(drop)
+}
+
+/// A connection over which the program is in; `None` if it does not get there.
+async fn sign_in(
+    world: &Rc<World>,
+    place: Option<usize>,
+    weather: Weather,
+) -> Result<Option<Line>, Failed> {
+    let last_is_lost = weather.last_is_lost;
+    let stream = match place {
+        Some(place) => world.dial_at(place, weather),
+        None => world.dial(weather, &Rc::default()),
+    };
+    let now = || world.now();
+    let mut line = Line::new(stream, last_is_lost, now());
+    let proof = Proof::Password(PASSWORD.into());
+    line.connection.sign_in_program(OFFICE, proof);
+    while !line.connection.is_open() {
+        if line.connection.has_ended() {
+            return Ok(None);
+        }
+        line.wait(world, &now, None).await;
+    }
+    Ok(Some(line))
+}
+
+/// A call with arguments that are text.
+fn call_with(procedure: &str, arguments: &[(&str, &str)]) -> Call {
+    let arguments = arguments.iter();
+    let arguments = arguments.map(|(name, text)| Argument::new(*name, Given::from(*text)));
+    Call {
+        procedure: procedure.into(),
+        arguments: arguments.collect(),
+        ..Call::default()
+    }
+}
+
+async fn call_over(line: &mut Line, world: &World, call: &Call) -> Result<Called, Failed> {
+    let now = || world.now();
+    line.call(world, &now, call, None).await
+}

@@ -1,0 +1,136 @@
+//! A program that provides procedures, and now and then dies over a call.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use prost::Message as _;
+use tokio::time::{Instant, sleep};
+
+use tidewater_protocol::Code;
+use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind, Given};
+
+use super::{call_over, call_with, sign_in};
+use crate::application::{self, is_busy};
+use crate::line::{Called, Line, Said};
+use crate::network::Weather;
+use crate::random::Random;
+use crate::scenario::{FETCHED, REPEATED};
+use crate::world::{Failed, World};
+
+pub(super) const DIED_BEFORE: &str = "provider died before it had done a call";
+pub(super) const DIED_AFTER: &str = "provider died after it had done a call";
+
+/// How often it looks whether everything is over.
+const GLANCE: Duration = Duration::from_secs(5);
+
+/// How often it tries to write where somebody else does.
+const TRIES: usize = 5;
+
+/// Provides as long as anything happens, over one connection after the other.
+pub(super) async fn work(
+    world: &Rc<World>,
+    place: usize,
+    mut random: Random,
+) -> Result<(), Failed> {
+    while !world.is_over() {
+        let weather = match world.is_healed() {
+            true => Weather::fine(random.fork()),
+            // What it has answered once must not come as the answer to something else.
+            false => Weather {
+                replay_ms: None,
+                ..Weather::any(&mut random, world.plan.faults / 2)
+            },
+        };
+        let place = place % world.hosts.len();
+        if let Some(line) = sign_in(world, Some(place), weather).await? {
+            serve(world, line, &mut random).await?;
+        }
+        sleep(Duration::from_millis(random.between(200, 2_000))).await;
+    }
+    Ok(())
+}
+
+/// As long as the connection and the program last.
+async fn serve(world: &Rc<World>, mut line: Line, random: &mut Random) -> Result<(), Failed> {
+    for name in [FETCHED, REPEATED] {
+        let provide = call_with("tidewater.provide", &[("name", name)]);
+        if !matches!(
+            call_over(&mut line, world, &provide).await?,
+            Called::Answered(_)
+        ) {
+            return Ok(());
+        }
+    }
+    let now = || world.now();
+    while !world.is_over() && line.connection.is_open() {
+        let Some(said) = line.said.pop_front() else {
+            let until = Instant::now() + GLANCE;
+            line.wait(world, &now, Some(until)).await;
+            continue;
+        };
+        let Said::Call { id, call } = said else {
+            continue;
+        };
+        if call.procedure.starts_with("tidewater.") {
+            continue;
+        }
+        let may_die = world.plan.accidents > 0 && !world.is_healed();
+        let restorations = world.restorations.get();
+        sleep(Duration::from_millis(random.below(1_500))).await;
+        if may_die && random.percent(10) {
+            world.chronicle.fault(DIED_BEFORE);
+            return Ok(());
+        }
+        line.listen();
+        let mut said = line.said.iter();
+        let is_cancelled = said.any(|it| matches!(it, Said::Cancel { id: it } if *it == id));
+        // In a centre that has become another, nobody knows of the call.
+        if is_cancelled || world.restorations.get() != restorations {
+            continue;
+        }
+        let done = perform(world, &call).await?;
+        if may_die && random.percent(10) {
+            world.chronicle.fault(DIED_AFTER);
+            return Ok(());
+        }
+        match done {
+            true => line.say(
+                id,
+                CallKind::Answer,
+                Answer::nothing().encode_to_vec(),
+                None,
+            ),
+            false => {
+                let failed = CallFailed::new(Code::ProcedureFailed, "somebody else writes", "");
+                line.say(id, CallKind::Failed, failed.encode_to_vec(), None);
+            }
+        }
+    }
+    line.hang_up().await;
+    Ok(())
+}
+
+/// Leaves the call's trace in the centre; whether it could.
+async fn perform(world: &World, call: &Call) -> Result<bool, Failed> {
+    let argument = call.arguments.first().and_then(|it| it.given.as_ref());
+    let Some(Given::Text(token)) = argument else {
+        return Err(Failed("a provider is asked without arguments".into()));
+    };
+    let restorations = world.restorations.get();
+    for _ in 0..TRIES {
+        let sql = "INSERT INTO called (procedure, token, login, audited)
+                   SELECT ?1, ?2, ?3, coalesce(max(at), 0) FROM audit";
+        let centre = application::open(&world.centre_path())?;
+        match centre.execute(sql, (&call.procedure, token, &call.user)) {
+            Ok(_) => return Ok(true),
+            Err(error) if is_busy(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        drop(centre);
+        sleep(Duration::from_millis(300)).await;
+        if world.restorations.get() != restorations {
+            break;
+        }
+    }
+    Ok(false)
+}
