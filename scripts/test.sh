@@ -69,6 +69,16 @@ have_postgres || need "a PostgreSQL server, of which the tests start their own" 
 have nats-server || have /usr/sbin/nats-server ||
   need "a NATS server, of which the tests start their own" nats-server
 
+have_validator() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    "$python" -c 'import openapi_spec_validator' 2>/dev/null && return
+  done
+  return 1
+}
+have_validator ||
+  need "the validator of OpenAPI documents, which a test runs" python3-openapi-spec-validator
+
 notes=$(mktemp -d)
 memory=
 lanes=()

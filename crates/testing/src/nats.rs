@@ -31,20 +31,22 @@ impl Nats {
     /// There is no `nats-server`, or it does not start.
     pub fn start() -> Result<Nats> {
         let folder = tempfile::tempdir()?;
-        let process = Command::new(program())
-            .args(["--addr", "127.0.0.1", "--port", "-1", "--ports_file_dir"])
-            .arg(folder.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("nats-server cannot be started: install it (Debian: nats-server)")?;
         let mut nats = Nats {
-            process,
+            process: spawn("-1", folder.path())?,
             port: 0,
             folder,
         };
         nats.port = nats.find_port()?;
         Ok(nats)
+    }
+
+    /// Starts it again where it was, after [`Self::stop`].
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn restart(&mut self) -> Result<()> {
+        self.process = spawn(&self.port.to_string(), self.folder.path())?;
+        self.find_port().map(|_| ())
     }
 
     /// Where it is.
@@ -94,6 +96,16 @@ impl Nats {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+fn spawn(port: &str, folder: &Path) -> Result<Child> {
+    Command::new(program())
+        .args(["--addr", "127.0.0.1", "--port", port, "--ports_file_dir"])
+        .arg(folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("nats-server cannot be started: install it (Debian: nats-server)")
 }
 
 impl Drop for Nats {

@@ -31,6 +31,7 @@ mod row_security;
 mod schema_changes;
 mod serving;
 mod shop;
+mod statements;
 #[cfg(target_os = "linux")]
 mod storm;
 mod strangers;
