@@ -186,6 +186,8 @@ impl Server {
         let admin = listener::admin(&config.server)?;
         let http = listener::http(&config.server)?;
         let certificate = Certificate::load(&config.server)?;
+        let targets = config.wakes.iter().map(wake::Target::new);
+        let targets: Vec<_> = targets.collect::<Result<_, _>>()?;
         let publications = Publications::load(centre.clone(), &config.publications).await;
         let publications = publications.map_err(|error| config.locate_error(error))?;
         let signer = Signer::load(centre.clone(), environment.clock.now_ms()).await?;
@@ -279,8 +281,8 @@ impl Server {
             };
             tasks.push(tokio::spawn(door.accept_all(listener)));
         }
-        for (number, config) in config.wakes.iter().enumerate() {
-            tasks.push(tokio::spawn(wake::waker(shared.clone(), number, config)?));
+        for (number, target) in targets.into_iter().enumerate() {
+            tasks.push(tokio::spawn(wake::tell(shared.clone(), number, target)));
         }
         if let Some(site) = site {
             tasks.push(tokio::spawn(async move { site.sweep().await }));

@@ -22,7 +22,8 @@ use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::{Argument, Call, Given};
 
 use self::away::Away;
-pub(crate) use self::away::waker;
+pub(crate) use self::away::tell;
+pub(crate) use self::post::Target;
 use crate::calls::Caller;
 use crate::calls::post::Post;
 use crate::config::WakeConfig;

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use tidewater_carrier::ServerUrl;
 
 use crate::error::ServerError;
+use crate::listener::names_port;
 
 /// An address of the operator's.
 #[derive(Clone, PartialEq, Eq)]
@@ -63,7 +64,7 @@ impl RawWake {
         };
         let host = ServerUrl::to_listen(&format!("{scheme}://{authority}"));
         let mut host = host.map_err(|_| wrong("names no host", hint))?;
-        if host.port == 0 {
+        if !names_port(authority, &host) {
             host.port = port;
         }
         if !path.chars().all(|it| it.is_ascii_graphic()) {

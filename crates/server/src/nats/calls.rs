@@ -54,7 +54,8 @@ const CANCELLED: usize = 256;
 const GONE: u8 = 0x80;
 const NOBODY: u8 = 0x81;
 
-/// Bytes before the payload: the kind, and how many milliseconds are left.
+/// Bytes before the payload: the kind, and a number: of a call, how many milliseconds are left; of a
+/// piece of an answer, its place among them, so that none is missing.
 const HEAD_BYTES: usize = 5;
 
 /// The subject of those who provide a procedure and are meant.
@@ -85,23 +86,21 @@ enum Word {
 }
 
 impl Word {
-    fn pack(kind: u8, deadline: Duration, payload: &[u8]) -> Bytes {
-        let deadline = u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX);
+    fn pack(kind: u8, number: u32, payload: &[u8]) -> Bytes {
         let mut packed = BytesMut::with_capacity(HEAD_BYTES + payload.len());
         packed.put_u8(kind);
-        packed.put_u32_le(deadline);
+        packed.put_u32_le(number);
         packed.put_slice(payload);
         packed.freeze()
     }
 
-    /// With the time that is left. `None` if a later version said it, or somebody else.
-    fn read(message: &Message) -> Option<(Word, Duration)> {
+    /// With its number. `None` if a later version said it, or somebody else.
+    fn read(message: &Message) -> Option<(Word, u32)> {
         if message.status == Some(StatusCode::NO_RESPONDERS) {
-            return Some((Word::Nobody, Duration::ZERO));
+            return Some((Word::Nobody, 0));
         }
         let (head, _) = message.payload.split_first_chunk::<HEAD_BYTES>()?;
-        let [kind, deadline @ ..] = *head;
-        let deadline = Duration::from_millis(u32::from_le_bytes(deadline).into());
+        let [kind, number @ ..] = *head;
         let word = match kind {
             GONE => Word::Gone,
             NOBODY => Word::Nobody,
@@ -110,7 +109,7 @@ impl Word {
                 message.payload.slice(HEAD_BYTES..),
             ),
         };
-        Some((word, deadline))
+        Some((word, u32::from_le_bytes(number)))
     }
 }
 
@@ -121,7 +120,7 @@ pub(super) struct Far {
     /// Behind it, a call's number is where its answer goes.
     inbox: String,
     last_id: AtomicU64,
-    asked: Mutex<HashMap<u64, UnboundedSender<Word>>>,
+    asked: Mutex<HashMap<u64, UnboundedSender<(Word, u32)>>>,
     doing: Mutex<Doing>,
 }
 
@@ -167,7 +166,7 @@ impl Far {
         })
     }
 
-    fn asked(&self) -> MutexGuard<'_, HashMap<u64, UnboundedSender<Word>>> {
+    fn asked(&self) -> MutexGuard<'_, HashMap<u64, UnboundedSender<(Word, u32)>>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -187,7 +186,7 @@ impl Far {
         while let Some(message) = answers.next().await {
             let id = message.subject.as_str().rsplit('.').next();
             let asked = id.and_then(|it| self.asked().get(&it.parse().ok()?).cloned());
-            if let (Some(asked), Some((word, _))) = (asked, Word::read(&message)) {
+            if let (Some(asked), Some(word)) = (asked, Word::read(&message)) {
                 // Whoever waited may have gone just now.
                 let _ = asked.send(word);
             }
@@ -257,7 +256,7 @@ impl Far {
         let Some(cancelled) = self.doing().begin(&reply) else {
             return;
         };
-        let deadline = Instant::now() + left;
+        let deadline = Instant::now() + Duration::from_millis(left.into());
         tokio::select! {
             biased;
             _ = cancelled => return,
@@ -270,20 +269,18 @@ impl Far {
 
     async fn run(&self, server: &Shared, mut call: Call, deadline: Instant, reply: &str) {
         let to = Address::parse(&std::mem::take(&mut call.to));
-        let post = to.and_then(|to| server.calls.choose(&call.procedure, &to));
-        let outcome = match post {
-            Ok(post) if post.is_none() || server.is_draining() => {
-                return self.say(reply, NOBODY, &[]).await;
-            }
-            Ok(None) => return,
-            Ok(Some(post)) => {
+        let outcome = match to.and_then(|to| server.calls.choose(&call.procedure, &to)) {
+            Ok(post) => {
+                let Some(post) = post.filter(|_| !server.is_draining()) else {
+                    return self.say(reply, NOBODY, 0, &[]).await;
+                };
                 let mut asked = pin!(post.ask(&call, deadline));
                 let mut beat = interval_at(Instant::now() + BEAT, BEAT);
                 loop {
                     tokio::select! {
                         biased;
                         outcome = &mut asked => break outcome,
-                        _ = beat.tick() => self.say(reply, CallKind::Accepted as u8, &[]).await,
+                        _ = beat.tick() => self.say(reply, CallKind::Accepted as u8, 0, &[]).await,
                     }
                 }
             }
@@ -291,16 +288,16 @@ impl Far {
         };
         match outcome {
             Ok(outcome) => {
-                for (kind, piece) in in_pieces(outcome) {
-                    self.say(reply, kind as u8, &piece).await;
+                for (place, (kind, piece)) in (0..).zip(in_pieces(outcome)) {
+                    self.say(reply, kind as u8, place, &piece).await;
                 }
             }
-            Err(Gone) => self.say(reply, GONE, &[]).await,
+            Err(Gone) => self.say(reply, GONE, 0, &[]).await,
         }
     }
 
-    async fn say(&self, reply: &str, kind: u8, payload: &[u8]) {
-        let said = Word::pack(kind, Duration::ZERO, payload);
+    async fn say(&self, reply: &str, kind: u8, number: u32, payload: &[u8]) {
+        let said = Word::pack(kind, number, payload);
         if let Err(error) = self.client.publish(reply.to_owned(), said).await {
             tracing::warn!(%error, "NATS does not take an answer");
         }
@@ -349,6 +346,7 @@ impl Nats {
             ..call
         };
         let left = deadline.saturating_duration_since(Instant::now());
+        let left = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
         let request = Word::pack(CallKind::Call as u8, left, &call.encode_to_vec());
         let publish = far
             .client
@@ -359,16 +357,21 @@ impl Nats {
             return Ok(is_large.then(|| Err(too_large())));
         }
         let mut gathered = Gathered::default();
+        let mut place = 0;
         loop {
-            let word = timeout(SILENCE, words.recv()).await;
+            let Ok(Some((word, number))) = timeout(SILENCE, words.recv()).await else {
+                return Err(Gone);
+            };
             let ended = match word {
-                Ok(Some(Word::Of(kind, payload))) => gathered.take(kind, payload),
-                Ok(Some(Word::Nobody)) => {
+                Word::Of(CallKind::Accepted, _) => continue,
+                Word::Of(kind, payload) if number == place => gathered.take(kind, payload),
+                Word::Of(..) | Word::Gone => return Err(Gone),
+                Word::Nobody => {
                     asked.is_over = true;
                     return Ok(None);
                 }
-                Ok(Some(Word::Gone) | None) | Err(_) => return Err(Gone),
             };
+            place += 1;
             match ended {
                 Ok(None) => {}
                 Ok(Some(outcome)) => {

@@ -20,7 +20,6 @@ use super::Held;
 use super::post::{Target, post};
 use crate::calls::Caller;
 use crate::config::WakeConfig;
-use crate::error::ServerError;
 use crate::server::Shared;
 
 /// Who has not come for so long is not woken any more.
@@ -222,47 +221,36 @@ impl Away {
     }
 }
 
-/// Tells an address of the operator's who is to be woken, as long as the server runs: each at least
-/// once, and again only after it has synced.
-///
-/// # Errors
-/// There can be no such address.
-pub(crate) fn waker(
-    server: Arc<Shared>,
-    number: usize,
-    config: &WakeConfig,
-) -> Result<impl Future<Output = ()> + Send + 'static, ServerError> {
-    let target = Target::new(config)?;
+/// Tells an address of the operator's who is to be woken, as long as the server runs.
+pub(crate) async fn tell(server: Arc<Shared>, number: usize, target: Target) {
     let ready = server.wakes.state().away.queues[number].ready.clone();
-    Ok(async move {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let (due, body) = {
-                let away = &server.wakes.state().away;
-                let due = away.due(number);
-                let body = away.body(number, &due);
-                (due, body)
-            };
-            if due.is_empty() {
-                ready.notified().await;
-                // Others follow it.
-                sleep(BATCH).await;
-                continue;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let (due, body) = {
+            let away = &server.wakes.state().away;
+            let due = away.due(number);
+            let body = away.body(number, &due);
+            (due, body)
+        };
+        if due.is_empty() {
+            ready.notified().await;
+            // Others follow it.
+            sleep(BATCH).await;
+            continue;
+        }
+        match post(&target, &body).await {
+            Ok(()) => {
+                pause = FIRST_PAUSE;
+                server.wakes.state().away.told(number, &due);
             }
-            match post(&target, &body).await {
-                Ok(()) => {
-                    pause = FIRST_PAUSE;
-                    server.wakes.state().away.told(number, &due);
+            Err(error) => {
+                if pause == FIRST_PAUSE {
+                    let url = target.url();
+                    tracing::warn!(%error, url, "nobody can be woken: it is tried again");
                 }
-                Err(error) => {
-                    if pause == FIRST_PAUSE {
-                        let url = target.url();
-                        tracing::warn!(%error, url, "nobody can be woken: it is tried again");
-                    }
-                    sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
-    })
+    }
 }

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const STATUS_BYTES: u64 = 512;
 
 /// Where requests go.
-pub(super) struct Target {
+pub(crate) struct Target {
     config: WakeConfig,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
@@ -30,7 +30,7 @@ pub(super) struct Target {
 impl Target {
     /// # Errors
     /// The authorities to trust cannot be read, or the host can have no certificate.
-    pub(super) fn new(config: &WakeConfig) -> Result<Target, ServerError> {
+    pub(crate) fn new(config: &WakeConfig) -> Result<Target, ServerError> {
         let wrong = |what: &dyn std::fmt::Display| {
             ServerError::configuration(
                 format!("wake: {}: {what}", config.url),
