@@ -69,6 +69,17 @@ have_postgres || need "a PostgreSQL server, of which the tests start their own" 
 have nats-server || have /usr/sbin/nats-server ||
   need "a NATS server, of which the tests start their own" nats-server
 
+# A test has it check what the server says of its web protocol. Debian 12 has no package of it.
+validator=$(realpath -m "${CARGO_TARGET_DIR:-target}/openapi-spec-validator")
+export PYTHONPATH="$validator${PYTHONPATH:+:$PYTHONPATH}"
+if ! python3 -c 'import openapi_spec_validator' 2>/dev/null; then
+  python3 -m pip --version >/dev/null 2>&1 ||
+    need "Python with pip, which installs a validator" python3 python3-pip
+  step "Installing openapi-spec-validator into ${validator##*/}"
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore \
+    --upgrade --target "$validator" 'openapi-spec-validator>=0.7,<1'
+fi
+
 notes=$(mktemp -d)
 memory=
 lanes=()

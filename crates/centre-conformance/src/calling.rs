@@ -697,6 +697,9 @@ pub async fn what_programs_do_once_is_begun_and_finished_once<F: Fixture>() {
     assert_eq!(begun.unwrap(), Begun::New);
     let begun = worker.begin_once("anna", key, NOW_MS).await;
     assert_eq!(begun.unwrap(), Begun::Unfinished);
+    worker.forget_once("anna", key).await.unwrap();
+    let begun = worker.begin_once("anna", key, NOW_MS).await;
+    assert_eq!(begun.unwrap(), Begun::New);
     worker
         .finish_once("anna", key, b"done".to_vec())
         .await
@@ -706,6 +709,7 @@ pub async fn what_programs_do_once_is_begun_and_finished_once<F: Fixture>() {
         .await
         .unwrap();
     let mut another = world.worker().await;
+    another.forget_once("anna", key).await.unwrap();
     let begun = another.begin_once("anna", key, NOW_MS).await;
     assert_eq!(begun.unwrap(), Begun::Done(b"done".to_vec()));
     let berta = another.begin_once("berta", key, NOW_MS).await;

@@ -318,6 +318,12 @@ pub trait Worker: Send {
         Box::pin(async { Err(no_live_layer()) })
     }
 
+    /// What was begun was not done: the key is free again. If an outcome is kept, nothing happens.
+    fn forget_once<'a>(&'a mut self, user: &'a str, key: [u8; 16]) -> CentreResult<'a, ()> {
+        let _ = (user, key);
+        Box::pin(async { Err(no_live_layer()) })
+    }
+
     /// Appends events to their spaces in one transaction with one durable commit; in their order.
     /// Their numbers become visible in order: a reader who has seen one will see none before it
     /// come.

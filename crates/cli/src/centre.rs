@@ -111,7 +111,11 @@ impl OpenCentre {
             true => self.centre.deploy_refusing_pending(publications, now_ms()),
             false => self.centre.deploy(publications, dry_run, now_ms()),
         };
-        let deployed = self.runtime.block_on(deploy);
+        let deployed = self.runtime.block_on(async {
+            // What no server would start with is not deployed either.
+            tidewater_server::check_statements(&*self.centre, config).await?;
+            deploy.await
+        });
         let mut report = deployed.map_err(|error| config.locate_error(error))?;
         for warning in &mut report.warnings {
             *warning = config.locate(std::mem::take(warning));

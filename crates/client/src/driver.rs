@@ -27,6 +27,8 @@ pub(crate) const MAX_VAIN_SESSIONS: usize = 6;
 /// One sync.
 struct Syncing<'a> {
     options: &'a SyncOptions,
+    /// Where it connects this time.
+    elsewhere: Option<&'a str>,
     clock: Clock,
     account: Account,
     link: &'a mut Option<Link>,
@@ -45,6 +47,7 @@ struct Syncing<'a> {
 pub(crate) fn sync(
     database: Database,
     options: &SyncOptions,
+    elsewhere: Option<&str>,
     link: &mut Option<Link>,
     keeps: bool,
     progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
@@ -56,6 +59,7 @@ pub(crate) fn sync(
     };
     let mut syncing = Syncing {
         options,
+        elsewhere,
         clock,
         account,
         link,
@@ -242,7 +246,7 @@ impl<'a> Syncing<'a> {
             return Ok(link.clone());
         }
         self.hang_up();
-        let server = self.options.server.as_deref();
+        let server = self.elsewhere.or(self.options.server.as_deref());
         let server = server.unwrap_or(&self.account.server);
         if server.is_empty() {
             return Err(SyncError::Usage {

@@ -10,6 +10,7 @@ use tidewater_remote::{Progress, Report};
 use crate::clock::random_seed;
 use crate::error::ClientError;
 use crate::line::TICK;
+use crate::link::Link;
 use crate::remote::Remote;
 use crate::space::Subscription;
 use crate::word::Word;
@@ -84,7 +85,7 @@ pub enum LiveEvent<'a> {
         /// something about it.
         again_after: Option<Duration>,
     },
-    /// The server shuts down; it connects again.
+    /// The server shuts down; it connects again, to another one if it was told of one.
     Leaving,
     /// Nothing, a few times a second: whether to go on.
     Idle,
@@ -117,9 +118,11 @@ impl Remote {
             again: options.every,
             failures: 0,
             left: 0,
+            former: None,
         };
         let result = living.run();
         drop(living);
+        self.set_elsewhere(None);
         self.set_keep_connected(false);
         result
     }
@@ -140,6 +143,8 @@ struct Living<'a, 'c> {
     failures: u32,
     /// Syncs in a row that left something in the outbox.
     left: u32,
+    /// The connection to a server that shuts down, for what is under way there.
+    former: Option<Link>,
 }
 
 impl Living<'_, '_> {
@@ -147,6 +152,7 @@ impl Living<'_, '_> {
         let mut why = Why::Connected;
         loop {
             let seen = self.remote.version()?;
+            let before = self.remote.link().cloned();
             let mut stopped = false;
             let synced = {
                 let callback = &mut self.callback;
@@ -179,7 +185,10 @@ impl Living<'_, '_> {
                         ControlFlow::Break(()) => return Ok(()),
                     }
                 }
-                Err(error) => self.failed(error)?,
+                Err(error) => match before.and_then(|link| farewell(&link)) {
+                    Some((servers, pause)) => self.move_on(servers, pause)?,
+                    None => self.failed(error)?,
+                },
             };
             match next {
                 Some(next) => why = next,
@@ -221,21 +230,16 @@ impl Living<'_, '_> {
         let mut first = true;
         loop {
             let word = match self.remote.link() {
-                Some(link) => {
-                    if let Some(lost) = link.lost() {
-                        return self.failed(ClientError::of_shared(&lost));
-                    }
-                    link.wait_for_word(TICK)
-                }
+                Some(link) => match (link.wait_for_word(TICK), link.lost()) {
+                    // What was said before it was lost comes first.
+                    (None, Some(lost)) => return self.failed(ClientError::of_shared(&lost)),
+                    (word, _) => word,
+                },
                 None => return Ok(Some(Why::Connected)),
             };
             match word {
                 Some(Word::Changed) => return Ok(Some(Why::Told)),
-                Some(Word::Leaving) => {
-                    if (self.callback)(&LiveEvent::Leaving).is_break() {
-                        return Ok(None);
-                    }
-                }
+                Some(Word::Leaving { servers, pause }) => return self.move_on(servers, pause),
                 Some(Word::Heard) => heard = true,
                 Some(Word::Missed { .. }) | None => {}
             }
@@ -292,8 +296,47 @@ impl Living<'_, '_> {
         };
     }
 
-    /// Tells, and waits before it tries again.
+    /// The server shuts down: goes to another one, if it knows one, without breaking off what is
+    /// under way.
+    fn move_on(
+        &mut self,
+        servers: Vec<String>,
+        pause: Duration,
+    ) -> Result<Option<Why>, ClientError> {
+        if (self.callback)(&LiveEvent::Leaving).is_break() {
+            return Ok(None);
+        }
+        let here = self.remote.connects_to()?;
+        let others: Vec<String> = servers.into_iter().filter(|it| *it != here).collect();
+        let [chance, ..] = random_seed().unwrap_or([0; 32]);
+        let other = others.get(usize::from(chance) % others.len().max(1));
+        self.remote.set_elsewhere(other.cloned());
+        let pause = match other {
+            Some(_) => pause.min(LONGEST_PAUSE),
+            None => pause.clamp(FIRST_PAUSE, LONGEST_PAUSE),
+        };
+        if !self.sleep(pause) {
+            return Ok(None);
+        }
+        self.former = self.remote.take_link();
+        Ok(Some(Why::Connected))
+    }
+
+    /// Whether to go on afterwards.
+    fn sleep(&mut self, pause: Duration) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < pause {
+            thread::sleep(TICK.min(pause.saturating_sub(begun.elapsed())));
+            if (self.callback)(&LiveEvent::Idle).is_break() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Tells, and waits before it tries again, at its own address.
     fn failed(&mut self, error: ClientError) -> Result<Option<Why>, ClientError> {
+        self.remote.set_elsewhere(None);
         let again_after = error.code().is_transient().then(|| {
             let said = error.retry_after_ms().map(Duration::from_millis);
             self.pause().max(said.unwrap_or_default())
@@ -308,20 +351,26 @@ impl Living<'_, '_> {
         let Some(pause) = again_after else {
             return Err(error);
         };
-        let begun = Instant::now();
-        while begun.elapsed() < pause {
-            thread::sleep(TICK.min(pause.saturating_sub(begun.elapsed())));
-            if (self.callback)(&LiveEvent::Idle).is_break() {
-                return Ok(None);
-            }
-        }
-        Ok(Some(Why::Connected))
+        let goes_on = self.sleep(pause);
+        Ok(goes_on.then_some(Why::Connected))
     }
 
     fn pause(&mut self) -> Duration {
         self.failures += 1;
         pause(self.failures - 1)
     }
+}
+
+/// Where the server has sent whoever was connected, and after which pause, if it has said that it
+/// shuts down.
+fn farewell(link: &Link) -> Option<(Vec<String>, Duration)> {
+    let words = std::iter::from_fn(|| link.wait_for_word(Duration::ZERO));
+    words
+        .filter_map(|word| match word {
+            Word::Leaving { servers, pause } => Some((servers, pause)),
+            _ => None,
+        })
+        .last()
 }
 
 /// Doubles from time to time, and is another one on each device.

@@ -53,6 +53,8 @@ pub struct Remote {
     /// The connection that the last sync has left open.
     link: Option<Link>,
     keeps: bool,
+    /// Where a server has sent it that shut down. It is not remembered.
+    elsewhere: Option<String>,
     /// What it does for others while it is live.
     provided: Vec<(String, Handler)>,
 }
@@ -81,6 +83,7 @@ impl Remote {
             parameters_before: None,
             link: None,
             keeps: false,
+            elsewhere: None,
             provided: Vec::new(),
         })
     }
@@ -323,6 +326,7 @@ impl Remote {
         let (database, result) = driver::sync(
             database,
             &self.options,
+            self.elsewhere.as_deref(),
             &mut self.link,
             self.keeps,
             progress,
@@ -347,6 +351,24 @@ impl Remote {
     /// SQLite failed.
     pub fn account(&mut self) -> Result<Account, RemoteError> {
         self.database()?.account()
+    }
+
+    /// The next connection goes there, or to its own address again.
+    pub(crate) fn set_elsewhere(&mut self, server: Option<String>) {
+        self.elsewhere = server;
+    }
+
+    /// The address of the server that it goes to.
+    pub(crate) fn connects_to(&mut self) -> Result<String, RemoteError> {
+        match self.elsewhere.as_ref().or(self.options.server.as_ref()) {
+            Some(server) => Ok(server.clone()),
+            None => self.account().map(|it| it.server),
+        }
+    }
+
+    /// The next sync connects anew; this connection is left to whoever uses it.
+    pub(crate) fn take_link(&mut self) -> Option<Link> {
+        self.link.take()
     }
 
     pub(crate) fn version(&mut self) -> Result<i64, RemoteError> {

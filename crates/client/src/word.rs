@@ -11,8 +11,11 @@ use tidewater_protocol::message::{Call, Given};
 pub(crate) enum Word {
     /// Somebody has changed what the remote holds: sync.
     Changed,
-    /// The server shuts down: connect again.
-    Leaving,
+    /// The server shuts down: connect again, to one of these if there are any, after a pause.
+    Leaving {
+        servers: Vec<String>,
+        pause: Duration,
+    },
     /// Events have come that nobody takes from the link: see [`Link::hear`](crate::Link).
     Heard,
     /// So many events of a space did not fit, and are lost.
@@ -26,18 +29,25 @@ impl Word {
             let mut arguments = call.arguments.iter();
             arguments.find(|it| it.name == name)?.given.as_ref()
         };
+        let number = |name: &str| match argument(name) {
+            Some(Given::Integer(number)) => u64::try_from(*number).unwrap_or(0),
+            _ => 0,
+        };
         Some(match call.procedure.as_str() {
             "tidewater.changed" => Word::Changed,
-            "tidewater.leaving" => Word::Leaving,
+            "tidewater.leaving" => Word::Leaving {
+                servers: match argument("servers") {
+                    Some(Given::Text(list)) => list.split_whitespace().map(str::to_owned).collect(),
+                    _ => Vec::new(),
+                },
+                pause: Duration::from_millis(number("pause_ms")),
+            },
             "tidewater.missed" => Word::Missed {
                 space: match argument("space") {
                     Some(Given::Text(space)) => space.clone(),
                     _ => String::new(),
                 },
-                count: match argument("count") {
-                    Some(Given::Integer(count)) => u64::try_from(*count).unwrap_or(0),
-                    _ => 0,
-                },
+                count: number("count"),
             },
             _ => return None,
         })

@@ -132,6 +132,6 @@ impl Post {
     pub(crate) fn crash(&mut self, away: Duration) -> anyhow::Result<()> {
         self.nats.stop();
         std::thread::sleep(away);
-        self.nats.start_again()
+        self.nats.restart()
     }
 }

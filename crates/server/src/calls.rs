@@ -12,6 +12,7 @@ pub(crate) mod post;
 mod providers;
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -19,19 +20,19 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
+pub(crate) use tidewater_centre::procedure::Begun;
 pub(crate) use tidewater_centre::procedure::Caller;
-use tidewater_centre::procedure::{Begun, CallOutcome, Cancel, Procedure as Script, ProcedureCall};
+use tidewater_centre::procedure::{CallOutcome, Cancel, Procedure as Script, ProcedureCall};
 use tidewater_centre::{Centre, CentreError, procedure};
 use tidewater_protocol::argument::{coerce, given, type_name};
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, ColumnHeader, Returns};
 use tidewater_protocol::{Code, RemoteId, Value};
 
 use self::lane::{CallTask, Pace};
-pub(crate) use self::outcome::{key_taken, of_fault};
+pub(crate) use self::outcome::{in_pieces, key_taken, of_fault};
 use self::post::{Gone, MAX_ANSWER_BYTES, Post};
 use self::providers::Providers;
-use crate::config::{Allow, ProcedureConfig, Provision, Rule, SpaceConfig, Sql, Work};
-use crate::error::ServerError;
+use crate::config::{Allow, Config, ProcedureConfig, Provision, Rule, Sql, Work};
 use crate::fault::Fault;
 use crate::server::Shared;
 
@@ -139,7 +140,7 @@ pub(crate) enum Address {
 }
 
 impl Address {
-    fn parse(text: &str) -> Result<Address, CallFailed> {
+    pub(crate) fn parse(text: &str) -> Result<Address, CallFailed> {
         let remote = || Some(Address::Remote(text.strip_prefix("remote:")?.parse().ok()?));
         let user = || Some(Address::User(text.strip_prefix("user:")?.to_owned()));
         match text {
@@ -163,92 +164,68 @@ impl Address {
     }
 }
 
+/// As [`Address::parse`] reads it.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Anybody => Ok(()),
+            Address::User(user) => write!(f, "user:{user}"),
+            Address::Remote(id) => write!(f, "remote:{id}"),
+        }
+    }
+}
+
 impl Calls {
-    /// Has the database read the procedures.
+    /// Has the database read the procedures and the rules of spaces.
     ///
     /// # Errors
     /// One of them cannot be run.
     pub(crate) async fn load(
         centre: Arc<dyn Centre>,
-        procedures: &[ProcedureConfig],
-        spaces: &[SpaceConfig],
-    ) -> Result<Calls, ServerError> {
+        config: &Config,
+    ) -> Result<Calls, CentreError> {
         let calls = Calls {
             procedures: RwLock::default(),
             providers: Providers::default(),
             running: Mutex::default(),
             rules: Mutex::default(),
-            centre: centre.clone(),
+            centre,
         };
-        calls.declare(&*centre, procedures).await?;
-        for rule in spaces.iter().flat_map(|it| [&it.publish, &it.subscribe]) {
-            if let Rule::Patterns {
-                allow: Some(query), ..
-            } = rule
-            {
-                calls.read_rule(query).await?;
-            }
-        }
+        calls.declare(config).await?;
         Ok(calls)
     }
 
-    async fn read_rule(&self, query: &str) -> Result<Arc<Script>, CentreError> {
-        let spec = procedure::ProcedureSpec {
-            name: "allow".into(),
-            sql: None,
-            arguments: Vec::new(),
-            returns: procedure::Returns::Nothing,
-            allow: Some(query.to_owned()),
-            read_only: true,
-        };
-        let scripts = self.centre.procedures(&[spec]).await?;
-        let script = scripts.into_iter().next();
-        let script = script.ok_or_else(|| CentreError::Internal {
-            message: "a rule was not read".into(),
-        })?;
-        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        rules.insert(query.to_owned(), script.clone());
-        Ok(script)
+    fn rules(&self) -> MutexGuard<'_, HashMap<String, Arc<Script>>> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A query of a rule, as the database has read it.
     async fn rule(&self, query: &str) -> Result<Arc<Script>, CallFailed> {
-        let known = {
-            let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-            rules.get(query).cloned()
-        };
-        match known {
-            Some(script) => Ok(script),
-            None => {
-                let read = self.read_rule(query).await;
-                read.map_err(|error| outcome::of_fault(Fault::from(error)))
-            }
+        let known = self.rules().get(query).cloned();
+        if let Some(script) = known {
+            return Ok(script);
         }
+        let read = read_rule(&*self.centre, query).await;
+        let script = read.map_err(|error| outcome::of_fault(Fault::from(error)))?;
+        self.rules().insert(query.to_owned(), script.clone());
+        Ok(script)
     }
 
-    /// Goes by these declarations from now on.
+    /// Goes by these declarations from now on. Who may not provide any longer what he provided does
+    /// so no more.
     ///
     /// # Errors
     /// One of them cannot be run: those before stay.
-    pub(crate) async fn declare(
-        &self,
-        centre: &dyn Centre,
-        procedures: &[ProcedureConfig],
-    ) -> Result<(), ServerError> {
-        let asked = procedures.iter().map(ProcedureConfig::to_spec);
-        let specs: Vec<_> = asked.clone().flatten().collect();
-        let mut scripts = centre.procedures(&specs).await?.into_iter();
-        let declared = procedures.iter().zip(asked).map(|(config, spec)| {
-            let procedure = Procedure {
-                config: config.clone(),
-                script: spec.and_then(|_| scripts.next()),
-                pace: Arc::default(),
-            };
-            (config.name.clone(), Arc::new(procedure))
-        });
-        let declared = Arc::new(declared.collect());
+    pub(crate) async fn declare(&self, config: &Config) -> Result<(), CentreError> {
+        let Declared { procedures, rules } = read(&*self.centre, config).await?;
         let current = self.procedures.write();
-        *current.unwrap_or_else(PoisonError::into_inner) = declared;
+        *current.unwrap_or_else(PoisonError::into_inner) = Arc::new(procedures);
+        *self.rules() = rules;
+        for (name, post) in self.providers.list() {
+            if self.may_provide(&name, post.who()).is_err() {
+                self.providers.leave(&name, &post);
+            }
+        }
         Ok(())
     }
 
@@ -292,8 +269,13 @@ impl Calls {
 
     /// A connection provides a procedure from now on.
     pub(crate) fn provide(&self, name: &str, post: &Arc<Post>) -> Result<(), CallFailed> {
+        self.may_provide(name, post.who())?;
+        self.providers.enter(name, post);
+        Ok(())
+    }
+
+    fn may_provide(&self, name: &str, who: &Caller) -> Result<(), CallFailed> {
         let procedure = self.find(name)?;
-        let who = post.who();
         match &procedure.config.work {
             Work::Provided(Provision::By(users)) if users.contains(&who.user) => {}
             Work::Provided(Provision::OnRemotes) if who.remote_id.is_some() => {}
@@ -313,7 +295,6 @@ impl Calls {
                 ));
             }
         }
-        self.providers.enter(name, post);
         Ok(())
     }
 
@@ -341,11 +322,107 @@ impl Calls {
         self.providers.leave(name, post);
     }
 
+    /// The one of this server that is to do a call.
+    pub(crate) fn choose(&self, name: &str, to: &Address) -> Result<Option<Arc<Post>>, CallFailed> {
+        self.providers.choose(name, to)
+    }
+
+    /// Ends when [`Self::changes`] has some. Safe to drop; one caller at a time.
+    pub(crate) async fn provided(&self) {
+        self.providers.changed().await;
+    }
+
+    /// The subjects of other servers that have changed, and whether somebody provides there now.
+    pub(crate) fn changes(&self) -> Vec<(String, bool)> {
+        self.providers.changes()
+    }
+
     /// A connection is gone.
     pub(crate) fn gone(&self, post: &Arc<Post>) {
         self.providers.leave_all(post);
         post.close();
     }
+}
+
+/// What a configuration declares, as the database has read it.
+struct Declared {
+    procedures: HashMap<String, Arc<Procedure>>,
+    /// By their text.
+    rules: HashMap<String, Arc<Script>>,
+}
+
+/// Has the database read what a configuration declares.
+async fn read(centre: &dyn Centre, config: &Config) -> Result<Declared, CentreError> {
+    let asked = config.procedures.iter().map(ProcedureConfig::to_spec);
+    let specs: Vec<_> = asked.clone().flatten().collect();
+    let scripts = centre.procedures(&specs).await;
+    let mut scripts = scripts.map_err(|it| config.locate_error(it))?.into_iter();
+    let procedures = config.procedures.iter().zip(asked).map(|(config, spec)| {
+        let procedure = Procedure {
+            config: config.clone(),
+            script: spec.and_then(|_| scripts.next()),
+            pace: Arc::default(),
+        };
+        (config.name.clone(), Arc::new(procedure))
+    });
+    let procedures = procedures.collect();
+    let mut rules = HashMap::new();
+    for space in &config.spaces {
+        for (key, rule) in [("publish", &space.publish), ("subscribe", &space.subscribe)] {
+            let Rule::Patterns {
+                allow: Some(query), ..
+            } = rule
+            else {
+                continue;
+            };
+            let script = read_rule(centre, query).await;
+            let script = script.map_err(|it| config.locate_error(of_space(it, &space.name, key)));
+            rules.insert(query.clone(), script?);
+        }
+    }
+    Ok(Declared { procedures, rules })
+}
+
+/// The name under which the database reads rules.
+const RULE: &str = "allow";
+
+async fn read_rule(centre: &dyn Centre, query: &str) -> Result<Arc<Script>, CentreError> {
+    let spec = procedure::ProcedureSpec {
+        name: RULE.into(),
+        sql: None,
+        arguments: Vec::new(),
+        returns: procedure::Returns::Nothing,
+        allow: Some(query.to_owned()),
+        read_only: true,
+    };
+    let scripts = centre.procedures(&[spec]).await?;
+    let script = scripts.into_iter().next();
+    script.ok_or_else(|| CentreError::Internal {
+        message: "a rule was not read".into(),
+    })
+}
+
+/// What is wrong with a rule, told of its space.
+fn of_space(error: CentreError, space: &str, key: &str) -> CentreError {
+    match error {
+        CentreError::Configuration { message, hint } => {
+            let rest = message.strip_prefix(&format!("procedure {RULE:?}"));
+            let message = match rest {
+                Some(rest) => format!("space {space:?}: {key}{rest}"),
+                None => format!("space {space:?}: {key}: {message}"),
+            };
+            CentreError::Configuration { message, hint }
+        }
+        other => other,
+    }
+}
+
+/// Has the database read the procedures and the rules of spaces, as a server does at its start.
+///
+/// # Errors
+/// One of them cannot be run; the message names the place.
+pub async fn check(centre: &dyn Centre, config: &Config) -> Result<(), CentreError> {
+    read(centre, config).await.map(|_| ())
 }
 
 impl Procedure {
@@ -454,18 +531,25 @@ impl Prepared {
         let _under_way = under_way.transpose()?;
         let mut begun = false;
         for _ in 0..TRIES {
-            let providers = &server.calls.providers;
-            let Some(post) = providers.choose(&config.name, &self.to)? else {
+            let near = server.calls.choose(&config.name, &self.to)?;
+            let outside = server.spaces.outside().filter(|it| it.is_connected());
+            if near.is_none() && outside.is_none() {
                 break;
-            };
+            }
             if let Some(key) = self.key
                 && !std::mem::replace(&mut begun, true)
                 && let Some(outcome) = self.begin(server, key).await?
             {
                 return outcome;
             }
-            let outcome = match post.ask(&call, self.deadline).await {
-                Ok(outcome) => outcome,
+            let asked = match (near, outside) {
+                (Some(post), _) => post.ask(&call, self.deadline).await.map(Some),
+                (None, Some(nats)) => nats.ask(call.clone(), &self.to, self.deadline).await,
+                (None, None) => Ok(None),
+            };
+            let outcome = match asked {
+                Ok(Some(outcome)) => outcome,
+                Ok(None) => break,
                 Err(Gone) if config.idempotent => continue,
                 Err(Gone) => Err(CallFailed::new(
                     Code::ProviderGone,
@@ -474,9 +558,13 @@ impl Prepared {
                 )),
             };
             if let Some(key) = self.key {
-                self.finish(server, key, &outcome).await?;
+                self.finish(server, key, Some(&outcome)).await?;
             }
             return outcome;
+        }
+        // Another server may be at what can be done again.
+        if let Some(key) = self.key.filter(|_| begun && !config.idempotent) {
+            self.finish(server, key, None).await?;
         }
         let mut failed = CallFailed::new(
             Code::NoProvider,
@@ -512,13 +600,7 @@ impl Prepared {
 
     /// Notes that a provider is about to be asked. What came of it, if that is known already.
     async fn begin(&self, server: &Shared, key: [u8; 16]) -> Result<Option<Outcome>, CallFailed> {
-        let (reply, answer) = oneshot::channel();
-        let user = self.caller.user.clone();
-        server
-            .workers
-            .calls
-            .submit(CallTask::Begin { user, key, reply });
-        match answered(answer).await? {
+        match begin_once(server, &self.caller.user, key).await? {
             Begun::New => Ok(None),
             Begun::Unfinished if self.procedure.config.idempotent => Ok(None),
             Begun::Unfinished => Err(CallFailed::new(
@@ -531,22 +613,35 @@ impl Prepared {
         }
     }
 
-    /// Keeps what a provider made of it.
+    /// Keeps what a provider made of it; that nobody was there is not kept.
     async fn finish(
         &self,
         server: &Shared,
         key: [u8; 16],
-        outcome: &Outcome,
+        outcome: Option<&Outcome>,
     ) -> Result<(), CallFailed> {
         let (reply, answer) = oneshot::channel();
         server.workers.calls.submit(CallTask::Finish {
             user: self.caller.user.clone(),
             key,
-            outcome: outcome::encode(outcome),
+            outcome: outcome.map(outcome::encode),
             reply,
         });
         answered(answer).await
     }
+}
+
+/// Notes that something is about to be done under a key, unless it was before.
+pub(crate) async fn begin_once(
+    server: &Shared,
+    user: &str,
+    key: [u8; 16],
+) -> Result<Begun, CallFailed> {
+    let (reply, answer) = oneshot::channel();
+    let user = user.to_owned();
+    let begin = CallTask::Begin { user, key, reply };
+    server.workers.calls.submit(begin);
+    answered(answer).await
 }
 
 /// The key of a call that is to be done once.

@@ -13,6 +13,7 @@ mod procedure;
 mod raw;
 mod space;
 mod text;
+mod wake;
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use self::lines::Lines;
 pub use self::procedure::{Allow, ArgumentConfig, ProcedureConfig, Provision, Sql, Work};
 pub use self::space::{Rule, SpaceConfig};
 pub use self::text::duration;
+pub use self::wake::WakeConfig;
 use crate::error::ServerError;
 use crate::listener;
 
@@ -48,6 +50,8 @@ pub struct Config {
     pub spaces: Vec<SpaceConfig>,
     /// What servers have in common that are live.
     pub live: LiveConfig,
+    /// Where is told who has something to fetch and is not connected.
+    pub wakes: Vec<WakeConfig>,
     lines: Lines,
 }
 
@@ -56,6 +60,8 @@ pub struct Config {
 pub struct LiveConfig {
     /// The URL of NATS, over which servers and other programs pass events on.
     pub nats: Option<String>,
+    /// Where live remotes go when this server shuts down.
+    pub servers: Vec<String>,
 }
 
 /// A URL may hold a password.
@@ -262,6 +268,9 @@ impl Config {
         })?;
         if let Some(folder) = path.parent() {
             config.server.start_paths_at(folder)?;
+            for ca in config.wakes.iter_mut().filter_map(|it| it.ca.as_mut()) {
+                *ca = folder.join(&*ca);
+            }
             for procedure in &mut config.procedures {
                 procedure.load(folder)?;
             }

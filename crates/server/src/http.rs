@@ -16,6 +16,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -33,6 +34,7 @@ use self::caller::{Identified, Peer};
 use self::problem::Problem;
 use self::provide::WebProviders;
 use crate::calls::built_in;
+use crate::fault::Fault;
 use crate::server::Shared;
 
 /// How long the head of a request may take to arrive.
@@ -74,6 +76,7 @@ impl Site {
             .fallback(async || Problem::not_found("there is nothing under this path"))
             .method_not_allowed_fallback(async || Problem::method())
             .layer(DefaultBodyLimit::max(MAX_MESSAGE_BYTES))
+            .layer(map_response(problem::of_response))
             .with_state(web.clone());
         Arc::new(Site { web, router })
     }
@@ -108,13 +111,16 @@ impl Site {
 }
 
 /// What is answered without a look at the request when there are too many connections.
-pub(crate) fn too_many(retry_after_ms: u64) -> Vec<u8> {
-    let seconds = retry_after_ms.div_ceil(1_000);
-    format!(
-        "HTTP/1.1 503 Service Unavailable\r\nretry-after: {seconds}\r\ncontent-length: 0\r\n\
-         connection: close\r\n\r\n"
-    )
-    .into_bytes()
+pub(crate) fn too_many(busy: Fault) -> Vec<u8> {
+    let seconds = busy.retry_after_ms.div_ceil(1_000);
+    let body = Problem::from(busy).body();
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nretry-after: {seconds}\r\ncontent-type: {}\r\n\
+         content-length: {}\r\nconnection: close\r\n\r\n",
+        problem::CONTENT_TYPE,
+        body.len(),
+    );
+    [head.into_bytes(), body].concat()
 }
 
 /// Calls a procedure.

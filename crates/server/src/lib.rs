@@ -37,6 +37,7 @@ mod wire;
 mod worker;
 
 pub use auth::{KEY_SIGNS_AFTER_MS, check_password_hash, hash_password, new_signing_key};
+pub use calls::check as check_statements;
 pub use config::{Config, duration};
 pub use environment::Environment;
 pub use error::ServerError;

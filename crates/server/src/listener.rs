@@ -96,7 +96,8 @@ pub(crate) fn http(config: &ServerConfig) -> Result<Option<ServerUrl>, ServerErr
     Ok(Some(url))
 }
 
-fn names_port(rest: &str, url: &ServerUrl) -> bool {
+/// Whether the port of a URL is written in it.
+pub(crate) fn names_port(rest: &str, url: &ServerUrl) -> bool {
     let rest = rest.trim_end_matches('/');
     rest.ends_with(&format!(":{}", url.port))
 }

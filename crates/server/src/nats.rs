@@ -4,7 +4,10 @@
 //! `fleet.unit.7`, and its payload is the message's. So whatever speaks NATS takes part. A space is
 //! subscribed to as long as somebody here is subscribed in it. Durable events go through the centre;
 //! of them servers only tell each other to look, and so they do of uploads. Without NATS a server
-//! goes on by itself: what is published meanwhile reaches its own subscribers only.
+//! goes on by itself: what is published meanwhile reaches its own subscribers only, and calls its own
+//! providers.
+
+pub(crate) mod calls;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,13 +17,14 @@ use std::time::Duration;
 use async_nats::{Client, ConnectOptions, Event, Message};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
+use tokio::sync::mpsc::{Receiver, Sender, WeakSender, channel};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{interval, timeout};
 
 use tidewater_protocol::event::{EventsReader, put_event};
 
+use self::calls::{CANCEL, Far, GROUP};
 use crate::error::ServerError;
 use crate::server::Shared;
 use crate::spaces::Hub;
@@ -47,6 +51,8 @@ enum Out {
     Events(Bytes),
     Kept,
     Changed,
+    /// Nobody waits for this answer any longer.
+    Cancel(String),
     /// Somebody has subscribed in this space, and waits until NATS knows.
     Want(String, oneshot::Sender<()>),
 }
@@ -56,6 +62,7 @@ enum Out {
 pub(crate) struct Nats {
     out: Sender<Out>,
     connected: Arc<AtomicBool>,
+    far: Arc<Far>,
 }
 
 impl std::fmt::Debug for Out {
@@ -69,8 +76,13 @@ pub(crate) struct Bridge {
     client: Client,
     out: Receiver<Out>,
     connected: Arc<AtomicBool>,
+    /// It has just connected.
+    reached: Arc<Notify>,
+    far: Arc<Far>,
     /// By space.
     subscribed: HashMap<String, AbortHandle>,
+    /// By the subject of what is provided here. Dropped, it is not listened to any more.
+    served: HashMap<String, oneshot::Sender<()>>,
 }
 
 /// Begins to connect; goes on trying by itself.
@@ -79,7 +91,8 @@ pub(crate) struct Bridge {
 /// The URL is none.
 pub(crate) async fn connect(url: &str) -> Result<(Nats, Bridge), ServerError> {
     let connected = Arc::new(AtomicBool::new(false));
-    let seen = connected.clone();
+    let reached = Arc::new(Notify::new());
+    let (seen, awaited) = (connected.clone(), reached.clone());
     let options = ConnectOptions::new()
         .name("tidewater")
         .no_echo()
@@ -88,11 +101,14 @@ pub(crate) async fn connect(url: &str) -> Result<(Nats, Bridge), ServerError> {
             match &event {
                 Event::Connected => {
                     seen.store(true, Ordering::Relaxed);
+                    awaited.notify_one();
                     tracing::info!("connected to NATS");
                 }
                 Event::Disconnected => {
                     if seen.swap(false, Ordering::Relaxed) {
-                        tracing::warn!("NATS is away: events reach only those of this server");
+                        tracing::warn!(
+                            "NATS is away: events and calls reach only those of this server"
+                        );
                     }
                 }
                 event => tracing::warn!(%event, "NATS"),
@@ -106,15 +122,20 @@ pub(crate) async fn connect(url: &str) -> Result<(Nats, Bridge), ServerError> {
         )
     })?;
     let (sender, out) = channel(WAITING);
+    let far = Far::new(client.clone());
     let nats = Nats {
         out: sender,
         connected: connected.clone(),
+        far: far.clone(),
     };
     let bridge = Bridge {
         client,
         out,
         connected,
+        reached,
+        far,
         subscribed: HashMap::new(),
+        served: HashMap::new(),
     };
     Ok((nats, bridge))
 }
@@ -139,6 +160,18 @@ impl Nats {
         let _ = self.out.try_send(Out::Changed);
     }
 
+    /// Nobody waits for an answer any longer. Those who do not hear of it know when its time is over.
+    fn cancel(&self, reply: String) {
+        let _ = self.out.try_send(Out::Cancel(reply));
+    }
+
+    /// Ends when what was said has left, or NATS is away.
+    pub(crate) async fn flush(&self) {
+        if self.is_connected() {
+            let _ = timeout(WAIT, self.far.flush()).await;
+        }
+    }
+
     /// Somebody is subscribed in a space. Ends when what others publish comes, or NATS is away.
     pub(crate) async fn want(&self, space: &str) {
         let (reply, known) = oneshot::channel();
@@ -154,10 +187,13 @@ impl Nats {
 }
 
 impl Bridge {
-    /// Runs until the server ends.
-    pub(crate) async fn run(mut self, server: Arc<Shared>) {
+    /// Runs until the server ends. What is done for other servers keeps it `alive`.
+    pub(crate) async fn run(mut self, server: Arc<Shared>, alive: WeakSender<()>) {
         let hub = server.spaces.clone();
-        let told = tokio::spawn(hear(self.client.clone(), server));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(hear(self.client.clone(), server.clone(), self.far.clone()));
+        tasks.spawn(self.far.clone().listen());
+        let mut draining = false;
         for space in hub.remembering() {
             self.subscribe(&hub, &space).await;
         }
@@ -168,6 +204,15 @@ impl Bridge {
                     Some(out) => self.say(&hub, out).await,
                     None => break,
                 },
+                () = server.calls.provided(), if self.is_connected() && !draining => {
+                    self.serve(&server, &alive).await;
+                }
+                () = self.reached.notified() => {}
+                // New calls are for others.
+                () = server.draining(), if !draining => {
+                    draining = true;
+                    self.served.clear();
+                }
                 _ = tidy.tick() => {
                     let (wanted, remembering) = (hub.subscribed(), hub.remembering());
                     self.subscribed.retain(|space, task| {
@@ -180,14 +225,39 @@ impl Bridge {
                 }
             }
         }
-        told.abort();
+    }
+
+    fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Listens to calls of what is provided here, and no longer to those of what is not any more.
+    async fn serve(&mut self, server: &Arc<Shared>, alive: &WeakSender<()>) {
+        for (subject, is_provided) in server.calls.changes() {
+            if !is_provided {
+                self.served.remove(&subject);
+                continue;
+            }
+            if self.served.contains_key(&subject) {
+                continue;
+            }
+            let listening = self.client.queue_subscribe(subject.clone(), GROUP.into());
+            match listening.await {
+                Ok(requests) => {
+                    let (stop, stopped) = oneshot::channel();
+                    let far = self.far.clone();
+                    tokio::spawn(far.serve(server.clone(), requests, stopped, alive.clone()));
+                    self.served.insert(subject, stop);
+                }
+                Err(error) => tracing::warn!(%error, subject, "NATS takes no subscription"),
+            }
+        }
     }
 
     async fn say(&mut self, hub: &Arc<Hub>, out: Out) {
         match out {
             // It would wait, and come when nobody expects it any more.
-            Out::Events(_) | Out::Kept | Out::Changed
-                if !self.connected.load(Ordering::Relaxed) => {}
+            Out::Events(_) | Out::Kept | Out::Changed | Out::Cancel(_) if !self.is_connected() => {}
             Out::Events(packed) => {
                 let mut events = EventsReader::new(&packed, usize::MAX);
                 while let Ok(Some(event)) = events.next_event() {
@@ -198,8 +268,9 @@ impl Bridge {
                     }
                 }
             }
-            Out::Kept => self.tell(KEPT).await,
-            Out::Changed => self.tell(CHANGED).await,
+            Out::Kept => self.tell(KEPT, Bytes::new()).await,
+            Out::Changed => self.tell(CHANGED, Bytes::new()).await,
+            Out::Cancel(reply) => self.tell(CANCEL, reply.into()).await,
             Out::Want(space, reply) => {
                 self.subscribe(hub, &space).await;
                 // Whoever waited may have gone on.
@@ -208,8 +279,8 @@ impl Bridge {
         }
     }
 
-    async fn tell(&self, subject: &'static str) {
-        if let Err(error) = self.client.publish(subject, Bytes::new()).await {
+    async fn tell(&self, subject: &'static str, word: Bytes) {
+        if let Err(error) = self.client.publish(subject, word).await {
             tracing::debug!(%error, "NATS does not take a word");
         }
     }
@@ -225,7 +296,7 @@ impl Bridge {
                 return;
             }
         };
-        if self.connected.load(Ordering::Relaxed) {
+        if self.is_connected() {
             let _ = timeout(WAIT, self.client.flush()).await;
         }
         let (hub, name) = (hub.clone(), space.to_owned());
@@ -263,7 +334,7 @@ fn pack(space: &str, messages: &[Message]) -> Bytes {
 }
 
 /// Does as other servers say.
-async fn hear(client: Client, server: Arc<Shared>) {
+async fn hear(client: Client, server: Arc<Shared>, far: Arc<Far>) {
     let subscribed = client.subscribe("_tidewater.*").await;
     let mut words = match subscribed {
         Ok(words) => words,
@@ -276,6 +347,7 @@ async fn hear(client: Client, server: Arc<Shared>) {
         match word.subject.as_str() {
             KEPT => server.spaces.poke(),
             CHANGED => server.wakes.poke(),
+            CANCEL => far.cancel(&word.payload),
             _ => {}
         }
     }

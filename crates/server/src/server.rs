@@ -38,7 +38,7 @@ use crate::registry::{Registry, WATCH_EVERY};
 use crate::sign_in;
 use crate::signal::Signal;
 use crate::spaces::Hub;
-use crate::wake::Wakes;
+use crate::wake::{self, Wakes};
 use crate::worker::{SessionTask, Workers};
 
 /// Connections over the limit that are told so at the same time; others wait in the listener's
@@ -56,6 +56,11 @@ const CHECK_TRACKING_EVERY: Duration = Duration::from_secs(5);
 
 /// How often the database is asked how it goes, if somebody may look.
 const PULSE_EVERY: Duration = Duration::from_secs(5);
+
+/// How many live remotes leave when the server shuts down: one after the other on average, and all
+/// within so long.
+const LEAVE_EACH: Duration = Duration::from_millis(2);
+const LEAVE_WITHIN: Duration = Duration::from_secs(30);
 
 /// How far shutting down has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
@@ -83,6 +88,8 @@ pub(crate) struct Shared {
     pub(crate) wakes: Wakes,
     pub(crate) spaces: Arc<Hub>,
     pub(crate) metrics: Metrics,
+    /// Where live remotes go when it shuts down.
+    pub(crate) others: Vec<String>,
     phase: Arc<Signal<Phase>>,
 }
 
@@ -99,12 +106,27 @@ impl Shared {
         Fault::busy(self.drain.retry_after_ms(Instant::now(), jitter))
     }
 
+    /// When one of the live remotes comes to another server that all go to: spread by chance, the
+    /// longer, the more there are.
+    pub(crate) fn leave_after(&self) -> Duration {
+        let (live, _) = self.wakes.figures();
+        let most = LEAVE_EACH * u32::try_from(live).unwrap_or(u32::MAX);
+        let chance = random(&*self.environment.randomness).unwrap_or([128; 2]);
+        let chance = f64::from(u16::from_le_bytes(chance)) / f64::from(u16::MAX);
+        most.min(LEAVE_WITHIN).mul_f64(chance)
+    }
+
     /// Why no sync should be sent here, if that is so.
     pub(crate) fn trouble(&self) -> Option<String> {
         match self.phase.get() {
             Phase::Running => self.publications.trouble(),
             _ => Some("shutting down".into()),
         }
+    }
+
+    /// Whether nothing new may begin.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.phase.get() != Phase::Running
     }
 
     /// Ends when no new syncs may begin.
@@ -140,6 +162,8 @@ pub struct Running {
     shared: Arc<Shared>,
     phase: Phases,
     tasks: Vec<JoinHandle<()>>,
+    /// Serves other servers until all that is under way has ended.
+    bridge: Option<JoinHandle<()>>,
     /// Serves the admin endpoint to the end.
     admin_task: Option<JoinHandle<()>>,
     /// Yields nothing, and ends when the last connection has.
@@ -162,10 +186,12 @@ impl Server {
         let admin = listener::admin(&config.server)?;
         let http = listener::http(&config.server)?;
         let certificate = Certificate::load(&config.server)?;
+        let targets = config.wakes.iter().map(wake::Target::new);
+        let targets: Vec<_> = targets.collect::<Result<_, _>>()?;
         let publications = Publications::load(centre.clone(), &config.publications).await;
         let publications = publications.map_err(|error| config.locate_error(error))?;
         let signer = Signer::load(centre.clone(), environment.clock.now_ms()).await?;
-        let calls = Calls::load(centre.clone(), &config.procedures, &config.spaces).await?;
+        let calls = Calls::load(centre.clone(), &config).await?;
         let outside = match &config.live.nats {
             Some(url) => Some(nats::connect(url).await?),
             None => None,
@@ -206,9 +232,10 @@ impl Server {
             drain: DrainRate::new(),
             publications,
             calls,
-            wakes: Wakes::new(),
+            wakes: Wakes::new(&config.wakes),
             spaces: Hub::new(config.spaces.clone(), EVENT_BYTES, most_waiting),
             metrics: Metrics::new(limits.connections, limits.memory_bytes),
+            others: config.live.servers.clone(),
             phase: phase.clone(),
             environment,
             limits,
@@ -254,6 +281,9 @@ impl Server {
             };
             tasks.push(tokio::spawn(door.accept_all(listener)));
         }
+        for (number, target) in targets.into_iter().enumerate() {
+            tasks.push(tokio::spawn(wake::tell(shared.clone(), number, target)));
+        }
         if let Some(site) = site {
             tasks.push(tokio::spawn(async move { site.sweep().await }));
         }
@@ -263,9 +293,7 @@ impl Server {
         tasks.push(tokio::spawn(
             async move { following.wakes.follow(of).await },
         ));
-        if let Some(bridge) = bridge {
-            tasks.push(tokio::spawn(bridge.run(shared.clone())));
-        }
+        let bridge = bridge.map(|it| tokio::spawn(it.run(shared.clone(), alive.downgrade())));
         let spaces = shared.spaces.clone();
         tasks.push(tokio::spawn(async move { spaces.watch().await }));
         tasks.push(tokio::spawn(check_tracking_regularly(
@@ -296,6 +324,7 @@ impl Server {
             shared,
             phase: Phases(phase),
             tasks,
+            bridge,
             connections,
         })
     }
@@ -308,15 +337,17 @@ impl Running {
     }
 
     /// Goes by another configuration from now on, as far as that can be while it runs: the
-    /// certificate, how long things are kept, and spaces. Gives the settings that are others and count when
+    /// certificate, how long things are kept, procedures and spaces. Gives the settings that are others and count when
     /// it is started anew.
     ///
     /// # Errors
     /// The configuration is wrong: the one before stays.
-    pub fn reconfigure(&self, config: Config) -> Result<Vec<&'static str>, ServerError> {
+    pub async fn reconfigure(&self, config: Config) -> Result<Vec<&'static str>, ServerError> {
         listener::urls(&config.server)?;
         listener::admin(&config.server)?;
-        self.certificate.replace(&config.server)?;
+        let tls = Certificate::read(&config.server)?;
+        self.shared.calls.declare(&config).await?;
+        self.certificate.replace(tls);
         let configured = self.configured.lock();
         let mut configured = configured.unwrap_or_else(PoisonError::into_inner);
         let (old, new) = (&configured.server, &config.server);
@@ -327,6 +358,7 @@ impl Running {
             ("server.consolidated", old.consolidated != new.consolidated),
             ("server.limits", old.limits != new.limits),
             ("live", configured.live != config.live),
+            ("wake", configured.wakes != config.wakes),
             ("log", configured.log != config.log),
         ];
         *self
@@ -355,6 +387,7 @@ impl Running {
             shared,
             phase,
             tasks,
+            bridge,
             admin_task,
             mut connections,
             ..
@@ -374,8 +407,11 @@ impl Running {
             phase.0.set(Phase::Aborting);
             let _ = timeout(LINGER * 2, connections.recv()).await;
         }
+        if let Some(nats) = shared.spaces.outside() {
+            nats.flush().await;
+        }
         shared.workers.close(LINGER).await;
-        if let Some(task) = admin_task {
+        for task in bridge.into_iter().chain(admin_task) {
             task.abort();
         }
         tracing::info!("shut down");
@@ -396,21 +432,23 @@ struct Certificate(RwLock<Option<Tls>>);
 
 impl Certificate {
     fn load(config: &ServerConfig) -> Result<Arc<Certificate>, ServerError> {
-        let certificate = Certificate(RwLock::new(None));
-        certificate.replace(config)?;
-        Ok(Arc::new(certificate))
+        let certificate = RwLock::new(Certificate::read(config)?);
+        Ok(Arc::new(Certificate(certificate)))
     }
 
-    /// Connections that are accepted from now on get the configured one.
-    fn replace(&self, config: &ServerConfig) -> Result<(), ServerError> {
+    /// The configured one, if there is an address for it.
+    fn read(config: &ServerConfig) -> Result<Option<Tls>, ServerError> {
         let mut urls = listener::urls(config)?;
         urls.extend(listener::http(config)?);
-        let tls = match &config.tls {
-            Some(tls) if urls.iter().any(is_tls) => listener::tls(tls)?,
-            _ => return Ok(()),
-        };
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(tls);
-        Ok(())
+        let tls = config.tls.as_ref().filter(|_| urls.iter().any(is_tls));
+        tls.map(listener::tls).transpose()
+    }
+
+    /// Connections that are accepted from now on get this one.
+    fn replace(&self, tls: Option<Tls>) {
+        if tls.is_some() {
+            *self.0.write().unwrap_or_else(PoisonError::into_inner) = tls;
+        }
     }
 
     fn current(&self) -> Option<Tls> {
@@ -503,7 +541,7 @@ impl Door {
         tokio::spawn(async move {
             let mut answer = bytes::BytesMut::new();
             if is_web {
-                answer.extend_from_slice(&http::too_many(busy.retry_after_ms));
+                answer.extend_from_slice(&http::too_many(busy));
             } else {
                 let _ = put_control(&mut answer, CONNECTION_CHANNEL, busy.to_control());
             }

@@ -333,7 +333,7 @@ impl<'a> Sync<'a> {
             };
             applied = self.apply(task, indexes, answer).await?;
             // Before the download begins, or the remote would be told of what it did itself.
-            if self.server.wakes.is_live(self.stay.number()) {
+            if self.server.wakes.awaits_look(self.stay.number()) {
                 self.server.spaces.tell_changed();
                 self.server.wakes.look().await;
             } else {

@@ -6,6 +6,9 @@
 //! as have not come back yet, and whenever one has synced, the next is told. So a crowd comes at the
 //! pace at which it is served.
 
+mod away;
+mod post;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,13 +18,22 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use tidewater_centre::{Centre, Holding, Interest};
+use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::{Argument, Call, Given};
 
+use self::away::Away;
+pub(crate) use self::away::tell;
+pub(crate) use self::post::Target;
+use crate::calls::Caller;
 use crate::calls::post::Post;
+use crate::config::WakeConfig;
 use crate::signal::Signal;
 
 /// How often it is looked for commits.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The same, as long as nobody is live.
+const LOOK_SELDOM: Duration = Duration::from_secs(1);
 
 /// How long after a look that failed the next one follows.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -51,7 +63,6 @@ pub(crate) struct Wakes {
     looked: Signal<u64>,
 }
 
-#[derive(Default)]
 struct State {
     /// By the number of their connections.
     remotes: BTreeMap<u64, Remote>,
@@ -63,6 +74,8 @@ struct State {
     recent: VecDeque<(Instant, Arc<BTreeSet<Interest>>)>,
     /// What was touched before is not remembered.
     forgotten: Option<Instant>,
+    /// Those that are not connected.
+    away: Away,
 }
 
 /// A connected remote that has synced.
@@ -95,9 +108,20 @@ enum Status {
 }
 
 impl Wakes {
-    pub(crate) fn new() -> Wakes {
+    /// Those that are not connected are told of by these.
+    pub(crate) fn new(configs: &[WakeConfig]) -> Wakes {
+        let state = State {
+            remotes: BTreeMap::new(),
+            live: 0,
+            index: HashMap::new(),
+            queue: VecDeque::new(),
+            told: 0,
+            recent: VecDeque::new(),
+            forgotten: None,
+            away: Away::new(configs),
+        };
         Wakes {
-            state: Mutex::default(),
+            state: Mutex::new(state),
             ask: Notify::new(),
             asked: AtomicU64::new(0),
             looked: Signal::new(0),
@@ -120,15 +144,28 @@ impl Wakes {
         self.ask.notify_one();
     }
 
-    /// Its connection is gone.
-    pub(crate) fn leave(&self, number: u64) {
+    /// Somebody has connected.
+    pub(crate) fn arrive(&self, who: &Caller) {
+        if let Some(id) = who.remote_id {
+            self.state().away.arrived(id);
+        }
+    }
+
+    /// A connection is gone.
+    pub(crate) fn leave(&self, number: u64, who: &Caller) {
         let mut state = self.state();
         state.unwatch(number);
-        if let Some(remote) = state.remotes.remove(&number) {
+        let remote = state.remotes.remove(&number);
+        if let Some(remote) = &remote {
             state.live -= usize::from(remote.post.is_some());
             state.told -= usize::from(remote.placed);
         }
         state.tell();
+        if let Some(id) = who.remote_id.filter(|_| state.away.is_on()) {
+            let (held, since) =
+                remote.map_or((Vec::new(), Instant::now()), |it| (it.held, it.since));
+            state.left(id, who, held, since);
+        }
     }
 
     /// A remote syncs.
@@ -173,6 +210,11 @@ impl Wakes {
         state.tell();
     }
 
+    /// Whether what a remote uploads is looked at before its download, so that it is not told of it.
+    pub(crate) fn awaits_look(&self, number: u64) -> bool {
+        self.is_live(number) || self.state().away.is_on()
+    }
+
     /// Whether a remote is live.
     pub(crate) fn is_live(&self, number: u64) -> bool {
         let state = self.state();
@@ -214,7 +256,7 @@ impl Wakes {
         let mut position = None;
         let mut complained = false;
         loop {
-            if self.state().live == 0 {
+            if !self.state().is_followed() {
                 position = None;
                 self.looked.set(u64::MAX);
                 self.ask.notified().await;
@@ -233,6 +275,7 @@ impl Wakes {
                         state.forgotten = Some(at);
                         state.recent.clear();
                         state.check_all();
+                        state.away.touched(None, at);
                     }
                     if !followed.touched.is_empty() {
                         state.touched(Arc::new(followed.touched), at);
@@ -252,8 +295,12 @@ impl Wakes {
                 }
             }
             self.looked.set(asked);
+            let every = match self.state().live {
+                0 => LOOK_SELDOM,
+                _ => LOOK_EVERY,
+            };
             // Whoever asks need not wait for the next round.
-            let _ = timeout(LOOK_EVERY, self.ask.notified()).await;
+            let _ = timeout(every, self.ask.notified()).await;
         }
     }
 }
@@ -271,6 +318,28 @@ impl Remote {
 }
 
 impl State {
+    fn is_followed(&self) -> bool {
+        self.live > 0 || self.away.is_on()
+    }
+
+    /// A connection of a remote is gone; what was touched since the download that brought what it
+    /// holds concerns it.
+    fn left(&mut self, id: RemoteId, who: &Caller, held: Vec<Held>, since: Instant) {
+        let State {
+            away,
+            recent,
+            forgotten,
+            ..
+        } = self;
+        away.left(id, who, held, since);
+        if let Some(at) = forgotten {
+            away.touch(id, None, *at);
+        }
+        for (at, touched) in recent {
+            away.touch(id, Some(touched), *at);
+        }
+    }
+
     /// Enters what a live remote holds, and tells it what it may have missed.
     fn watch(&mut self, number: u64) {
         let Some(remote) = self.remotes.get_mut(&number) else {
@@ -338,6 +407,7 @@ impl State {
             }
         }
         numbers.into_iter().for_each(|number| self.queue(number));
+        self.away.touched(Some(&touched), at);
         self.recent.push_back((at, touched));
         self.tell();
     }
@@ -387,6 +457,7 @@ impl State {
             self.forgotten = Some(*at);
             self.recent.pop_front();
         }
+        self.away.sweep(now);
         if self.told == 0 {
             return;
         }
@@ -409,7 +480,6 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::Caller;
 
     fn post() -> Arc<Post> {
         Post::new(Arc::new(Caller {
@@ -420,7 +490,7 @@ mod tests {
 
     /// Remotes that hold nothing are told by hand.
     fn crowd(count: u64) -> (Wakes, Vec<Arc<Post>>) {
-        let wakes = Wakes::new();
+        let wakes = Wakes::new(&[]);
         let posts: Vec<_> = (0..count).map(|_| post()).collect();
         for (number, post) in posts.iter().enumerate() {
             wakes.enter(number as u64, post);
@@ -452,7 +522,8 @@ mod tests {
         tokio::time::advance(COMES_WITHIN * 2).await;
         wakes.state().expire(Instant::now());
         assert_eq!(told(&posts), 1, "who does not come is not waited for");
-        all.clone().for_each(|number| wakes.leave(number));
+        all.clone()
+            .for_each(|number| wakes.leave(number, posts[0].who()));
         assert_eq!(wakes.figures(), (0, 0));
         assert_eq!(wakes.state().told, 0);
         assert!(wakes.state().index.is_empty());

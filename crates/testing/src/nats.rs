@@ -32,12 +32,21 @@ impl Nats {
     pub fn start() -> Result<Nats> {
         let folder = tempfile::tempdir()?;
         let mut nats = Nats {
-            process: spawn(folder.path(), "-1")?,
+            process: spawn("-1", folder.path())?,
             port: 0,
             folder,
         };
         nats.port = nats.find_port()?;
         Ok(nats)
+    }
+
+    /// Starts it again where it was, after [`Self::stop`].
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn restart(&mut self) -> Result<()> {
+        self.process = spawn(&self.port.to_string(), self.folder.path())?;
+        self.find_port().map(|_| ())
     }
 
     /// Where it is.
@@ -65,16 +74,6 @@ impl Nats {
         anyhow::bail!("NATS has closed the connection")
     }
 
-    /// Starts it again where it was, after [`Nats::stop`].
-    ///
-    /// # Errors
-    /// It does not start: somebody else may have taken its port.
-    pub fn start_again(&mut self) -> Result<()> {
-        self.process = spawn(self.folder.path(), &self.port.to_string())?;
-        self.port = self.find_port()?;
-        Ok(())
-    }
-
     /// Ends it.
     pub fn stop(&mut self) {
         let _ = self.process.kill();
@@ -99,14 +98,7 @@ impl Nats {
     }
 }
 
-impl Drop for Nats {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-/// Starts it at a port, or at any if that is -1.
-fn spawn(folder: &Path, port: &str) -> Result<Child> {
+fn spawn(port: &str, folder: &Path) -> Result<Child> {
     Command::new(program())
         .args(["--addr", "127.0.0.1", "--port", port, "--ports_file_dir"])
         .arg(folder)
@@ -114,6 +106,12 @@ fn spawn(folder: &Path, port: &str) -> Result<Child> {
         .stderr(Stdio::null())
         .spawn()
         .context("nats-server cannot be started: install it (Debian: nats-server)")
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        self.stop();
+    }
 }
 
 /// Of `{"nats":["nats://127.0.0.1:4222"],...}`, the port.

@@ -403,6 +403,13 @@ impl<D: Database> Worker for EngineWorker<D> {
         )))
     }
 
+    fn forget_once<'a>(&'a mut self, user: &'a str, key: [u8; 16]) -> CentreResult<'a, ()> {
+        let user = user.to_owned();
+        self.0.run(job!(|connection| once::forget_provided(
+            connection, &user, key
+        )))
+    }
+
     fn append_events(
         &mut self,
         batch: Vec<NewEvents>,

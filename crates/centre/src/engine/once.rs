@@ -136,6 +136,26 @@ pub(super) async fn begin(
     })
 }
 
+/// See [`crate::Worker::forget_once`].
+pub(super) async fn forget_provided(
+    connection: &mut impl Connection,
+    user: &str,
+    key: [u8; 16],
+) -> Result<()> {
+    let forget = own!(
+        "DELETE FROM tidewater.once
+         WHERE user_name = ?1 AND call_key = ?2 AND kind = ?3 AND outcome IS NULL",
+        user,
+        key[..],
+        Kind::Provided.number(),
+    );
+    let what = "giving a call's key back";
+    connection
+        .transact(what, Durability::Durable, &[forget])
+        .await?;
+    Ok(())
+}
+
 /// See [`crate::Worker::finish_once`].
 pub(super) async fn finish_provided(
     connection: &mut impl Connection,

@@ -90,7 +90,7 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
     loop {
         tokio::select! {
             () = stop.requested() => break,
-            _ = hang_up.recv() => read_again(&running, args),
+            _ = hang_up.recv() => read_again(&running, args).await,
         }
     }
     tokio::select! {
@@ -102,13 +102,16 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
 }
 
 /// Goes by the configuration file as it is now.
-fn read_again(running: &Running, args: &ServeArgs) {
-    let result = Config::load(&args.config.path).and_then(|mut config| {
-        if !args.listen.is_empty() {
-            config.server.listen.clone_from(&args.listen);
+async fn read_again(running: &Running, args: &ServeArgs) {
+    let result = match Config::load(&args.config.path) {
+        Ok(mut config) => {
+            if !args.listen.is_empty() {
+                config.server.listen.clone_from(&args.listen);
+            }
+            running.reconfigure(config).await
         }
-        running.reconfigure(config)
-    });
+        Err(error) => Err(error),
+    };
     match result {
         Ok(later) if later.is_empty() => tracing::info!("the configuration was read again"),
         Ok(later) => tracing::warn!(

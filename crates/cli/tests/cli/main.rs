@@ -34,6 +34,7 @@ mod schema_changes;
 mod serving;
 mod shop;
 mod spaces;
+mod statements;
 #[cfg(target_os = "linux")]
 mod storm;
 mod strangers;

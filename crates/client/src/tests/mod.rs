@@ -208,7 +208,7 @@ fn sync_watched(
     progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
 ) -> Result<Report, ClientError> {
     remote.point_at(server);
-    driver::sync(remote.open(), options, &mut None, false, progress).1
+    driver::sync(remote.open(), options, None, &mut None, false, progress).1
 }
 
 /// A remote's file.

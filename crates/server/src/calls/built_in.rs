@@ -1,6 +1,7 @@
 //! The procedures that every server has.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidewater_protocol::event::Position;
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, Given};
@@ -26,10 +27,15 @@ const WITHDRAW: &str = "tidewater.withdraw";
 /// The remote is told from now on when something has changed.
 const LIVE: &str = "tidewater.live";
 
-/// What the server says to live remotes when it shuts down.
-pub(super) fn leaving() -> Call {
+/// What the server says to live remotes when it shuts down: where to go, and after which pause.
+pub(super) fn leaving(servers: &[String], pause: Duration) -> Call {
+    let pause = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
     Call {
         procedure: "tidewater.leaving".into(),
+        arguments: vec![
+            Argument::new("servers", Given::from(servers.join(" "))),
+            Argument::new("pause_ms", Given::from(pause)),
+        ],
         ..Call::default()
     }
 }

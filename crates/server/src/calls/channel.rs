@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tidewater_connection::Incoming;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::Message;
-use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind};
+use tidewater_protocol::message::{Call, CallFailed, CallKind};
 
 use super::post::Post;
 use super::{Answered, Outcome, built_in, outcome};
@@ -26,9 +26,6 @@ use crate::wire::Channel;
 
 /// So many calls of one connection are under way at most; the others wait in the network.
 const MAX_RUNNING: usize = 1_024;
-
-/// The size of a piece of an answer.
-const PIECE_BYTES: usize = 256 << 10;
 
 /// What a call of the server's own is given that says nothing else.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,6 +55,7 @@ impl<'a> Desk<'a> {
         member: &'a Arc<Member>,
         stay: &'a Stay<'a>,
     ) -> Desk<'a> {
+        server.wakes.arrive(post.who());
         Desk {
             server,
             channel,
@@ -113,7 +111,8 @@ impl<'a> Desk<'a> {
                 () = server.draining(), if !self.draining => {
                     self.draining = true;
                     if server.wakes.is_live(self.stay.number()) {
-                        post.tell(&built_in::leaving());
+                        let call = built_in::leaving(&server.others, server.leave_after());
+                        post.tell(&call);
                     }
                 }
             }
@@ -230,31 +229,10 @@ impl<'a> Desk<'a> {
     fn answer(&mut self, id: u64, outcome: Outcome) -> Result<(), Fault> {
         let failed = outcome.as_ref().err().map(CallFailed::code);
         self.server.metrics.call(failed);
-        let answered = match outcome {
-            Ok(answered) => answered,
-            Err(failed) => {
-                return self.say(id, CallKind::Failed, failed.encode_to_vec().into());
-            }
-        };
-        let returns = answered.returns.unwrap_or_default() as i32;
-        let mut answer = Answer {
-            returns,
-            columns: answered.columns,
-            rows: Bytes::new(),
-        };
-        let mut rows = answered.rows.into_iter().filter(|it| !it.is_empty());
-        let mut rest = rows.next().unwrap_or_default();
-        loop {
-            answer.rows = rest.split_to(rest.len().min(PIECE_BYTES));
-            if rest.is_empty() {
-                match rows.next() {
-                    Some(next) => rest = next,
-                    None => return self.say(id, CallKind::Answer, answer.encode_to_vec().into()),
-                }
-            }
-            self.say(id, CallKind::Piece, answer.encode_to_vec().into())?;
-            answer.columns.clear();
+        for (kind, piece) in outcome::in_pieces(outcome) {
+            self.say(id, kind, piece)?;
         }
+        Ok(())
     }
 
     fn say(&mut self, id: u64, kind: CallKind, payload: Bytes) -> Result<(), Fault> {
@@ -272,7 +250,7 @@ impl<'a> Desk<'a> {
 impl Drop for Desk<'_> {
     fn drop(&mut self) {
         self.server.calls.gone(self.post);
-        self.server.wakes.leave(self.stay.number());
+        self.server.wakes.leave(self.stay.number(), self.post.who());
     }
 }
 

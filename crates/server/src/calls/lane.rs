@@ -67,11 +67,11 @@ pub(crate) enum CallTask {
         key: [u8; 16],
         reply: oneshot::Sender<Result<Begun, CentreError>>,
     },
-    /// What came of it.
+    /// What came of it; `None` if nobody was there to do it.
     Finish {
         user: String,
         key: [u8; 16],
-        outcome: Vec<u8>,
+        outcome: Option<Vec<u8>>,
         reply: oneshot::Sender<Result<(), CentreError>>,
     },
 }
@@ -148,7 +148,10 @@ async fn run_once(task: CallTask, connection: &mut Connection, now_ms: i64) {
             reply,
         } => {
             let result = match connection.open().await {
-                Ok(worker) => worker.finish_once(&user, key, outcome).await,
+                Ok(worker) => match outcome {
+                    Some(outcome) => worker.finish_once(&user, key, outcome).await,
+                    None => worker.forget_once(&user, key).await,
+                },
                 Err(error) => Err(error),
             };
             let _ = reply.send(connection.judge(result));

@@ -7,10 +7,13 @@ use prost::Message as _;
 
 use tidewater_centre::procedure::{AnswerColumn, CallOutcome};
 use tidewater_protocol::Code;
-use tidewater_protocol::message::{Answer, CallFailed, ColumnHeader, Returns};
+use tidewater_protocol::message::{Answer, CallFailed, CallKind, ColumnHeader, Returns};
 
 use super::{Answered, Outcome, built_in};
 use crate::fault::Fault;
+
+/// The size of a piece of an answer.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// What a statement came to.
 pub(super) fn of_script(name: &str, returns: Returns, outcome: CallOutcome) -> Outcome {
@@ -109,6 +112,42 @@ fn headers(columns: &Arc<[AnswerColumn]>) -> Vec<ColumnHeader> {
     let columns = columns.iter();
     let headers = columns.map(|it| ColumnHeader::of(it.name.as_str(), it.column_type));
     headers.collect()
+}
+
+/// What is said of an outcome: an answer in pieces of a size that others can go between.
+pub(crate) fn in_pieces(outcome: Outcome) -> impl Iterator<Item = (CallKind, Bytes)> {
+    let (failed, answered) = match outcome {
+        Ok(answered) => (None, answered),
+        Err(failed) => (Some(failed), Answered::default()),
+    };
+    let mut answer = Answer {
+        returns: answered.returns.unwrap_or_default() as i32,
+        columns: answered.columns,
+        rows: Bytes::new(),
+    };
+    let mut rows = answered.rows.into_iter().filter(|it| !it.is_empty());
+    let mut rest = rows.next().unwrap_or_default();
+    let mut is_over = false;
+    std::iter::from_fn(move || {
+        if std::mem::replace(&mut is_over, true) {
+            return None;
+        }
+        if let Some(failed) = &failed {
+            return Some((CallKind::Failed, failed.encode_to_vec().into()));
+        }
+        answer.rows = rest.split_to(rest.len().min(PIECE_BYTES));
+        if rest.is_empty() {
+            rest = rows.next().unwrap_or_default();
+        }
+        is_over = rest.is_empty();
+        let kind = match is_over {
+            true => CallKind::Answer,
+            false => CallKind::Piece,
+        };
+        let piece = answer.encode_to_vec().into();
+        answer.columns.clear();
+        Some((kind, piece))
+    })
 }
 
 /// What is kept of what a provider made of a call: one byte, 1 for an answer and 2 for a failure,

@@ -55,8 +55,38 @@ impl State {
 /// A call that the other side has.
 struct Asked {
     reply: oneshot::Sender<Outcome>,
+    gathered: Gathered,
+}
+
+/// An answer that comes in pieces.
+#[derive(Default)]
+pub(crate) struct Gathered {
     answered: Answered,
     bytes: usize,
+}
+
+impl Gathered {
+    /// One more of them; what came of the call, when it is the last one.
+    pub(crate) fn take(
+        &mut self,
+        kind: CallKind,
+        payload: Bytes,
+    ) -> Result<Option<Outcome>, prost::DecodeError> {
+        if kind == CallKind::Accepted {
+            return Ok(None);
+        }
+        if kind == CallKind::Failed {
+            return CallFailed::decode(payload).map(|failed| Some(Err(failed)));
+        }
+        let answer = Answer::decode(payload)?;
+        self.bytes += answer.rows.len();
+        if self.bytes > MAX_ANSWER_BYTES {
+            return Ok(Some(Err(super::built_in::too_large())));
+        }
+        self.answered.add(answer);
+        let is_last = kind == CallKind::Answer;
+        Ok(is_last.then(|| Ok(std::mem::take(&mut self.answered))))
+    }
 }
 
 impl Post {
@@ -107,8 +137,7 @@ impl Post {
             let id = state.last_id;
             let asked = Asked {
                 reply,
-                answered: Answered::default(),
-                bytes: 0,
+                gathered: Gathered::default(),
             };
             state.asked.insert(id, asked);
             state.push(message(id, CallKind::Call, call, Some(deadline)));
@@ -158,32 +187,14 @@ impl Post {
 
     /// Something came back from the other side. What nobody waits for any more is dropped.
     pub(crate) fn answered(&self, id: u64, kind: CallKind, payload: Bytes) -> Result<(), Fault> {
-        let malformed = |_: prost::DecodeError| Fault::malformed("an answer that cannot be read");
-        match kind {
-            CallKind::Accepted => {}
-            CallKind::Failed => {
-                let failed = CallFailed::decode(payload).map_err(malformed)?;
-                self.end(id, Err(failed));
-            }
-            _ => {
-                let answer = Answer::decode(payload).map_err(malformed)?;
-                let mut state = self.state();
-                let Some(asked) = state.asked.get_mut(&id) else {
-                    return Ok(());
-                };
-                asked.bytes += answer.rows.len();
-                if asked.bytes > MAX_ANSWER_BYTES {
-                    drop(state);
-                    self.end(id, Err(super::built_in::too_large()));
-                    return Ok(());
-                }
-                asked.answered.add(answer);
-                if kind == CallKind::Answer {
-                    let answered = std::mem::take(&mut asked.answered);
-                    drop(state);
-                    self.end(id, Ok(answered));
-                }
-            }
+        let ended = match self.state().asked.get_mut(&id) {
+            Some(asked) => asked.gathered.take(kind, payload),
+            None => return Ok(()),
+        };
+        match ended {
+            Ok(Some(outcome)) => self.end(id, outcome),
+            Ok(None) => {}
+            Err(_) => return Err(Fault::malformed("an answer that cannot be read")),
         }
         Ok(())
     }

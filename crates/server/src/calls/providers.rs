@@ -1,46 +1,121 @@
 //! Who provides which procedures at the moment.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
 
 use tidewater_protocol::Code;
 use tidewater_protocol::message::CallFailed;
 
 use super::Address;
 use super::post::Post;
+use crate::nats::calls::subjects;
 
-/// By the procedure's name.
+/// Those who provide, and what other servers have to know of them.
 #[derive(Default)]
-pub(super) struct Providers(Mutex<HashMap<String, Vec<Arc<Post>>>>);
+pub(super) struct Providers {
+    all: Mutex<All>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct All {
+    /// By the procedure's name.
+    posts: HashMap<String, Vec<Arc<Post>>>,
+    /// How many can be meant under a subject of other servers.
+    subjects: HashMap<String, usize>,
+    /// The subjects under which somebody can be meant since they were asked for, or nobody any more.
+    changed: HashSet<String>,
+}
+
+impl All {
+    fn entered(&mut self, name: &str, post: &Post) {
+        for subject in subjects(name, post.who()) {
+            let count = self.subjects.entry(subject.clone()).or_default();
+            *count += 1;
+            if *count == 1 {
+                self.changed.insert(subject);
+            }
+        }
+    }
+
+    fn left(&mut self, name: &str, post: &Post) {
+        for subject in subjects(name, post.who()) {
+            if let Some(count) = self.subjects.get_mut(&subject) {
+                *count -= 1;
+                if *count == 0 {
+                    self.subjects.remove(&subject);
+                    self.changed.insert(subject);
+                }
+            }
+        }
+    }
+}
 
 impl Providers {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Vec<Arc<Post>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends when [`Self::changes`] has some. Safe to drop; one caller at a time.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// The subjects of other servers that have changed, and whether somebody provides there now.
+    pub(super) fn changes(&self) -> Vec<(String, bool)> {
+        let mut all = self.all();
+        let changed = std::mem::take(&mut all.changed).into_iter();
+        let changes = changed.map(|subject| {
+            let is_provided = all.subjects.contains_key(&subject);
+            (subject, is_provided)
+        });
+        changes.collect()
+    }
+
+    /// Who provides what.
+    pub(super) fn list(&self) -> Vec<(String, Arc<Post>)> {
+        let all = self.all();
+        let named = all.posts.iter();
+        let list =
+            named.flat_map(|(name, posts)| posts.iter().map(|it| (name.clone(), it.clone())));
+        list.collect()
     }
 
     pub(super) fn enter(&self, name: &str, post: &Arc<Post>) {
         let mut all = self.all();
-        let of_name = all.entry(name.to_owned()).or_default();
+        let of_name = all.posts.entry(name.to_owned()).or_default();
         if !of_name.iter().any(|it| Arc::ptr_eq(it, post)) {
             of_name.push(post.clone());
+            all.entered(name, post);
+            self.changed.notify_one();
         }
     }
 
     pub(super) fn leave(&self, name: &str, post: &Arc<Post>) {
         let mut all = self.all();
-        if let Some(of_name) = all.get_mut(name) {
-            of_name.retain(|it| !Arc::ptr_eq(it, post));
-            if of_name.is_empty() {
-                all.remove(name);
-            }
+        let Some(of_name) = all.posts.get_mut(name) else {
+            return;
+        };
+        let Some(place) = of_name.iter().position(|it| Arc::ptr_eq(it, post)) else {
+            return;
+        };
+        of_name.remove(place);
+        if of_name.is_empty() {
+            all.posts.remove(name);
         }
+        all.left(name, post);
+        self.changed.notify_one();
     }
 
     pub(super) fn leave_all(&self, post: &Arc<Post>) {
-        self.all().retain(|_, of_name| {
-            of_name.retain(|it| !Arc::ptr_eq(it, post));
-            !of_name.is_empty()
-        });
+        let provides = |posts: &[Arc<Post>]| posts.iter().any(|it| Arc::ptr_eq(it, post));
+        let all = self.all();
+        let names = all.posts.iter().filter(|(_, posts)| provides(posts));
+        let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
+        drop(all);
+        names.iter().for_each(|name| self.leave(name, post));
     }
 
     /// The one of those that are meant who has the least to do, of those who wait for calls if
@@ -50,7 +125,7 @@ impl Providers {
     /// All of them have as much as they can have.
     pub(super) fn choose(&self, name: &str, to: &Address) -> Result<Option<Arc<Post>>, CallFailed> {
         let all = self.all();
-        let Some(of_name) = all.get(name) else {
+        let Some(of_name) = all.posts.get(name) else {
             return Ok(None);
         };
         let meant = of_name.iter().filter(|post| to.means(post.who()));

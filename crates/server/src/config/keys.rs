@@ -20,9 +20,11 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "procedure",
             "space",
             "live",
+            "wake",
         ],
     ),
-    ("live", &["nats"]),
+    ("live", &["nats", "servers"]),
+    ("wake", &["url", "token", "ca", "publications"]),
     (
         "server",
         &[
@@ -176,7 +178,12 @@ fn check_value(text: &str, value: &DeValue<'_>, path: &str) -> Result<(), Server
 fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
     let place = match path {
         "" => "at the top level".to_owned(),
-        "publication" | "publication.table" | "publication.parameter" | "procedure" | "space" => {
+        "publication"
+        | "publication.table"
+        | "publication.parameter"
+        | "procedure"
+        | "space"
+        | "wake" => {
             format!("in [[{path}]]")
         }
         _ => format!("in [{path}]"),

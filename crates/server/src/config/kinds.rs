@@ -240,8 +240,18 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("space.last_value", Flag, "last_value = true"),
     ("space.slow", Text, "slow = \"drop_oldest\""),
     ("space.queue", Size, "queue = \"4MiB\""),
+    ("wake", Sections, "[[wake]]"),
+    ("wake.url", Text, "url = \"https://push.example.com/wake\""),
+    ("wake.token", Text, "token = \"${PUSH_TOKEN}\""),
+    ("wake.ca", Text, "ca = \"FILE.pem\""),
+    ("wake.publications", Texts, "publications = [\"main\"]"),
     ("live", Section, "[live]"),
     ("live.nats", Text, "nats = \"nats://127.0.0.1:4222\""),
+    (
+        "live.servers",
+        Texts,
+        "servers = [\"tls://two.example.com:7439\"]",
+    ),
 ];
 
 /// Refuses a value of another kind than its key takes.

@@ -1,5 +1,5 @@
-//! On which lines of a configuration its publications, their tables and its spaces are named, so
-//! that errors which are found in them later can say so.
+//! On which lines of a configuration its publications, their tables, its spaces and procedures are
+//! named, so that errors which are found in them later can say so.
 
 use toml::de::{DeTable, DeValue};
 
@@ -9,7 +9,7 @@ use super::keys::line_of;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lines(Vec<NamedLines>);
 
-/// The lines of a publication or a space.
+/// The lines of a publication, a space or a procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NamedLines {
     what: &'static str,
@@ -36,20 +36,20 @@ impl Lines {
                 tables: tables.collect(),
             })
         });
-        let spaces = sections(table.get_ref(), "space");
-        let spaces = spaces.filter_map(|space| {
-            let (name, line) = named(text, space)?;
-            Some(NamedLines {
-                what: "space",
+        let others = ["space", "procedure"].map(|what| {
+            let named = sections(table.get_ref(), what).filter_map(|it| named(text, it));
+            let lines = named.map(|(name, line)| NamedLines {
+                what,
                 name,
                 line,
                 tables: Vec::new(),
-            })
+            });
+            lines.collect::<Vec<_>>()
         });
-        Lines(publications.chain(spaces).collect())
+        Lines(publications.chain(others.into_iter().flatten()).collect())
     }
 
-    /// What is said of a publication, one of its tables or a space, with the line where that is named.
+    /// What is said of one of them, with the line where that is named.
     pub(super) fn locate(&self, message: String) -> String {
         let rest_after = |text: &'_ str, what: &str, name: &str| {
             let rest = text.strip_prefix(&format!("{what} {name:?}"))?;

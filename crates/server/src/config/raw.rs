@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use tidewater_carrier::ServerUrl;
 use tidewater_centre::{
     OnUnseenChildren, ParameterSpec, PublicationSpec, TableSpec, Tracking, WriteScopeSpec,
     WritesSpec, nearest,
@@ -22,6 +23,7 @@ use super::partition;
 use super::procedure::{ProcedureConfig, RawProcedure};
 use super::space::{self, RawSpace};
 use super::text;
+use super::wake::RawWake;
 use super::{
     Config, Limits, LiveConfig, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig,
 };
@@ -43,11 +45,34 @@ struct RawConfig {
     space: Vec<RawSpace>,
     #[serde(default)]
     live: RawLive,
+    #[serde(default)]
+    wake: Vec<RawWake>,
 }
 
 #[derive(Deserialize, Default)]
 struct RawLive {
     nats: Option<String>,
+    #[serde(default)]
+    servers: Vec<String>,
+}
+
+impl RawLive {
+    fn read(self) -> Result<LiveConfig, ServerError> {
+        let servers = self.servers.iter().map(|server| {
+            let url = server.parse::<ServerUrl>().map_err(|error| {
+                ServerError::configuration(
+                    format!("live.servers: {server:?}: {error}"),
+                    "write the addresses at which remotes reach the servers, such as \
+                     servers = [\"tls://one.example.com:7439\", \"tls://two.example.com:7439\"]",
+                )
+            })?;
+            Ok(url.to_string())
+        });
+        Ok(LiveConfig {
+            servers: servers.collect::<Result<_, ServerError>>()?,
+            nats: self.nats,
+        })
+    }
 }
 
 #[derive(Deserialize)]
@@ -180,16 +205,17 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
         .map(|(index, procedure)| procedure.read(index))
         .collect::<Result<_, _>>()?;
     check_names("procedure", procedures.iter().map(|it| &it.name))?;
+    let insecure = server.insecure;
+    let wakes = raw.wake.into_iter().map(|it| it.read(insecure));
     Ok(Config {
+        wakes: wakes.collect::<Result<_, _>>()?,
         server: server.read()?,
         retention: raw.retention.read()?,
         log: raw.log.read()?,
         publications,
         procedures,
         spaces: space::read(raw.space)?,
-        live: LiveConfig {
-            nats: raw.live.nats,
-        },
+        live: raw.live.read()?,
         lines: Lines::default(),
     })
 }

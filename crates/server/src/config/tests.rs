@@ -401,3 +401,53 @@ fn relative_paths_start_at_the_folder_of_the_file() {
         assert_eq!(load(url).consolidated, url);
     }
 }
+
+#[test]
+fn what_is_live_and_who_is_woken_is_read() {
+    let head = "[server]\nconsolidated = \"sqlite:x\"\n";
+    let read = |text: &str| Config::parse_with(&format!("{head}{text}"), &|_| None);
+    let none = read("").unwrap();
+    assert_eq!((none.live, none.wakes), (LiveConfig::default(), Vec::new()));
+    let live =
+        read("[live]\nnats = \"nats://n:4222\"\nservers = [\"tls://a\", \"tcp://127.0.0.1:7\"]\n");
+    let live = live.unwrap().live;
+    assert_eq!(live.nats.as_deref(), Some("nats://n:4222"));
+    assert_eq!(live.servers, ["tls://a:7439", "tcp://127.0.0.1:7"]);
+    let wakes = read(
+        "[[wake]]\nurl = \"https://a.b/c/d?e\"\ntoken = \"t\"\npublications = [\"p\"]\n\
+         [[wake]]\nurl = \"http://127.0.0.1:8080\"\n",
+    );
+    let wakes = wakes.unwrap().wakes;
+    let of = |it: &WakeConfig| (it.host.to_string(), it.path.clone());
+    assert_eq!(of(&wakes[0]), ("tls://a.b:443".into(), "/c/d?e".into()));
+    assert_eq!(wakes[0].publications, Some(vec!["p".to_owned()]));
+    assert_eq!(of(&wakes[1]), ("tcp://127.0.0.1:8080".into(), "/".into()));
+    for (text, expected) in [
+        (
+            "[live]\nservers = [\"http://a\"]",
+            "live.servers: \"http://a\"",
+        ),
+        ("[live]\nserver = []", "line 4: unknown key \"server\""),
+        ("[[wake]]\ntoken = \"t\"", "wake.url \"\" does not begin"),
+        (
+            "[[wake]]\nurl = \"http://a.b/c\"",
+            "wake.url \"http://a.b/c\" would send",
+        ),
+        (
+            "[[wake]]\nurl = \"https:///c\"",
+            "wake.url \"https:///c\" names no host",
+        ),
+        (
+            "[[wake]]\nurl = \"https://a/b c\"",
+            "wake.url \"https://a/b c\" has a path",
+        ),
+        (
+            "[[wake]]\nurl = \"https://a\"\ntoken = \"t\\n\"",
+            "wake.token has",
+        ),
+    ] {
+        let error = read(text).unwrap_err();
+        assert!(error.to_string().starts_with(expected), "{error}");
+        assert!(!error.hint().is_empty());
+    }
+}

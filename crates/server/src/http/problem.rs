@@ -2,14 +2,41 @@
 
 use std::fmt;
 
+use axum::body::to_bytes;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use tidewater_protocol::Code;
+use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
 use tidewater_protocol::message::CallFailed;
 
 use crate::fault::Fault;
+
+pub(super) const CONTENT_TYPE: &str = "application/problem+json";
+
+/// As much of what a library says is repeated.
+const DETAIL_BYTES: usize = 4 << 10;
+
+/// Errors that the libraries tell in their own way, as all others.
+pub(super) async fn of_response(response: Response) -> Response {
+    let status = response.status();
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_error = status.is_client_error() || status.is_server_error();
+    if !is_error || kind.is_some_and(|it| it == CONTENT_TYPE) {
+        return response;
+    }
+    let detail = to_bytes(response.into_body(), DETAIL_BYTES).await;
+    let detail = String::from_utf8_lossy(&detail.unwrap_or_default()).into_owned();
+    let (code, hint) = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => (
+            Code::LimitExceeded,
+            format!("send at most {MAX_MESSAGE_BYTES} bytes at once"),
+        ),
+        _ => (Code::Usage, "see /openapi.json for what there is".into()),
+    };
+    Problem::new(code, status, detail, hint).into_response()
+}
 
 /// What is told of an error.
 #[derive(Clone, Debug)]
@@ -93,6 +120,11 @@ impl Problem {
         )
     }
 
+    /// As it is sent.
+    pub(super) fn body(&self) -> Vec<u8> {
+        serde_json::to_vec(&self.0).unwrap_or_default()
+    }
+
     pub(crate) fn internal(error: &dyn fmt::Display) -> Problem {
         tracing::error!(%error, "an answer cannot be told");
         Fault::internal("").into()
@@ -145,10 +177,9 @@ impl From<Fault> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::BAD_REQUEST);
-        let body = serde_json::to_vec(&self.0).unwrap_or_default();
-        let mut response = (status, body).into_response();
+        let mut response = (status, self.body()).into_response();
         let headers = response.headers_mut();
-        let kind = HeaderValue::from_static("application/problem+json");
+        let kind = HeaderValue::from_static(CONTENT_TYPE);
         headers.insert(header::CONTENT_TYPE, kind);
         if status == StatusCode::UNAUTHORIZED {
             let bearer = HeaderValue::from_static("Bearer");

@@ -15,7 +15,7 @@ use super::kept::{pack_stored, page};
 use super::refusal::{Grant, Refusal, Right, User};
 use super::store::{Range, Store};
 use super::{Hub, Member};
-use crate::calls::{self, Caller};
+use crate::calls::{self, Begun, Caller};
 use crate::config::{Rule, SpaceConfig};
 use crate::fault::Fault;
 use crate::server::Shared;
@@ -267,11 +267,20 @@ pub(crate) async fn publish(
         return Ok(None);
     }
     let count = events.len() as u64;
-    hub.counts.published(count);
     if config.durable.is_none() {
+        // Noted before: should the server die now, they are not published, and never twice.
+        if let Some(key) = key {
+            match calls::begin_once(server, &caller.user, key).await? {
+                Begun::New => {}
+                Begun::Unfinished => return Ok(None),
+                Begun::Done(_) | Begun::KeyTaken => return Err(calls::key_taken()),
+            }
+        }
+        hub.counts.published(count);
         hub.publish_whole(packed).map_err(malformed)?;
         return Ok(None);
     }
+    hub.counts.published(count);
     let new = NewEvents {
         space: config.name.clone(),
         user: caller.user.clone(),

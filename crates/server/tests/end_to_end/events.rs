@@ -5,7 +5,8 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use tidewater_client::{Code, Link, LinkOptions, Position, Since, Subscription};
+use tidewater_centre::Centre;
+use tidewater_client::{Code, Link, LinkOptions, Position, Request, Since, Subscription};
 
 use tidewater_testing::nats::Nats;
 
@@ -59,7 +60,7 @@ partition = "everyone"
     }
 }
 
-fn link_to(server: &LiveServer, user: &str) -> Link {
+pub(crate) fn link_to(server: &LiveServer, user: &str) -> Link {
     let url = format!("tcp://{}", server.address);
     Link::connect(&url, &LinkOptions::password(user, PASSWORD)).expect("it is let in")
 }
@@ -290,7 +291,7 @@ fn who_may_is_asked_of_the_centre_and_the_newest_come_first<B: Backend>() {
 }
 
 /// A request over HTTP, whose answer is read line by line.
-fn http(server: &LiveServer, head: &str, body: &str) -> BufReader<TcpStream> {
+pub(crate) fn http(server: &LiveServer, head: &str, body: &str) -> BufReader<TcpStream> {
     let address = server.http.as_ref().expect("it speaks HTTP");
     let address = address.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).unwrap();
@@ -302,7 +303,7 @@ fn http(server: &LiveServer, head: &str, body: &str) -> BufReader<TcpStream> {
     BufReader::new(stream)
 }
 
-fn whole(mut answer: BufReader<TcpStream>) -> String {
+pub(crate) fn whole(mut answer: BufReader<TcpStream>) -> String {
     let mut text = String::new();
     answer.read_to_string(&mut text).unwrap();
     text
@@ -441,10 +442,107 @@ fn servers_and_other_programs_meet_over_nats<B: Backend>() {
     assert_eq!(text(&mut near), "near");
     keep(&ada, "log", &[("a", "kept")]);
     assert_eq!(text(&mut kept), "kept");
+    // When it is back, subscriptions go on as they were.
+    nats.restart().unwrap();
+    let mut again = 0;
+    let first = loop {
+        again += 1;
+        let payload = format!("again {again}");
+        ada.publish("fleet", "unit.ada.position", payload.as_bytes())
+            .unwrap();
+        if let Some(event) = far.recv(QUIET) {
+            break event;
+        }
+    };
+    assert!(first.payload().starts_with(b"again "));
+}
+
+/// What is published under a key goes out once, also where it is not kept, and whichever server is
+/// told of it the second time.
+fn what_is_said_again_is_published_once<B: Backend>() {
+    let world = World::<B>::open(scenario());
+    let other = world.another_server();
+    let (ada, again) = (link_to(&world.server, "ada"), link_to(&other, "ada"));
+    let listen = |server: &LiveServer| {
+        let bob = link_to(server, "bob");
+        bob.subscribe("fleet", "unit.*.position", Since::Now)
+            .unwrap()
+    };
+    let (mut here, mut there) = (listen(&world.server), listen(&other));
+    let events = |payload: &'static str| [("unit.ada.position", payload.as_bytes())];
+    for key in [[1; 16], [2; 16]] {
+        for link in [&ada, &ada, &again] {
+            let published = link.publish_durable("fleet", &events("once"), Some(key));
+            assert_eq!(published.unwrap(), None);
+        }
+    }
+    ada.publish_durable("fleet", &events("last"), None).unwrap();
+    assert_eq!(texts(&mut here, 3), ["once", "once", "last"]);
+    assert_eq!(there.recv(QUIET), None);
+}
+
+/// A user who is disabled hears and does nothing any more, and nobody does anything for him.
+fn a_user_who_is_disabled_is_gone_with_subscriptions_and_calls<B: Backend>() {
+    let mut scenario = scenario();
+    scenario.limits =
+        "[[procedure]]\nname = \"wait\"\nprovided_by = \"ada\"\nallow = \"everyone\"\n";
+    let world = World::<B>::open(scenario);
+    let server = world.server_with(|config| {
+        config.server.http = Some("http://127.0.0.1:0".into());
+    });
+    let sign_in = format!(r#"{{"user": "ada", "password": "{PASSWORD}"}}"#);
+    let signed_in = whole(http(&server, "POST /v1/sign-in HTTP/1.1", &sign_in));
+    let (_, token) = signed_in.split_once("\"token\":\"").unwrap();
+    let token = token.split('"').next().unwrap();
+    let head = |line: &str| format!("{line} HTTP/1.1\r\nauthorization: Bearer {token}");
+    let _ = whole(http(&server, &head("GET /v1/provide/wait?wait=0"), ""));
+    let bob = link_to(&server, "bob");
+    let mut listening = bob.subscribe("log", ">", Since::Now).unwrap();
+    let call = bob.begin(&Request::new("wait")).unwrap();
+    let given = whole(http(&server, &head("GET /v1/provide/wait"), ""));
+    let (_, id) = given.split_once("\"call\":\"").expect("it got a call");
+    let id = id.split('"').next().unwrap();
+    let disable = async |centre: &dyn Centre| centre.set_disabled("bob", true).await;
+    assert!(server.ask(disable).unwrap());
+    assert_eq!(bob.wait_until_lost().code(), Code::UserDisabled);
+    assert!(call.wait().is_err());
+    keep(&link_to(&server, "ada"), "log", &[("a", "not for him")]);
+    assert_eq!(listening.recv(QUIET), None);
+    // What tells no failure ends nothing, as long as somebody waits.
+    let fail = head(&format!("POST /v1/fail/{id}"));
+    let is_over = |_| whole(http(&server, &fail, "x")).starts_with("HTTP/1.1 404 ");
+    assert!((0..20_000).any(is_over), "it goes on");
+}
+
+/// The centre forgets events under a server that runs, and gives their numbers to others.
+fn a_position_in_a_centre_that_was_restored_is_noticed<B: Backend>() {
+    let world = World::<B>::open(scenario());
+    let ada = link_to(&world.server, "ada");
+    keep(&ada, "log", &[("a", "one"), ("a", "two")]);
+    let mut listening = ada.subscribe("log", ">", Since::First).unwrap();
+    assert_eq!(texts(&mut listening, 2), ["one", "two"]);
+    let seen = keep(&ada, "log", &[("a", "three")]);
+    assert_eq!(text(&mut listening), "three");
+    let (table, bytes) = match world.backend.url().starts_with("sqlite:") {
+        true => ("tidewater_event", "x'0102030405060708'"),
+        false => ("tidewater.event", "'\\x0102030405060708'"),
+    };
+    world.execute(&format!(
+        "UPDATE {table} SET check_bytes = {bytes} WHERE id >= 2"
+    ));
+    let bob = link_to(&world.server, "bob");
+    let mut anew = bob.subscribe("log", ">", Since::Position(seen)).unwrap();
+    assert_eq!(texts(&mut anew, 3), ["one", "two", "three"]);
+    while !anew.take_begun_anew() {
+        thread::yield_now();
+    }
 }
 
 on_both_adapters!(
     servers_and_other_programs_meet_over_nats,
+    what_is_said_again_is_published_once,
+    a_user_who_is_disabled_is_gone_with_subscriptions_and_calls,
+    a_position_in_a_centre_that_was_restored_is_noticed,
     events_go_over_http_and_go_on_where_they_were,
     events_go_where_the_rules_let_them_in_the_order_of_their_publisher,
     durable_events_wait_for_whoever_was_away,

@@ -3,18 +3,20 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tidewater_client::{
-    Answer, Code, ColumnType, Datum, Link, LinkOptions, LiveEvent, LiveOptions, Remote, Why,
+    Answer, Code, ColumnType, Datum, Link, LinkOptions, LiveEvent, LiveOptions, Remote, Request,
+    Why,
 };
 
 use crate::backend::Backend;
 use crate::device::Device;
+use crate::events::link_to;
 use crate::outbox::{Printer, place, placing_shop};
-use crate::scenario::shop;
+use crate::scenario::{Scenario, shop};
 use crate::world::{PASSWORD, World};
 
 /// Long enough for whatever has to happen.
@@ -37,7 +39,7 @@ impl Told {
     }
 }
 
-struct Live {
+pub(crate) struct Live {
     told: Receiver<Told>,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -49,7 +51,7 @@ fn live(device: &Device) -> Live {
 }
 
 /// The same, after something was done to its handle.
-fn live_with(device: &Device, prepare: impl FnOnce(&mut Remote)) -> Live {
+pub(crate) fn live_with(device: &Device, prepare: impl FnOnce(&mut Remote)) -> Live {
     let mut remote: Remote = device.second_handle();
     prepare(&mut remote);
     let stop = Arc::new(AtomicBool::new(false));
@@ -115,7 +117,7 @@ impl Live {
         self.told.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout)
     }
 
-    fn end(self) {
+    pub(crate) fn end(self) {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.join().expect("it ends in good order");
     }
@@ -174,6 +176,54 @@ fn a_live_remote_comes_back_when_its_server_does<B: Backend>() {
         Told::Synced("told", vec!["customer".into()])
     );
     live.end();
+}
+
+fn a_live_remote_goes_on_at_another_server_when_its_own_shuts_down<B: Backend>() {
+    let world = World::<B>::open(asking_shop());
+    let servers = vec![format!("tcp://{}", world.server.address)];
+    let near = world.server_with(|config| config.live.servers = servers);
+    let mut bob = world.device("bob");
+    bob.network.redirect(near.address);
+    bob.sync();
+    let (begin, begun) = channel();
+    let (go_on, may) = channel();
+    let (begin, may) = (Mutex::new(begin), Mutex::new(may));
+    let live = live_with(&bob, |remote| {
+        remote.provide("where", move |_| {
+            begin.lock().unwrap().send(()).unwrap();
+            may.lock().unwrap().recv().unwrap();
+            Ok(Answer::nothing())
+        });
+    });
+    assert!(matches!(live.next(), Told::Synced("connected", _)));
+    live.settle();
+    let ada = link_to(&near, "ada");
+    let call = ada.begin(&Request::new("where").to_user("bob")).unwrap();
+    begun.recv().unwrap();
+    std::thread::scope(|scope| {
+        let shutdown = scope.spawn(|| near.shut_down());
+        // It is there before the other one ends.
+        assert!(matches!(live.next(), Told::Synced("connected", _)));
+        go_on.send(()).unwrap();
+        call.wait().unwrap();
+        shutdown.join().unwrap();
+    });
+    world.execute("UPDATE customer SET name = 'Changed' WHERE region = 2");
+    assert_eq!(
+        live.next_change(),
+        Told::Synced("told", vec!["customer".into()])
+    );
+    live.end();
+    // It was sent there for this time only.
+    let address = bob.remote.account().unwrap().server;
+    assert_ne!(address, format!("tcp://{}", world.server.address));
+}
+
+/// What is asked of remotes themselves.
+fn asking_shop() -> Scenario {
+    let mut scenario = shop();
+    scenario.limits = "[[procedure]]\nname = \"where\"\non_remotes = true\nallow = \"everyone\"";
+    scenario
 }
 
 fn a_live_remote_executes_what_is_put_into_the_outbox<B: Backend>() {
@@ -305,4 +355,5 @@ on_both_adapters!(
     a_live_remote_executes_what_is_put_into_the_outbox,
     a_commit_wakes_exactly_the_live_remotes_whose_partitions_it_touches,
     a_live_remote_comes_back_when_its_server_does,
+    a_live_remote_goes_on_at_another_server_when_its_own_shuts_down,
 );

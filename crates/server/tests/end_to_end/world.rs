@@ -13,7 +13,7 @@ use tidewater_centre::{Centre, CentreError, DeployReport, HeldUpRemote};
 use tidewater_protocol::RemoteId;
 use tidewater_server::databases::connect;
 use tidewater_server::environment::Clock;
-use tidewater_server::{Config, Environment, Running, Server};
+use tidewater_server::{Config, Environment, Running, Server, ServerError};
 use tokio::runtime::Runtime;
 
 use crate::backend::Backend;
@@ -95,6 +95,12 @@ impl<B: Backend> World<B> {
             ..Environment::real()
         };
         LiveServer::start_in(&config, environment)
+    }
+
+    /// Has the server go by what the scenario says now.
+    pub(crate) fn reconfigure(&self) -> Result<(), ServerError> {
+        let config = config(&self.backend, &self.scenario, &self.publication);
+        self.server.reconfigure(config)
     }
 
     /// Deploys another publication, which a server in place of the first one serves.
@@ -268,6 +274,12 @@ impl LiveServer {
     pub(crate) fn ask<T>(&self, question: impl AsyncFnOnce(&dyn Centre) -> T) -> T {
         let runtime = self.runtime.as_ref().expect("it is there until dropped");
         runtime.block_on(question(&*self.centre))
+    }
+
+    fn reconfigure(&self, config: Config) -> Result<(), ServerError> {
+        let runtime = self.runtime.as_ref().expect("it is there until dropped");
+        let running = self.running.as_ref().expect("it runs");
+        runtime.block_on(running.reconfigure(config)).map(|_| ())
     }
 
     /// The conflicts that the centre has kept.

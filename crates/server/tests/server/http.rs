@@ -1,7 +1,8 @@
 //! The web protocol: signing in, calls, providers, and what is told of errors.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tidewater_centre::Centre;
 use tidewater_client::{Answer, ColumnType, Datum, Link, LinkOptions};
 
 use crate::centre::{Handle, MemoryCentre};
-use crate::world::{PASSWORD, World};
+use crate::world::{HOUR_MS, PASSWORD, World};
 
 const HEAD: &str = "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nhttp = \"http://127.0.0.1:0\"\n";
 
@@ -179,6 +180,21 @@ async fn errors_are_problems_that_say_what_to_do() {
             request(&world, "POST", "/v1/call/double", &headers, &large)
         };
         assert_eq!(status, 413);
+        let problem = |method: &str, path: &str, body: &str| {
+            let (status, problem) = ask(&world, &ada, method, path, body);
+            assert_eq!(problem["status"], json!(status), "{problem}");
+            assert!(!problem["hint"].as_str().unwrap().is_empty(), "{problem}");
+            (status, problem["code"].as_str().unwrap().to_owned())
+        };
+        let told = |status: u16, code: &str| (status, code.to_owned());
+        // What the libraries refuse is told as all else.
+        assert_eq!(
+            problem("POST", "/v1/call/double", &large),
+            told(413, "limit_exceeded")
+        );
+        for path in ["/v1/provide/double?wait=long", "/v1/provide/%ff"] {
+            assert_eq!(problem("GET", path, ""), told(400, "usage"), "{path}");
+        }
         let wrong = json!({ "user": "ada", "password": "wrong" }).to_string();
         let (status, _, body) = request(&world, "POST", "/v1/sign-in", &[], &wrong);
         assert_eq!(status, 401, "{body}");
@@ -189,6 +205,193 @@ async fn errors_are_problems_that_say_what_to_do() {
     tokio::task::block_in_place(|| {
         let (status, problem) = ask(&world, &ada, "POST", "/v1/call/double", "{}");
         assert_eq!((status, &problem["code"]), (403, &json!("user_disabled")));
+    });
+}
+
+/// The next answer on a connection that stays open.
+fn next_answer(stream: &mut TcpStream) -> (u16, String) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap().to_lowercase();
+    let (_, length) = head.split_once("content-length: ").unwrap();
+    let length = length.split('\r').next().unwrap().parse().unwrap();
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, String::from_utf8(body).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_serves_one_request_after_the_other() {
+    let world = world().await;
+    tokio::task::block_in_place(|| {
+        let ada = sign_in(&world, "ada");
+        let address = world.running.http.as_ref().unwrap();
+        let address = address.strip_prefix("http://").unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        for (path, body, expected) in [
+            ("tidewater.echo", "{\"value\": 1}", (200, "1")),
+            ("nothing", "", (404, "no_such_procedure")),
+            ("tidewater.echo", "{\"value\": 2}", (200, "2")),
+            ("double", "{", (400, "usage")),
+            ("tidewater.echo", "{\"value\": 3}", (200, "3")),
+        ] {
+            let length = body.len();
+            let request = format!(
+                "POST /v1/call/{path} HTTP/1.1\r\nhost: x\r\nauthorization: {ada}\r\n\
+                 content-length: {length}\r\n\r\n{body}"
+            );
+            stream.write_all(request.as_bytes()).unwrap();
+            let (status, body) = next_answer(&mut stream);
+            assert_eq!(status, expected.0, "{body}");
+            assert!(body.contains(expected.1), "{body}");
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_runs_out_over_a_call_is_asked_for_with_the_next_one() {
+    let world = world().await;
+    tokio::task::block_in_place(|| {
+        let (ada, bob) = (sign_in(&world, "ada"), sign_in(&world, "bob"));
+        thread::scope(|scope| {
+            let body = r#"{"number": 1}"#;
+            let path = "/v1/provide/double";
+            let provided = scope.spawn(|| ask(&world, &bob, "GET", path, ""));
+            let called = scope.spawn(|| {
+                loop {
+                    let (status, answer) = ask(&world, &ada, "POST", "/v1/call/double", body);
+                    // Nobody asks for calls yet.
+                    if status != 503 {
+                        break (status, answer);
+                    }
+                }
+            });
+            let (_, call) = provided.join().unwrap();
+            world.clock.advance(2 * HOUR_MS);
+            let bob = sign_in(&world, "bob");
+            let path = format!("/v1/answer/{}", call["call"].as_str().unwrap());
+            assert_eq!(ask(&world, &bob, "POST", &path, "2").0, 204);
+            assert_eq!(called.join().unwrap(), (200, json!(2)));
+            let (status, problem) = ask(&world, &ada, "POST", "/v1/call/double", body);
+            assert_eq!((status, &problem["code"]), (401, &json!("token_expired")));
+        });
+    });
+}
+
+const SPACES: &str = r#"
+[[space]]
+name = "news"
+publish = "everyone"
+subscribe = "everyone"
+queue = "64KiB"
+"#;
+
+/// Reads a stream of events until one of these lines has come; whether one has.
+fn reads(stream: &mut TcpStream, line: &str) -> bool {
+    let mut lines = BufReader::new(stream).lines();
+    lines.any(|it| it.is_ok_and(|it| it == line))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscriber_hears_that_the_server_is_there_what_he_missed_and_is_cut_off() {
+    let world = World::try_start(&MemoryCentre::new(), HEAD, SPACES)
+        .await
+        .unwrap();
+    let subscribe = |ada: &str| {
+        let address = world.running.http.as_ref().unwrap();
+        let mut stream = TcpStream::connect(address.strip_prefix("http://").unwrap()).unwrap();
+        let request =
+            format!("GET /v1/events/news HTTP/1.1\r\nhost: x\r\nauthorization: {ada}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        assert!(reads(&mut stream, "content-type: text/event-stream"));
+        stream
+    };
+    let (mut slow, mut silent) = tokio::task::block_in_place(|| {
+        let ada = sign_in(&world, "ada");
+        let (mut slow, mut silent) = (subscribe(&ada), subscribe(&ada));
+        let options = LinkOptions::password("bob", PASSWORD);
+        let bob = Link::connect(&world.running.addresses[0], &options).unwrap();
+        // More than the network takes and may wait.
+        let payload = [b'x'; 32 << 10];
+        for _ in 0..1_000 {
+            bob.publish("news", "a", &payload).unwrap();
+        }
+        assert!(reads(&mut slow, "event: missed"));
+        // Nothing more comes but a sign of life.
+        assert!(reads(&mut silent, ":"));
+        (slow, silent)
+    });
+    let handle = Handle(world.centre.clone());
+    assert!(handle.set_disabled("ada", true).await.unwrap());
+    tokio::task::block_in_place(|| {
+        for stream in [&mut slow, &mut silent] {
+            // The last piece of an answer.
+            assert!(reads(stream, "0"));
+        }
+    });
+}
+
+/// Takes a document on its standard input, and says what is wrong with it.
+const VALIDATE: &str = "
+import json, sys
+import openapi_spec_validator as validator
+validate = getattr(validator, 'validate', None) or validator.validate_spec
+validate(json.load(sys.stdin))
+";
+
+/// With an argument of each type.
+const TYPES: &str = r#"
+[[procedure]]
+name = "all.types"
+provided_by = "bob"
+allow = "everyone"
+
+[procedure.arguments]
+an_integer = "integer"
+a_real = "real?"
+a_boolean = "boolean"
+a_text = "text?"
+a_blob = "blob"
+a_decimal = "decimal?"
+a_timestamptz = "timestamptz"
+a_date = "date"
+a_time = "time?"
+a_timestamp = "timestamp"
+an_uuid = "uuid"
+some_json = "json?"
+"#;
+
+/// A published validator (openapi-spec-validator, which scripts/test.sh installs) has nothing to say against it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_description_is_one() {
+    let text = format!("{PROCEDURES}{TYPES}{SPACES}");
+    let world = World::try_start(&MemoryCentre::new(), HEAD, &text)
+        .await
+        .unwrap();
+    tokio::task::block_in_place(|| {
+        let (_, _, document) = request(&world, "GET", "/openapi.json", &[], "");
+        let validate = |document: &str| {
+            let mut command = Command::new("python3");
+            command.args(["-c", VALIDATE]).stdin(Stdio::piped());
+            let mut validator = command.stderr(Stdio::piped()).spawn().unwrap();
+            let mut input = validator.stdin.take().unwrap();
+            input.write_all(document.as_bytes()).unwrap();
+            drop(input);
+            validator.wait_with_output().unwrap()
+        };
+        let told = validate(&document);
+        assert!(
+            told.status.success(),
+            "{}",
+            String::from_utf8_lossy(&told.stderr)
+        );
+        let wrong = document.replacen("\"operationId\":\"publish\"", "\"operationId\":7", 1);
+        assert!(!validate(&wrong).status.success(), "it looks");
     });
 }
 

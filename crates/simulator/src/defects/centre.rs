@@ -292,6 +292,9 @@ impl Worker for MeddlingWorker {
     ) -> CentreResult<'a, ()> {
         self.inner.finish_once(user, key, outcome)
     }
+    fn forget_once<'a>(&'a mut self, user: &'a str, key: [u8; 16]) -> CentreResult<'a, ()> {
+        self.inner.forget_once(user, key)
+    }
     fn append_events(
         &mut self,
         mut batch: Vec<NewEvents>,
