@@ -77,7 +77,7 @@ if ! python3 -c 'import openapi_spec_validator' 2>/dev/null; then
     need "Python with pip, which installs a validator" python3 python3-pip
   step "Installing openapi-spec-validator into ${validator##*/}"
   python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore \
-    --upgrade --target "$validator" 'openapi-spec-validator>=0.7,<1'
+    --no-warn-conflicts --upgrade --target "$validator" 'openapi-spec-validator>=0.7,<1'
 fi
 
 notes=$(mktemp -d)
