@@ -4,8 +4,7 @@
 //! the others write their requests and wait for what it reads for them; when it has its own answer,
 //! another one takes over. So a single caller pays for no second thread, and many share every
 //! read. When nobody waits, a thread of the link's own, the *keeper*, reads: it answers pings and
-//! takes what the server says of its own accord. It also leads a crowd, in which to wake the next
-//! leader at each answer would cost as much as the answers.
+//! takes what the server says of its own accord.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -40,9 +39,6 @@ use crate::word::{Word, Words};
 
 /// The keeper leaves reading to callers that follow each other as closely as that.
 const PAUSE: Duration = Duration::from_millis(5);
-
-/// So many that wait are a crowd.
-const CROWD: usize = 4;
 
 /// Bytes of events that may wait to be sent.
 const UNSENT_BYTES: usize = 1 << 20;
@@ -94,10 +90,6 @@ struct State {
     led: bool,
     /// There is a keeper.
     kept: bool,
-    /// The keeper is to lead.
-    keeper_is_called: bool,
-    /// Threads to wake once the lock is free: who is woken under it has to wait for it.
-    woken: Vec<Thread>,
     /// The server tells what has changed.
     stays: bool,
     /// Calls that wait for their answers.
@@ -161,8 +153,6 @@ impl Link {
                 line,
                 led: false,
                 kept: false,
-                keeper_is_called: false,
-                woken: Vec::new(),
                 stays: false,
                 waiting: HashMap::new(),
                 syncing: None,
@@ -223,9 +213,9 @@ impl Link {
         while state.line.connection.is_syncing() {
             if let Some(work) = state.line.connection.poll_work() {
                 if std::mem::take(&mut leads) {
-                    shared.resign(&mut state);
+                    state.resign();
                 }
-                release(state);
+                drop(state);
                 let work = self.work(work, progress);
                 state = shared.state();
                 state.line.connection.handle_work(work);
@@ -256,7 +246,7 @@ impl Link {
         let (database, outcome) = ended.expect("the sync has ended, and its work is handed back");
         let broken = state.broken.take();
         if leads {
-            shared.resign(&mut state);
+            state.resign();
         }
         shared.flush(state);
         match broken {
@@ -296,7 +286,7 @@ impl Link {
                     if !state.led {
                         self.shared.pump(&mut state);
                     }
-                    release(state);
+                    drop(state);
                     if progress(&last).is_break() {
                         cancelled.store(true, Ordering::Relaxed);
                     }
@@ -327,7 +317,6 @@ impl Link {
         self.shared.spaces.close();
         self.shared.quiet.notify_all();
         let _ = self.shared.socket.shutdown(Shutdown::Both);
-        release(state);
     }
 
     /// Has the server say when something has changed that the remote holds.
@@ -527,9 +516,8 @@ impl Shared {
                 state = self.state();
                 if broken {
                     if leads {
-                        self.resign(&mut state);
+                        state.resign();
                     }
-                    release(state);
                     return Err(CallError::Lost(Arc::new(SyncError::Cancelled.into())));
                 }
             }
@@ -539,9 +527,8 @@ impl Shared {
             if let Some(outcome) = waiting.outcome.take() {
                 state.waiting.remove(&id);
                 if leads {
-                    self.resign(&mut state);
+                    state.resign();
                 }
-                release(state);
                 return outcome;
             }
             if leads || !led {
@@ -572,25 +559,7 @@ impl Shared {
             state = self.wait_at_socket(state, wants, patience);
         }
         self.pump(&mut state);
-        if !state.woken.is_empty() {
-            release(state);
-            state = self.state();
-        }
         state
-    }
-
-    /// Somebody else is to wait at the socket.
-    fn resign(&self, state: &mut State) {
-        if state.kept && state.waiting.len() >= CROWD {
-            state.keeper_is_called = true;
-            self.quiet.notify_all();
-            return;
-        }
-        state.led = false;
-        let mut others = state.waiting.values_mut();
-        let next = others.find_map(|it| it.thread.take());
-        let next = next.or_else(|| state.syncing.as_mut()?.take());
-        state.woken.extend(next);
     }
 
     fn wait_at_socket<'s>(
@@ -639,7 +608,7 @@ impl Shared {
         if let Some(waiting) = &mut state.syncing
             && let Some(thread) = waiting.take()
         {
-            state.woken.push(thread);
+            thread.unpark();
         }
     }
 
@@ -707,7 +676,6 @@ impl Shared {
                 state.lose(error.into());
             }
             if state.lost.is_some() || !state.line.has_output() {
-                release(state);
                 return;
             }
             state = self.wait_at_socket(state, PollFlags::OUT, TICK);
@@ -782,6 +750,17 @@ impl State {
         })
     }
 
+    /// Somebody else is to wait at the socket.
+    fn resign(&mut self) {
+        self.led = false;
+        let mut others = self.waiting.values_mut();
+        let next = others.find_map(|it| it.thread.take());
+        let next = next.or_else(|| self.syncing.as_mut()?.take());
+        if let Some(thread) = next {
+            thread.unpark();
+        }
+    }
+
     fn lose(&mut self, error: ClientError) {
         if self.lost.is_none() {
             let error = if self.line.connection.is_syncing() {
@@ -793,8 +772,7 @@ impl State {
                 Arc::new(error)
             };
             for waiting in self.waiting.values_mut() {
-                self.woken
-                    .extend(waiting.end(Err(CallError::Lost(error.clone()))));
+                waiting.end(Err(CallError::Lost(error.clone())));
             }
             self.lost = Some(error);
         }
@@ -826,7 +804,7 @@ impl State {
             CallKind::Cancel => shared.providers.cancelled(id),
             CallKind::Accepted | CallKind::Answer | CallKind::Piece | CallKind::Failed => {
                 if let Some(waiting) = self.waiting.get_mut(&id) {
-                    self.woken.extend(waiting.take(kind, payload));
+                    waiting.take(kind, payload);
                 }
             }
         }
@@ -834,8 +812,7 @@ impl State {
 }
 
 impl Waiting {
-    /// Gives the thread that is to be woken.
-    fn take(&mut self, kind: CallKind, payload: Bytes) -> Option<Thread> {
+    fn take(&mut self, kind: CallKind, payload: Bytes) {
         let malformed = || {
             CallError::Failed(CallFailed::new(
                 Code::MalformedMessage,
@@ -846,13 +823,13 @@ impl Waiting {
         match kind {
             CallKind::Failed => {
                 let failed = CallFailed::decode(payload).map_err(|_| malformed());
-                self.end(Err(failed.map_or_else(|it| it, CallError::Failed)))
+                self.end(Err(failed.map_or_else(|it| it, CallError::Failed)));
             }
             CallKind::Accepted => self.end(Ok(Answer::nothing())),
             _ => match Answer::decode(payload) {
                 Err(_) => self.end(Err(malformed())),
                 Ok(answer) if kind == CallKind::Answer && self.rows.is_empty() => {
-                    self.end(Ok(answer))
+                    self.end(Ok(answer));
                 }
                 Ok(answer) => {
                     if self.rows.is_empty() {
@@ -862,33 +839,25 @@ impl Waiting {
                         };
                     }
                     self.rows.extend_from_slice(&answer.rows);
-                    if kind != CallKind::Answer {
-                        return None;
+                    if kind == CallKind::Answer {
+                        let rows = std::mem::take(&mut self.rows).freeze();
+                        let whole = std::mem::take(&mut self.returns);
+                        self.end(Ok(Answer { rows, ..whole }));
                     }
-                    let rows = std::mem::take(&mut self.rows).freeze();
-                    let whole = std::mem::take(&mut self.returns);
-                    self.end(Ok(Answer { rows, ..whole }))
                 }
             },
         }
     }
 
-    fn end(&mut self, outcome: Result<Answer, CallError>) -> Option<Thread> {
+    fn end(&mut self, outcome: Result<Answer, CallError>) {
         self.outcome = Some(outcome);
-        self.thread.take()
+        if let Some(thread) = self.thread.take() {
+            thread.unpark();
+        }
     }
 }
 
-/// Unlocks, and wakes whoever is to go on.
-fn release(mut state: MutexGuard<'_, State>) {
-    let woken = std::mem::take(&mut state.woken);
-    drop(state);
-    for thread in woken {
-        thread.unpark();
-    }
-}
-
-/// Reads when nobody else does, and for a crowd.
+/// Reads when nobody else does.
 fn keep(link: &Weak<Shared>) {
     loop {
         let Some(shared) = link.upgrade() else {
@@ -899,8 +868,7 @@ fn keep(link: &Weak<Shared>) {
             return;
         }
         let rested = state.last_call.elapsed();
-        let is_called = std::mem::take(&mut state.keeper_is_called);
-        if !is_called && (state.led || rested < PAUSE) {
+        if state.led || rested < PAUSE {
             // Somebody reads, or is about to.
             let pause = PAUSE.saturating_sub(rested).max(Duration::from_millis(1));
             let waited = shared.quiet.wait_timeout(state, pause);
@@ -909,11 +877,6 @@ fn keep(link: &Weak<Shared>) {
         }
         state.led = true;
         let mut state = shared.lead(state);
-        // Until it is well below a crowd: it would be called again soon.
-        while state.waiting.len() > CROWD / 2 && state.lost.is_none() {
-            state = shared.lead(state);
-        }
-        shared.resign(&mut state);
-        release(state);
+        state.resign();
     }
 }
