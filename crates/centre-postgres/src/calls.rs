@@ -392,7 +392,8 @@ fn ran(call: &ProcedureCall, others: bool, error: &Error) -> Result<Ran, CentreE
     };
     let state = refusal.code().code();
     let message = refusal.message().to_owned();
-    if is_shutdown(state) {
+    // Insufficient resources and errors of the system: somebody makes room, or mends the disk.
+    if is_shutdown(state) || state.starts_with("53") || state.starts_with("58") {
         return Err(CentreError::Unavailable { message });
     }
     Ok(match state {

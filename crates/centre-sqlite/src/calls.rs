@@ -339,9 +339,14 @@ fn ran(answered: Answered) -> Result<Ran, CentreError> {
         (ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked, _) => {
             Ran::Again(CallOutcome::Busy { message })
         }
-        (ErrorCode::CannotOpen | ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt, _) => {
-            return Err(failure("running a call")(error));
-        }
+        (
+            ErrorCode::CannotOpen
+            | ErrorCode::NotADatabase
+            | ErrorCode::DatabaseCorrupt
+            | ErrorCode::DiskFull
+            | ErrorCode::SystemIoFailure,
+            _,
+        ) => return Err(failure("running a call")(error)),
         (_, extended) => Ran::Done(CallOutcome::Failed {
             code: name(extended),
             message,

@@ -124,6 +124,17 @@ fn failure(what: &'static str) -> impl Fn(rusqlite::Error) -> CentreError + Copy
                     message: format!("{what}: another connection holds the file locked"),
                 };
             }
+            // Somebody makes room, or mends the disk.
+            rusqlite::Error::SqliteFailure(failure, _)
+                if matches!(
+                    failure.code,
+                    ErrorCode::DiskFull | ErrorCode::SystemIoFailure
+                ) =>
+            {
+                return CentreError::Unavailable {
+                    message: format!("{what}: {error}"),
+                };
+            }
             rusqlite::Error::SqliteFailure(failure, _) => (
                 matches!(
                     failure.code,
