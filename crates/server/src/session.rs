@@ -92,45 +92,63 @@ pub(crate) async fn run(
                 Arrival::of(hello, server, channel)
             }
         };
-        let mut sync = Sync::new(server, channel, guest, stay, &arrival, before, counted);
-        server.wakes.syncing(stay.number());
-        let served = server.publications.served();
-        let mut result = tokio::select! {
-            biased;
-            () = server.aborted() => Err(Fault::shutting_down()),
-            reason = stay.shut_out() => Err(Fault::shut_out(reason)),
-            result = timeout(server.limits.sync, Box::pin(sync.run(arrival))) => {
-                result.unwrap_or_else(|_| Err(Fault::timeout("the sync took too long")))
-            }
+        let sync = sync(server, channel, guest, stay, arrival, before, counted);
+        // On the heap, where it takes no room between syncs.
+        let Some(ended) = Box::pin(sync).await else {
+            return Ok(());
         };
-        if let Err(fault) = &result
-            && fault.may_be_outdated()
-            && server.publications.differ_from(&served).await
-        {
-            tracing::debug!(%fault, detail = fault.detail, "overtaken by a deployment");
-            result = Err(Fault::redeployed());
+        (before, counted) = ended;
+    }
+}
+
+/// One sync: with what the next one has to know, unless there is none after this.
+async fn sync(
+    server: &Arc<Shared>,
+    channel: Channel<'_>,
+    guest: &Guest,
+    stay: &Stay<'_>,
+    arrival: Box<Arrival>,
+    before: Before,
+    counted: [u64; 2],
+) -> Option<(Before, [u64; 2])> {
+    let mut sync = Sync::new(server, channel, guest, stay, &arrival, before, counted);
+    server.wakes.syncing(stay.number());
+    let served = server.publications.served();
+    let mut result = tokio::select! {
+        biased;
+        () = server.aborted() => Err(Fault::shutting_down()),
+        reason = stay.shut_out() => Err(Fault::shut_out(reason)),
+        result = timeout(server.limits.sync, sync.run(arrival)) => {
+            result.unwrap_or_else(|_| Err(Fault::timeout("the sync took too long")))
         }
-        if let Err(fault) = &result
-            && !fault.silent
-            && fault.code != Code::Cancelled
-        {
-            // A message of a few hundred bytes fits into a frame.
-            let _ = channel.send(fault.to_control());
-        }
-        channel.flush();
-        let held = match &result {
-            Ok(_) => std::mem::take(&mut sync.held),
-            Err(_) => Vec::new(),
-        };
-        server
-            .wakes
-            .synced(stay.number(), held, sync.downloading_since);
-        counted = sync.conclude(&result);
-        before = match result {
-            Ok(end) => end,
-            Err(fault) if fault.code == Code::Cancelled => Before::AbandonedSync,
-            Err(_) => return Ok(()),
-        };
+    };
+    if let Err(fault) = &result
+        && fault.may_be_outdated()
+        && server.publications.differ_from(&served).await
+    {
+        tracing::debug!(%fault, detail = fault.detail, "overtaken by a deployment");
+        result = Err(Fault::redeployed());
+    }
+    if let Err(fault) = &result
+        && !fault.silent
+        && fault.code != Code::Cancelled
+    {
+        // A message of a few hundred bytes fits into a frame.
+        let _ = channel.send(fault.to_control());
+    }
+    channel.flush();
+    let held = match &result {
+        Ok(_) => std::mem::take(&mut sync.held),
+        Err(_) => Vec::new(),
+    };
+    server
+        .wakes
+        .synced(stay.number(), held, sync.downloading_since);
+    let counted = sync.conclude(&result);
+    match result {
+        Ok(end) => Some((end, counted)),
+        Err(fault) if fault.code == Code::Cancelled => Some((Before::AbandonedSync, counted)),
+        Err(_) => None,
     }
 }
 

@@ -84,7 +84,7 @@ async fn take(
         if std::mem::replace(&mut asked, generation) != generation
             && let Some((server, caller)) = asking
         {
-            ask_publisher(server, member, caller).await;
+            Box::pin(ask_publisher(server, member, caller)).await;
         }
         let mut is_crowded = false;
         pieces.take(bytes, member.event_bytes(), |chunk| {
