@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::map_response;
+use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -24,6 +24,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 
 use tidewater_carrier::listen::Stream;
 use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
@@ -39,6 +40,12 @@ use crate::server::Shared;
 
 /// How long the head of a request may take to arrive.
 const HEAD: Duration = Duration::from_secs(30);
+
+/// How long the body of a request may take, of whoever has said who he is.
+const BODY: Duration = Duration::from_secs(60);
+
+/// Bytes of a sign-in: nobody knows who sends them.
+const SIGN_IN_BYTES: usize = 16 << 10;
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -63,7 +70,10 @@ impl Site {
         };
         let router = Router::new()
             .route("/openapi.json", get(describe::openapi))
-            .route("/v1/sign-in", post(caller::sign_in))
+            .route(
+                "/v1/sign-in",
+                post(caller::sign_in).layer(DefaultBodyLimit::max(SIGN_IN_BYTES)),
+            )
             .route("/v1/call/{name}", post(call))
             .route("/v1/publish/{space}/{subject}", post(events::publish))
             .route("/v1/events/{space}", get(events::subscribe))
@@ -76,6 +86,7 @@ impl Site {
             .fallback(async || Problem::not_found("there is nothing under this path"))
             .method_not_allowed_fallback(async || Problem::method())
             .layer(DefaultBodyLimit::max(MAX_MESSAGE_BYTES))
+            .layer(from_fn_with_state(web.clone(), unless_draining))
             .layer(map_response(problem::of_response))
             .with_state(web.clone());
         Arc::new(Site { web, router })
@@ -85,17 +96,21 @@ impl Site {
     pub(crate) async fn serve(&self, stream: Box<dyn Stream>, peer: String) {
         let router = self.router.clone().layer(axum::Extension(Peer(peer)));
         let service = TowerToHyperService::new(router);
+        let server = &self.web.server;
+        let is_draining = server.is_draining();
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
+            .keep_alive(!is_draining)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
-        let server = &self.web.server;
-        tokio::select! {
-            biased;
-            // Whoever asks sees for himself how it ended.
-            _ = &mut connection => return,
-            () = server.draining() => connection.as_mut().graceful_shutdown(),
+        if !is_draining {
+            tokio::select! {
+                biased;
+                // Whoever asks sees for himself how it ended.
+                _ = &mut connection => return,
+                () = server.draining() => connection.as_mut().graceful_shutdown(),
+            }
         }
         tokio::select! {
             biased;
@@ -107,6 +122,36 @@ impl Site {
     /// Gives up providers that do not come back for more.
     pub(crate) async fn sweep(&self) {
         self.web.providers.sweep(&self.web.server).await;
+    }
+}
+
+/// The body of a request, which has to come within a time.
+struct Sent(Bytes);
+
+impl FromRequest<Web> for Sent {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, web: &Web) -> Result<Sent, Response> {
+        receive(request, web, BODY).await.map(Sent)
+    }
+}
+
+async fn receive(request: Request, web: &Web, within: Duration) -> Result<Bytes, Response> {
+    match timeout(within, Bytes::from_request(request, web)).await {
+        Ok(received) => received.map_err(IntoResponse::into_response),
+        Err(_) => Err(Problem::late().into_response()),
+    }
+}
+
+/// While the server shuts down, calls that are under way are finished, and nothing is begun.
+async fn unless_draining(State(web): State<Web>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let finishes = ["/v1/answer/", "/v1/fail/"]
+        .iter()
+        .any(|it| path.starts_with(it));
+    match web.server.is_draining() && !finishes {
+        true => Problem::from(Fault::shutting_down()).into_response(),
+        false => next.run(request).await,
     }
 }
 
@@ -129,7 +174,7 @@ async fn call(
     Path(name): Path<String>,
     who: Identified,
     headers: HeaderMap,
-    body: Bytes,
+    Sent(body): Sent,
 ) -> Result<Response, Problem> {
     let call = Call {
         procedure: name,
@@ -144,7 +189,7 @@ async fn call(
         ..Call::default()
     };
     let deadline = text(&headers, "tidewater-timeout")?
-        .map(timeout)
+        .map(duration)
         .transpose()?;
     if call.procedure.starts_with(built_in::PREFIX) {
         return answered(built_in::over_http(&call)?);
@@ -199,7 +244,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str
 }
 
 /// A time such as `250ms`, `5s`, or a number of seconds.
-fn timeout(text: &str) -> Result<Duration, Problem> {
+fn duration(text: &str) -> Result<Duration, Problem> {
     let seconds = || text.parse().ok().map(Duration::from_secs);
     let found = crate::config::duration(text).or_else(seconds);
     found.filter(|it| !it.is_zero()).ok_or_else(|| {

@@ -162,10 +162,14 @@ pub struct Running {
     shared: Arc<Shared>,
     phase: Phases,
     tasks: Vec<JoinHandle<()>>,
+    /// Take connections of the web protocol until then, too: what comes of calls may come over it.
+    web: Vec<JoinHandle<()>>,
     /// Serves other servers until all that is under way has ended.
     bridge: Option<JoinHandle<()>>,
     /// Serves the admin endpoint to the end.
     admin_task: Option<JoinHandle<()>>,
+    /// As long as it is there, connections may come.
+    alive: mpsc::Sender<()>,
     /// Yields nothing, and ends when the last connection has.
     connections: mpsc::Receiver<()>,
 }
@@ -251,6 +255,7 @@ impl Server {
         let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
         let mut addresses = Vec::new();
         let mut tasks = Vec::new();
+        let mut web = Vec::new();
         let mut http_address = None;
         for (listener, is_tls, speaks) in listeners {
             let scheme = match (&speaks, is_tls) {
@@ -275,11 +280,16 @@ impl Server {
                 shared: shared.clone(),
                 site,
                 certificate: is_tls.then(|| certificate.clone()),
-                alive: alive.clone(),
+                alive: alive.downgrade(),
                 places: places.clone(),
                 turned_away: turned_away.clone(),
             };
-            tasks.push(tokio::spawn(door.accept_all(listener)));
+            let is_web = door.site.is_some();
+            let door = tokio::spawn(door.accept_all(listener));
+            match is_web {
+                true => web.push(door),
+                false => tasks.push(door),
+            }
         }
         for (number, target) in targets.into_iter().enumerate() {
             tasks.push(tokio::spawn(wake::tell(shared.clone(), number, target)));
@@ -324,7 +334,9 @@ impl Server {
             shared,
             phase: Phases(phase),
             tasks,
+            web,
             bridge,
+            alive,
             connections,
         })
     }
@@ -387,8 +399,10 @@ impl Running {
             shared,
             phase,
             tasks,
+            web,
             bridge,
             admin_task,
+            alive,
             mut connections,
             ..
         } = self;
@@ -399,6 +413,8 @@ impl Running {
             // Either it ended or it was aborted; its listener is closed.
             let _ = task.await;
         }
+        // From now on, only what is under way counts. What calls wait for may come over HTTP.
+        drop(alive);
         if timeout(shared.limits.shutdown, connections.recv())
             .await
             .is_err()
@@ -411,7 +427,7 @@ impl Running {
             nats.flush().await;
         }
         shared.workers.close(LINGER).await;
-        for task in bridge.into_iter().chain(admin_task) {
+        for task in web.into_iter().chain(bridge).chain(admin_task) {
             task.abort();
         }
         tracing::info!("shut down");
@@ -487,7 +503,8 @@ struct Door {
     site: Option<Arc<Site>>,
     /// Of `tls://`.
     certificate: Option<Arc<Certificate>>,
-    alive: mpsc::Sender<()>,
+    /// Gone when the server shuts down and nothing is under way any more.
+    alive: mpsc::WeakSender<()>,
     places: Arc<Semaphore>,
     turned_away: Arc<Semaphore>,
 }
@@ -505,10 +522,13 @@ impl Door {
                     continue;
                 }
             };
+            let Some(alive) = self.alive.upgrade() else {
+                return;
+            };
             match self.places.clone().try_acquire_owned() {
                 Ok(place) => {
                     let shared = self.shared.clone();
-                    let guard = (place, self.alive.clone());
+                    let guard = (place, alive);
                     let tls = self.certificate.as_ref().and_then(|it| it.current());
                     let site = self.site.clone();
                     tokio::spawn(serve(shared, site, tls, incoming, guard));

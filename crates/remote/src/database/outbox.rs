@@ -482,8 +482,21 @@ fn settle(
             emptying.not_provided.insert(under_way.wanted);
             later(connection, id, under_way.was_sent, &name, &failed.message).doing(DOING)
         }
-        // What takes too long would take too long again, with everything behind it.
-        Some(code) if code.is_transient() && code != Code::DeadlineExceeded => {
+        // It may have been committed just before its time was over: its key tells that next time.
+        Some(Code::DeadlineExceeded) if !under_way.was_sent => {
+            later(connection, id, true, &name, &failed.message).doing(DOING)
+        }
+        // What takes too long would take too long again and again.
+        Some(Code::DeadlineExceeded) => {
+            let reason = format!(
+                "it took too long, again: it may have been done or not; {}",
+                failed.message
+            );
+            let name = Code::OutcomeUnknown.name();
+            emptying.counts.failed += fail(connection, id, name, &reason, unix_ms).doing(DOING)?;
+            Ok(())
+        }
+        Some(code) if code.is_transient() => {
             emptying.stopped = true;
             // Whether a database that was lost has committed before, nobody knows.
             let not_begun = [Code::Busy, Code::ShuttingDown].contains(&code);

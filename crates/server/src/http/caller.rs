@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, FromRequestParts, State};
+use axum::extract::{Extension, FromRequestParts, Request, State};
 use axum::http::header;
 use axum::http::request::Parts;
-use axum::{Json, RequestPartsExt};
+use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
@@ -18,8 +19,8 @@ use tidewater_centre::records::ShutOut;
 use tidewater_protocol::identity::parse_uuid;
 use tidewater_protocol::message::{PROTOCOL_VERSION, Proof, SignIn};
 
-use super::Web;
 use super::problem::Problem;
+use super::{Web, receive};
 use crate::auth::signing::TOKEN_LIFETIME_MS;
 use crate::calls::Caller;
 use crate::fault::Fault;
@@ -128,13 +129,16 @@ pub(super) struct Token {
 /// Exchanges a password for a token.
 pub(super) async fn sign_in(
     State(web): State<Web>,
-    parts: Parts,
-    body: Bytes,
-) -> Result<Json<Token>, Problem> {
-    let mut parts = parts;
-    let peer = parts.extract::<Extension<Peer>>().await;
-    let peer = peer.map_or_else(|_| String::new(), |Extension(Peer(peer))| peer);
-    let given: Password = serde_json::from_slice(&body).map_err(|error| {
+    Extension(Peer(peer)): Extension<Peer>,
+    request: Request,
+) -> Result<Json<Token>, Response> {
+    let body = receive(request, &web, web.server.limits.handshake).await?;
+    let token = exchange(&web, &body, &peer).await;
+    token.map_err(IntoResponse::into_response)
+}
+
+async fn exchange(web: &Web, body: &[u8], peer: &str) -> Result<Json<Token>, Problem> {
+    let given: Password = serde_json::from_slice(body).map_err(|error| {
         Problem::bad(
             format!("the body is no sign-in: {error}"),
             "write {\"user\": \"NAME\", \"password\": \"PASSWORD\"}",
@@ -151,7 +155,7 @@ pub(super) async fn sign_in(
     let server = &web.server;
     let now_ms = server.environment.clock.now_ms();
     let keyring = server.signer.keyring(&[], now_ms).await;
-    let entering = sign_in::sign_in(server, &claim, Vec::new(), &keyring, &peer);
+    let entering = sign_in::sign_in(server, &claim, Vec::new(), &keyring, peer);
     let entered = timeout(server.limits.sync.min(Duration::from_secs(60)), entering).await;
     let entered = entered.unwrap_or_else(|_| Err(Fault::timeout("the sign-in took too long")));
     let entered = entered.inspect_err(|fault| {

@@ -18,13 +18,12 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
-use tidewater_protocol::Code;
 use tidewater_protocol::event::{EventRef, EventsReader, put_event};
 use tidewater_protocol::message::CallFailed;
 
 use super::caller::{Identified, key};
 use super::problem::Problem;
-use super::{Web, text};
+use super::{Sent, Web, text};
 use crate::calls::Caller;
 use crate::registry::WATCH_EVERY;
 use crate::spaces::requests::{self, After};
@@ -40,7 +39,7 @@ pub(super) async fn publish(
     Path((space, subject)): Path<(String, String)>,
     who: Identified,
     headers: HeaderMap,
-    body: Bytes,
+    Sent(body): Sent,
 ) -> Result<Response, Problem> {
     let key = match text(&headers, "idempotency-key")? {
         None => None,
@@ -171,10 +170,12 @@ impl Feed {
         }
     }
 
-    /// Whether the user was not disabled meanwhile.
+    /// Whether the user was neither disabled nor removed meanwhile, as far as the centre can be asked.
     async fn may_stay(&self) -> bool {
-        let checked = self.web.callers.check(&self.web, &self.caller.user).await;
-        !matches!(checked, Err(fault) if fault.code == Code::UserDisabled)
+        match self.web.callers.check(&self.web, &self.caller.user).await {
+            Ok(_) => true,
+            Err(fault) => fault.code.is_transient(),
+        }
     }
 
     fn write_all(&self, slice: &Bytes, text: &mut String) {

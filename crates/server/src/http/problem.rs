@@ -110,6 +110,16 @@ impl Problem {
         )
     }
 
+    /// The body does not come.
+    pub(crate) fn late() -> Problem {
+        Problem::new(
+            Code::Timeout,
+            StatusCode::REQUEST_TIMEOUT,
+            "the body of the request took too long".into(),
+            "send it at once".into(),
+        )
+    }
+
     /// Whoever asks has not said who he is.
     pub(crate) fn stranger(detail: &str) -> Problem {
         Problem::new(
@@ -181,6 +191,9 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         let kind = HeaderValue::from_static(CONTENT_TYPE);
         headers.insert(header::CONTENT_TYPE, kind);
+        if status == StatusCode::REQUEST_TIMEOUT {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if status == StatusCode::UNAUTHORIZED {
             let bearer = HeaderValue::from_static("Bearer");
             headers.insert(header::WWW_AUTHENTICATE, bearer);

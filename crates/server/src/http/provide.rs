@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -21,7 +20,7 @@ use tidewater_protocol::{Code, RemoteId};
 
 use super::caller::Identified;
 use super::problem::Problem;
-use super::{Web, value};
+use super::{Sent, Web, value};
 use crate::calls::post::Post;
 use crate::server::Shared;
 
@@ -131,7 +130,10 @@ struct Waiting<'p> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if let Some(seat) = self.providers.all().of.get_mut(&self.key) {
+        // The seat may be another one by now.
+        let mut all = self.providers.all();
+        let seat = all.of.get_mut(&self.key);
+        if let Some(seat) = seat.filter(|it| it.number == self.number) {
             seat.waiting -= 1;
             seat.post.attend(seat.waiting > 0);
             seat.asked = Instant::now();
@@ -222,7 +224,7 @@ pub(super) async fn answer(
     Path(call): Path<String>,
     who: Identified,
     headers: HeaderMap,
-    body: Bytes,
+    Sent(body): Sent,
 ) -> Result<StatusCode, Problem> {
     let (post, id) = web.providers.find(&who, &call)?;
     let answer = json::to_answer(&value(&headers, &body)?);
@@ -244,7 +246,7 @@ pub(super) async fn fail(
     State(web): State<Web>,
     Path(call): Path<String>,
     who: Identified,
-    body: Bytes,
+    Sent(body): Sent,
 ) -> Result<StatusCode, Problem> {
     let (post, id) = web.providers.find(&who, &call)?;
     let failed: Failed = serde_json::from_slice(&body).map_err(|error| {

@@ -406,8 +406,8 @@ impl Centre for Handle {
         })
     }
 
-    fn remove_user<'a>(&'a self, _: &'a str) -> CentreResult<'a, bool> {
-        Box::pin(async { Ok(false) })
+    fn remove_user<'a>(&'a self, name: &'a str) -> CentreResult<'a, bool> {
+        Box::pin(async move { Ok(self.0.state().users.remove(name).is_some()) })
     }
 
     fn users(&self) -> CentreResult<'_, Vec<UserRecord>> {

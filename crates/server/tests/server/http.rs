@@ -38,8 +38,21 @@ fn request(
     headers: &[(&str, &str)],
     body: &str,
 ) -> (u16, String, String) {
+    request_to(address(world), method, path, headers, body)
+}
+
+fn address(world: &World) -> &str {
     let address = world.running.http.as_ref().unwrap();
-    let address = address.strip_prefix("http://").unwrap();
+    address.strip_prefix("http://").unwrap()
+}
+
+fn request_to(
+    address: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     let mut head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
     for (name, value) in headers {
@@ -303,8 +316,7 @@ async fn a_subscriber_hears_that_the_server_is_there_what_he_missed_and_is_cut_o
         .await
         .unwrap();
     let subscribe = |ada: &str| {
-        let address = world.running.http.as_ref().unwrap();
-        let mut stream = TcpStream::connect(address.strip_prefix("http://").unwrap()).unwrap();
+        let mut stream = TcpStream::connect(address(&world)).unwrap();
         let request =
             format!("GET /v1/events/news HTTP/1.1\r\nhost: x\r\nauthorization: {ada}\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
@@ -313,7 +325,8 @@ async fn a_subscriber_hears_that_the_server_is_there_what_he_missed_and_is_cut_o
     };
     let (mut slow, mut silent) = tokio::task::block_in_place(|| {
         let ada = sign_in(&world, "ada");
-        let (mut slow, mut silent) = (subscribe(&ada), subscribe(&ada));
+        let mut slow = subscribe(&ada);
+        let mut silent = subscribe(&sign_in(&world, "eve"));
         let options = LinkOptions::password("bob", PASSWORD);
         let bob = Link::connect(&world.running.addresses[0], &options).unwrap();
         // More than the network takes and may wait.
@@ -328,12 +341,109 @@ async fn a_subscriber_hears_that_the_server_is_there_what_he_missed_and_is_cut_o
     });
     let handle = Handle(world.centre.clone());
     assert!(handle.set_disabled("ada", true).await.unwrap());
+    assert!(handle.remove_user("eve").await.unwrap());
     tokio::task::block_in_place(|| {
         for stream in [&mut slow, &mut silent] {
             // The last piece of an answer.
             assert!(reads(stream, "0"));
         }
     });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sign_in_is_short_and_comes_at_once() {
+    let world = World::try_start(&MemoryCentre::new(), HEAD, "handshake = \"500ms\"")
+        .await
+        .unwrap();
+    tokio::task::block_in_place(|| {
+        let mut stream = TcpStream::connect(address(&world)).unwrap();
+        let begun = "POST /v1/sign-in HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{";
+        stream.write_all(begun.as_bytes()).unwrap();
+        let mut answer = String::new();
+        // The connection ends, and with it what it takes.
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+        assert!(answer.contains("application/problem+json"), "{answer}");
+        let long = "x".repeat(17 << 10);
+        let (status, _, problem) = request(&world, "POST", "/v1/sign-in", &[], &long);
+        assert_eq!(status, 413, "{problem}");
+        sign_in(&world, "ada");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provider_that_leaves_and_comes_back_has_another_seat() {
+    let world = world().await;
+    tokio::task::block_in_place(|| {
+        let (ada, bob) = (sign_in(&world, "ada"), sign_in(&world, "bob"));
+        let path = "/v1/provide/double";
+        let wait = |seconds: u32| ask(&world, &bob, "GET", &format!("{path}?wait={seconds}"), "");
+        thread::scope(|scope| {
+            let former = scope.spawn(|| wait(1));
+            // If it comes too late, it has the new seat.
+            thread::sleep(Duration::from_millis(100));
+            assert_eq!(ask(&world, &bob, "DELETE", path, "").0, 204);
+            assert_eq!(wait(0).0, 204);
+            assert_eq!(former.join().unwrap().0, 204);
+        });
+        // Whoever takes calls now gets them.
+        thread::scope(|scope| {
+            let provided = scope.spawn(|| wait(20));
+            let body = r#"{"number": 1}"#;
+            let called = scope.spawn(|| ask(&world, &ada, "POST", "/v1/call/double", body));
+            let (status, call) = provided.join().unwrap();
+            assert_eq!(status, 200);
+            let path = format!("/v1/answer/{}", call["call"].as_str().unwrap());
+            assert_eq!(ask(&world, &bob, "POST", &path, "2").0, 204);
+            assert_eq!(called.join().unwrap(), (200, json!(2)));
+        });
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_called_before_a_shutdown_is_answered() {
+    let world = world().await;
+    let address = address(&world).to_owned();
+    let (ada, bob) =
+        tokio::task::block_in_place(|| (sign_in(&world, "ada"), sign_in(&world, "bob")));
+    let of = |who: &str| -> Vec<(&'static str, String)> { vec![("authorization", who.to_owned())] };
+    let send = |who: &str, method: &'static str, path: String, body: &'static str| {
+        let (address, headers) = (address.clone(), of(who));
+        thread::spawn(move || {
+            let headers: Vec<(&str, &str)> = headers
+                .iter()
+                .map(|(name, it)| (*name, it.as_str()))
+                .collect();
+            request_to(&address, method, &path, &headers, body)
+        })
+    };
+    let provided = send(&bob, "GET", "/v1/provide/double".into(), "");
+    let called = thread::spawn({
+        let (address, ada) = (address.clone(), ada.clone());
+        move || loop {
+            let headers = [("authorization", ada.as_str())];
+            let body = r#"{"number": 1}"#;
+            let answer = request_to(&address, "POST", "/v1/call/double", &headers, body);
+            // Nobody asks for calls yet.
+            if answer.0 != 503 {
+                break answer;
+            }
+        }
+    });
+    let (status, _, call) = tokio::task::block_in_place(|| provided.join().unwrap());
+    assert_eq!(status, 200, "{call}");
+    let call: Value = serde_json::from_str(&call).unwrap();
+    let ended = tokio::spawn(world.running.shutdown());
+    tokio::task::block_in_place(|| {
+        // Nothing new is begun.
+        let begin = || send(&ada, "POST", "/v1/call/tidewater.echo".into(), "{}");
+        while begin().join().unwrap().0 != 503 {}
+        let path = format!("/v1/answer/{}", call["call"].as_str().unwrap());
+        assert_eq!(send(&bob, "POST", path, "2").join().unwrap().0, 204);
+        let (status, _, answer) = called.join().unwrap();
+        assert_eq!((status, answer.as_str()), (200, "2"));
+    });
+    ended.await.unwrap();
 }
 
 /// Takes a document on its standard input, and says what is wrong with it.

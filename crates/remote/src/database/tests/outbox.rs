@@ -198,6 +198,31 @@ fn what_cannot_be_done_now_waits_and_what_cannot_be_done_at_all_fails() {
 }
 
 #[test]
+fn what_took_too_long_is_asked_for_once_more_because_it_may_have_been_done() {
+    let mut remote = with_items();
+    call(&remote, "done");
+    call(&remote, "slow");
+    call(&remote, "behind");
+    remote.begin();
+    let late = |call: &Call| match call.procedure.as_str() {
+        "behind" => done(call),
+        _ => failed(Code::DeadlineExceeded),
+    };
+    assert_eq!(empty(&mut remote, late).len(), 3);
+    let sent = "sent deadline_exceeded: no";
+    assert_eq!(states(&remote), [sent, sent, "answered"]);
+    // Its key told the centre that the first one had been done just in time.
+    let outcome = |call: &Call| match call.procedure.as_str() {
+        "done" => done(call),
+        _ => late(call),
+    };
+    assert_eq!(empty(&mut remote, outcome), ["done", "slow"]);
+    let states = states(&remote);
+    assert_eq!(states[0], "answered");
+    assert!(states[1].starts_with("failed outcome_unknown: it took too long"));
+}
+
+#[test]
 fn a_deadline_that_has_passed_ends_it_and_tells_whether_it_was_sent() {
     let mut remote = with_items();
     remote.run(
