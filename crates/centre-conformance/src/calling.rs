@@ -695,8 +695,8 @@ pub async fn what_programs_do_once_is_begun_and_finished_once<F: Fixture>() {
     let key = fresh_id();
     let begun = worker.begin_once("anna", key, NOW_MS).await;
     assert_eq!(begun.unwrap(), Begun::New);
-    let begun = worker.begin_once("anna", key, NOW_MS).await;
-    assert_eq!(begun.unwrap(), Begun::Unfinished);
+    let begun = worker.begin_once("anna", key, NOW_MS + 1).await;
+    assert_eq!(begun.unwrap(), Begun::Unfinished { begun_ms: NOW_MS });
     worker.forget_once("anna", key).await.unwrap();
     let begun = worker.begin_once("anna", key, NOW_MS).await;
     assert_eq!(begun.unwrap(), Begun::New);
@@ -743,7 +743,7 @@ pub async fn keys_are_forgotten_in_time<F: Fixture>() {
     };
     world.centre.prune(retention, NOW_MS).await.unwrap();
     let begun = worker.begin_once("anna", new, NOW_MS).await.unwrap();
-    assert_eq!(begun, Begun::Unfinished);
+    assert_eq!(begun, Begun::Unfinished { begun_ms: NOW_MS });
     let begun = worker.begin_once("anna", old, NOW_MS).await.unwrap();
     assert_eq!(begun, Begun::New);
 }

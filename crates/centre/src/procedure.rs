@@ -178,7 +178,10 @@ pub enum Begun {
     /// Nothing yet: it is begun now.
     New,
     /// It was begun before, and nobody knows what came of it.
-    Unfinished,
+    Unfinished {
+        /// When, by the clock of who began it.
+        begun_ms: i64,
+    },
     /// It was done, with this outcome.
     Done(Vec<u8>),
     /// The user has used the key for something else.

@@ -39,6 +39,9 @@ use crate::server::Shared;
 /// How often a call that may be repeated goes to another provider.
 const TRIES: usize = 3;
 
+/// What came of a call is kept so long after its end at most, and clocks of servers differ by less.
+const LATE: Duration = Duration::from_secs(5);
+
 /// How long it may take to find out who may.
 const RULE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -212,7 +215,7 @@ impl Calls {
     }
 
     /// Goes by these declarations from now on. Who may not provide any longer what he provided does
-    /// so no more.
+    /// so no more, until he may again.
     ///
     /// # Errors
     /// One of them cannot be run: those before stay.
@@ -221,11 +224,8 @@ impl Calls {
         let current = self.procedures.write();
         *current.unwrap_or_else(PoisonError::into_inner) = Arc::new(procedures);
         *self.rules() = rules;
-        for (name, post) in self.providers.list() {
-            if self.may_provide(&name, post.who()).is_err() {
-                self.providers.leave(&name, &post);
-            }
-        }
+        self.providers
+            .settle(|name, who| self.may_provide(name, who).is_ok());
         Ok(())
     }
 
@@ -308,13 +308,7 @@ impl Calls {
         if self.running().insert(call.clone()) {
             return Ok(UnderWay { calls: self, call });
         }
-        let mut busy = CallFailed::new(
-            Code::Busy,
-            "the call is under way already",
-            "call again later under the same key, to hear what came of it",
-        );
-        busy.retry_after_ms = 1_000;
-        Err(busy)
+        Err(under_way())
     }
 
     /// A connection provides a procedure no longer.
@@ -601,9 +595,15 @@ impl Prepared {
     /// Notes that a provider is about to be asked. What came of it, if that is known already.
     async fn begin(&self, server: &Shared, key: [u8; 16]) -> Result<Option<Outcome>, CallFailed> {
         match begin_once(server, &self.caller.user, key).await? {
+            Begun::New if self.deadline <= Instant::now() => {
+                // Nobody is asked any more: nothing was begun.
+                self.finish(server, key, None).await?;
+                Ok(None)
+            }
             Begun::New => Ok(None),
-            Begun::Unfinished if self.procedure.config.idempotent => Ok(None),
-            Begun::Unfinished => Err(CallFailed::new(
+            Begun::Unfinished { .. } if self.procedure.config.idempotent => Ok(None),
+            Begun::Unfinished { begun_ms } if self.may_run(server, begun_ms) => Err(under_way()),
+            Begun::Unfinished { .. } => Err(CallFailed::new(
                 Code::OutcomeUnknown,
                 "the call was begun before, and nobody knows what came of it",
                 "find out whether it was done; if not, call with another key",
@@ -611,6 +611,13 @@ impl Prepared {
             Begun::Done(bytes) => outcome::decode(&bytes).map(Some),
             Begun::KeyTaken => Err(outcome::key_taken()),
         }
+    }
+
+    /// Whether a provider may still be at what was begun then, asked by another server.
+    fn may_run(&self, server: &Shared, begun_ms: i64) -> bool {
+        let given = self.procedure.config.timeout + LATE;
+        let age_ms = server.environment.clock.now_ms().abs_diff(begun_ms);
+        u128::from(age_ms) < given.as_millis()
     }
 
     /// Keeps what a provider made of it; that nobody was there is not kept.
@@ -642,6 +649,16 @@ pub(crate) async fn begin_once(
     let begin = CallTask::Begin { user, key, reply };
     server.workers.calls.submit(begin);
     answered(answer).await
+}
+
+fn under_way() -> CallFailed {
+    let mut busy = CallFailed::new(
+        Code::Busy,
+        "the call is under way already",
+        "call again later under the same key, to hear what came of it",
+    );
+    busy.retry_after_ms = 1_000;
+    busy
 }
 
 /// The key of a call that is to be done once.

@@ -151,6 +151,7 @@ async fn known(
             Some(Kept {
                 kind: Kind::Events,
                 outcome: Some(outcome),
+                ..
             }) => decode(&outcome)?,
             _ => Appended::KeyTaken,
         });

@@ -44,6 +44,8 @@ pub(super) struct Kept {
     pub(super) kind: Kind,
     /// What came of it; `None` if it was begun and nobody knows.
     pub(super) outcome: Option<Vec<u8>>,
+    /// When that was noted.
+    pub(super) at_ms: i64,
 }
 
 /// Notes that something is begun under a key; changes nothing if the key is taken.
@@ -96,7 +98,8 @@ pub(super) async fn kept(
     key: [u8; 16],
 ) -> Result<Option<Kept>> {
     let select = own!(
-        "SELECT kind, outcome FROM tidewater.once WHERE user_name = ?1 AND call_key = ?2",
+        "SELECT kind, outcome, at_ms FROM tidewater.once
+         WHERE user_name = ?1 AND call_key = ?2",
         user,
         key[..],
     );
@@ -105,6 +108,7 @@ pub(super) async fn kept(
         Ok(Kept {
             kind: Kind::of(row.get(0)?)?,
             outcome: row.get(1)?,
+            at_ms: row.get(2)?,
         })
     });
     row.transpose()
@@ -129,10 +133,11 @@ pub(super) async fn begin(
         Some(Kept {
             kind: Kind::Provided,
             outcome,
-        }) => outcome.map_or(Begun::Unfinished, Begun::Done),
+            at_ms: begun_ms,
+        }) => outcome.map_or(Begun::Unfinished { begun_ms }, Begun::Done),
         Some(_) => Begun::KeyTaken,
         // It was pruned in between, and is older than anything that is known.
-        None => Begun::Unfinished,
+        None => Begun::Unfinished { begun_ms: 0 },
     })
 }
 

@@ -113,6 +113,8 @@ pub(crate) async fn run_calls(
         for task in batch {
             match task {
                 CallTask::Run { reply, .. } if reply.is_closed() => {}
+                // Whoever does not wait any longer asks no provider.
+                CallTask::Begin { reply, .. } if reply.is_closed() => {}
                 CallTask::Run { call, pace, reply } => calls.push(Running {
                     call,
                     pace,
@@ -138,8 +140,16 @@ async fn run_once(task: CallTask, connection: &mut Connection, now_ms: i64) {
                 Ok(worker) => worker.begin_once(&user, key, now_ms).await,
                 Err(error) => Err(error),
             };
-            // Whoever was to begin has gone: the next one finds it unfinished.
-            let _ = reply.send(connection.judge(result));
+            let unheard = reply.send(connection.judge(result)).err();
+            if matches!(unheard, Some(Ok(Begun::New))) {
+                // Whoever was to begin has gone, and has begun nothing. If the centre is away now,
+                // the next one finds it unfinished.
+                let result = match connection.open().await {
+                    Ok(worker) => worker.forget_once(&user, key).await,
+                    Err(error) => Err(error),
+                };
+                let _ = connection.judge(result);
+            }
         }
         CallTask::Finish {
             user,

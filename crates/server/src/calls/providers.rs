@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::CallFailed;
 
-use super::Address;
 use super::post::Post;
+use super::{Address, Caller};
 use crate::nats::calls::subjects;
 
 /// Those who provide, and what other servers have to know of them.
@@ -23,6 +23,8 @@ pub(super) struct Providers {
 struct All {
     /// By the procedure's name.
     posts: HashMap<String, Vec<Arc<Post>>>,
+    /// Those who provided what they may not provide now: they do so again once they may.
+    resting: Vec<(String, Arc<Post>)>,
     /// How many can be meant under a subject of other servers.
     subjects: HashMap<String, usize>,
     /// The subjects under which somebody can be meant since they were asked for, or nobody any more.
@@ -53,6 +55,42 @@ impl All {
     }
 }
 
+impl All {
+    /// Whether it did not before.
+    fn enter(&mut self, name: &str, post: &Arc<Post>) -> bool {
+        self.rest_no_more(name, post);
+        let of_name = self.posts.entry(name.to_owned()).or_default();
+        let enters = !of_name.iter().any(|it| Arc::ptr_eq(it, post));
+        if enters {
+            of_name.push(post.clone());
+            self.entered(name, post);
+        }
+        enters
+    }
+
+    /// Whether it did before.
+    fn leave(&mut self, name: &str, post: &Arc<Post>) -> bool {
+        self.rest_no_more(name, post);
+        let Some(of_name) = self.posts.get_mut(name) else {
+            return false;
+        };
+        let Some(place) = of_name.iter().position(|it| Arc::ptr_eq(it, post)) else {
+            return false;
+        };
+        of_name.remove(place);
+        if of_name.is_empty() {
+            self.posts.remove(name);
+        }
+        self.left(name, post);
+        true
+    }
+
+    fn rest_no_more(&mut self, name: &str, post: &Arc<Post>) {
+        self.resting
+            .retain(|(it, who)| it != name || !Arc::ptr_eq(who, post));
+    }
+}
+
 impl Providers {
     fn all(&self) -> MutexGuard<'_, All> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
@@ -74,44 +112,43 @@ impl Providers {
         changes.collect()
     }
 
-    /// Who provides what.
-    pub(super) fn list(&self) -> Vec<(String, Arc<Post>)> {
-        let all = self.all();
+    /// Goes by what everybody may provide from now on.
+    pub(super) fn settle(&self, may: impl Fn(&str, &Caller) -> bool) {
+        let mut all = self.all();
         let named = all.posts.iter();
-        let list =
+        let named =
             named.flat_map(|(name, posts)| posts.iter().map(|it| (name.clone(), it.clone())));
-        list.collect()
+        let stopping: Vec<_> = named.filter(|(name, it)| !may(name, it.who())).collect();
+        let resting = std::mem::take(&mut all.resting).into_iter();
+        let (again, resting): (Vec<_>, Vec<_>) =
+            resting.partition(|(name, it)| may(name, it.who()));
+        all.resting = resting;
+        for (name, post) in again {
+            all.enter(&name, &post);
+        }
+        for (name, post) in stopping {
+            all.leave(&name, &post);
+            all.resting.push((name, post));
+        }
+        self.changed.notify_one();
     }
 
     pub(super) fn enter(&self, name: &str, post: &Arc<Post>) {
-        let mut all = self.all();
-        let of_name = all.posts.entry(name.to_owned()).or_default();
-        if !of_name.iter().any(|it| Arc::ptr_eq(it, post)) {
-            of_name.push(post.clone());
-            all.entered(name, post);
+        if self.all().enter(name, post) {
             self.changed.notify_one();
         }
     }
 
     pub(super) fn leave(&self, name: &str, post: &Arc<Post>) {
-        let mut all = self.all();
-        let Some(of_name) = all.posts.get_mut(name) else {
-            return;
-        };
-        let Some(place) = of_name.iter().position(|it| Arc::ptr_eq(it, post)) else {
-            return;
-        };
-        of_name.remove(place);
-        if of_name.is_empty() {
-            all.posts.remove(name);
+        if self.all().leave(name, post) {
+            self.changed.notify_one();
         }
-        all.left(name, post);
-        self.changed.notify_one();
     }
 
     pub(super) fn leave_all(&self, post: &Arc<Post>) {
         let provides = |posts: &[Arc<Post>]| posts.iter().any(|it| Arc::ptr_eq(it, post));
-        let all = self.all();
+        let mut all = self.all();
+        all.resting.retain(|(_, it)| !Arc::ptr_eq(it, post));
         let names = all.posts.iter().filter(|(_, posts)| provides(posts));
         let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
         drop(all);

@@ -91,6 +91,9 @@ impl WebProviders {
                 asked: Instant::now(),
             };
             all.of.insert(key.clone(), seat);
+        } else if let Some(seat) = all.of.get(&key) {
+            // Another configuration may have come since.
+            server.calls.provide(name, &seat.post)?;
         }
         let seat = all.of.get_mut(&key).expect("it was just taken");
         seat.waiting += 1;

@@ -348,6 +348,8 @@ impl Hub {
         for peer in peers.values() {
             let may = |pattern: &&Pattern| {
                 let space = spaces.get(pattern.space());
+                // A durable one goes another way.
+                let space = space.filter(|it| it.config.durable.is_none());
                 space.is_some_and(|it| peer.user.check_subscribe(&it.config, pattern).is_ok())
             };
             let ended = router.patterns(peer).filter(|it| !may(it));

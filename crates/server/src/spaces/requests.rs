@@ -272,7 +272,7 @@ pub(crate) async fn publish(
         if let Some(key) = key {
             match calls::begin_once(server, &caller.user, key).await? {
                 Begun::New => {}
-                Begun::Unfinished => return Ok(None),
+                Begun::Unfinished { .. } => return Ok(None),
                 Begun::Done(_) | Begun::KeyTaken => return Err(calls::key_taken()),
             }
         }

@@ -456,12 +456,15 @@ async fn another_configuration_ends_what_it_does_not_let_be() {
         last_value: true,
         ..open_space("kept")
     };
-    let hub = hub(vec![kept.clone(), open_space("n"), open_space("gone")]);
+    let mut spaces = vec![kept.clone()];
+    spaces.extend(["n", "gone", "durable"].map(open_space));
+    let hub = hub(spaces);
     let [ann, ben] = ["ann", "ben"].map(|user| hub.join(user));
     for space in ["kept", "n", "gone"] {
         ben.subscribe(space, ">").unwrap();
         ben.subscribe(space, "ben.a").unwrap();
     }
+    ben.subscribe("durable", ">").unwrap();
     let all = ["kept/ben.a", "n/ben.a", "n/b", "gone/a"];
     let chunk = events(all.map(|subject| (subject, subject)));
     ann.publish(&chunk).unwrap();
@@ -470,7 +473,11 @@ async fn another_configuration_ends_what_it_does_not_let_be() {
         subscribe: patterns("n", &["{s.username}.>"], None),
         ..open_space("n")
     };
-    hub.configure(vec![kept, narrower, open_space("new")]);
+    let durable = SpaceConfig {
+        durable: Some(Duration::from_secs(60)),
+        ..open_space("durable")
+    };
+    hub.configure(vec![kept, narrower, open_space("new"), durable]);
     let published = ann.publish(&chunk).unwrap();
     assert_eq!((published.events, published.refused), (3, 1));
     assert_eq!(payloads(&ben), ["kept/ben.a", "n/ben.a"]);
@@ -479,7 +486,7 @@ async fn another_configuration_ends_what_it_does_not_let_be() {
         ended.push(pattern.to_string());
     }
     ended.sort();
-    assert_eq!(ended, ["gone/>", "gone/ben.a", "n/>"]);
+    assert_eq!(ended, ["durable/>", "gone/>", "gone/ben.a", "n/>"]);
     // What was kept of an unchanged space still is.
     let cid = hub.join("cid");
     cid.subscribe("kept", ">").unwrap();

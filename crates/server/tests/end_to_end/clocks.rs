@@ -35,20 +35,20 @@ const RETENTION: Retention = Retention {
 };
 
 /// A clock that is wrong by so much.
-struct Wrong {
+pub(crate) struct Wrong {
     by_ms: AtomicI64,
     right: Arc<dyn Clock>,
 }
 
 impl Wrong {
-    fn by(by_ms: i64) -> Arc<Wrong> {
+    pub(crate) fn by(by_ms: i64) -> Arc<Wrong> {
         Arc::new(Wrong {
             by_ms: AtomicI64::new(by_ms),
             right: Environment::real().clock,
         })
     }
 
-    fn set(&self, by_ms: i64) {
+    pub(crate) fn set(&self, by_ms: i64) {
         self.by_ms.store(by_ms, Ordering::Relaxed);
     }
 }

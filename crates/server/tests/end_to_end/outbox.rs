@@ -4,12 +4,17 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use tidewater_client::{Answer, ColumnType, Datum, Link, LinkOptions, SyncDirection};
+use tidewater_client::{
+    Answer, Code, ColumnType, Datum, Link, LinkOptions, Request, SyncDirection,
+};
 use tidewater_testing::proxy::{Accident, Place, Way};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Transaction};
+use crate::clocks::Wrong;
 use crate::device::Device;
+use crate::events::link_to;
 use crate::scenario::{Scenario, shop};
 use crate::world::{LiveServer, PASSWORD, World};
 
@@ -399,7 +404,8 @@ fn a_call_whose_provider_or_server_died_is_not_done_again<B: Backend>() {
 
     let printer = Printer::at(&world.server);
     print(&ada);
-    let second = world.another_server();
+    let clock = Wrong::by(0);
+    let second = world.another_server_at(clock.clone());
     let network = ada.network.clone();
     std::thread::scope(|scope| {
         let sync = scope.spawn(|| ada.sync());
@@ -413,6 +419,10 @@ fn a_call_whose_provider_or_server_died_is_not_done_again<B: Backend>() {
     });
     printer.finish_one();
     let another = Printer::at(&world.server);
+    // For all that another server knows, the first one may be at it.
+    assert_eq!(ada.sync().outbox.pending, 1);
+    assert_eq!(states(&ada), ["failed|provider_gone", "sent|busy"]);
+    clock.set(10 * 60 * 1_000);
     let report = ada.sync();
     assert_eq!((report.outbox.pending, report.outbox.failed), (0, 1));
     assert_eq!(
@@ -420,6 +430,38 @@ fn a_call_whose_provider_or_server_died_is_not_done_again<B: Backend>() {
         ["failed|provider_gone", "failed|outcome_unknown"]
     );
     assert_eq!(another.printed.load(Ordering::SeqCst), 0);
+}
+
+fn a_call_that_no_provider_got_in_time_is_done_under_its_key_later<B: Backend>() {
+    let world = World::<B>::open(placing_shop());
+    let (ada, cleo) = (
+        link_to(&world.server, "ada"),
+        link_to(&world.server, "cleo"),
+    );
+    cleo.provide("print", |_| Ok(Answer::nothing())).unwrap();
+    let print = |key: u8| {
+        let print = Request::new("print").with("text", Some("x".into()));
+        print.once([key; 16])
+    };
+    // Nobody can note a key meanwhile.
+    let mut holding = world.backend.begin();
+    if world.backend.url().starts_with("postgres") {
+        holding.execute("LOCK TABLE tidewater.once IN EXCLUSIVE MODE");
+    }
+    // When the second one's time is over for its caller, the first one's is for the server.
+    for key in [1, 2] {
+        let within = print(key).within(Duration::from_millis(100));
+        let error = ada.call(&within).unwrap_err();
+        assert_eq!(error.code(), Some(Code::DeadlineExceeded));
+    }
+    holding.commit();
+    // It is busy at most until its key was given back.
+    loop {
+        match ada.call(&print(1)) {
+            Err(error) if error.code() == Some(Code::Busy) => std::thread::yield_now(),
+            answered => break drop(answered.unwrap()),
+        }
+    }
 }
 
 on_both_adapters!(
@@ -434,4 +476,5 @@ on_both_adapters!(
     i1_two_processes_on_one_file_execute_a_call_once,
     what_a_provider_makes_of_a_call_is_heard_after_the_connection_broke,
     a_call_whose_provider_or_server_died_is_not_done_again,
+    a_call_that_no_provider_got_in_time_is_done_under_its_key_later,
 );

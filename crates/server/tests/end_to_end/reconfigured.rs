@@ -116,6 +116,29 @@ fn another_configuration_counts_for_those_who_are_connected<B: Backend>() {
     assert_eq!(code(ada.call(&name("print"))), Code::NoProvider);
     cleo.provide("print", |_| Ok(Answer::nothing())).unwrap();
     ada.call(&name("print")).unwrap();
+    // What nobody declares any longer and somebody does again is provided by whoever was there.
+    world.scenario.limits = AFTER
+        .replacen(r#"name = "print""#, r#"name = "other""#, 1)
+        .leak();
+    world.reconfigure().unwrap();
+    assert_eq!(code(ada.call(&name("print"))), Code::NoSuchProcedure);
+    world.scenario.limits = AFTER;
+    world.reconfigure().unwrap();
+    ada.call(&name("print")).unwrap();
+    cleo.withdraw("print").unwrap();
+    assert_eq!(code(ada.call(&name("print"))), Code::NoProvider);
+    // Who has taken it back while he may not does not either when he may again.
+    world.scenario.limits = BEFORE;
+    world.reconfigure().unwrap();
+    ada.call(&name("print")).unwrap();
+    world.scenario.limits = AFTER;
+    world.reconfigure().unwrap();
+    bob.withdraw("print").unwrap();
+    world.scenario.limits = BEFORE;
+    world.reconfigure().unwrap();
+    assert_eq!(code(ada.call(&name("print"))), Code::NoProvider);
+    world.scenario.limits = AFTER;
+    world.reconfigure().unwrap();
     ada.subscribe("news", ">", Since::Now).unwrap();
     let refused = bob.subscribe("news", ">", Since::Now).unwrap_err();
     assert_eq!(refused.code(), Some(Code::NotAllowed));

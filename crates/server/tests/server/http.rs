@@ -145,6 +145,42 @@ async fn a_program_with_http_alone_provides_and_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_for_calls_gets_them_once_the_procedure_is_declared_again() {
+    let world = world().await;
+    let asked = |who: &str| ask(&world, who, "GET", "/v1/provide/double?wait=0", "");
+    let called = |who: &str| ask(&world, who, "POST", "/v1/call/double", r#"{"number": 1}"#);
+    let reconfigure = async |procedures: &str| {
+        let config = World::config(HEAD, procedures).unwrap();
+        world.running.reconfigure(config).await.unwrap();
+    };
+    let (ada, bob) = tokio::task::block_in_place(|| {
+        let (ada, bob) = (sign_in(&world, "ada"), sign_in(&world, "bob"));
+        assert_eq!(asked(&bob).0, 204);
+        (ada, bob)
+    });
+    reconfigure("").await;
+    tokio::task::block_in_place(|| {
+        for (status, problem) in [asked(&bob), called(&ada)] {
+            assert_eq!(
+                (status, &problem["code"]),
+                (404, &json!("no_such_procedure"))
+            );
+        }
+    });
+    reconfigure(PROCEDURES).await;
+    tokio::task::block_in_place(|| {
+        thread::scope(|scope| {
+            let answered = scope.spawn(|| called(&ada));
+            let (status, call) = ask(&world, &bob, "GET", "/v1/provide/double", "");
+            assert_eq!(status, 200, "{call}");
+            let path = format!("/v1/answer/{}", call["call"].as_str().unwrap());
+            assert_eq!(ask(&world, &bob, "POST", &path, "2").0, 204);
+            assert_eq!(answered.join().unwrap(), (200, json!(2)));
+        });
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_are_problems_that_say_what_to_do() {
     let world = world().await;
     let ada = tokio::task::block_in_place(|| sign_in(&world, "ada"));

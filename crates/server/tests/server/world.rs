@@ -79,12 +79,6 @@ impl World {
             };
             centre.state().users.entry(name.into()).or_insert(user);
         }
-        let config = format!(
-            "{head}\nconsolidated = \"sqlite:x\"\n[server.limits]\n{limits}\n\
-             [retention]\ninterval = \"50ms\"\n\
-             [[publication]]\nname = \"notes\"\n\
-             [[publication.table]]\nname = \"note\"\npartition = \"everyone\"\n"
-        );
         let clock = Arc::new(TestClock(AtomicI64::new(1_700_000_000_000)));
         let real = Environment::real();
         let writes = Arc::new(AtomicUsize::new(0));
@@ -96,7 +90,7 @@ impl World {
             }),
             ..real
         };
-        let config = Config::parse(&config)?;
+        let config = World::config(head, limits)?;
         let handle = Arc::new(Handle(centre.clone()));
         let running = Server::start(config, handle, environment).await?;
         Ok(World {
@@ -105,6 +99,17 @@ impl World {
             clock,
             writes,
         })
+    }
+
+    /// The same configuration.
+    pub(crate) fn config(head: &str, limits: &str) -> Result<Config, ServerError> {
+        let config = format!(
+            "{head}\nconsolidated = \"sqlite:x\"\n[server.limits]\n{limits}\n\
+             [retention]\ninterval = \"50ms\"\n\
+             [[publication]]\nname = \"notes\"\n\
+             [[publication.table]]\nname = \"note\"\npartition = \"everyone\"\n"
+        );
+        Config::parse(&config)
     }
 
     pub(crate) fn now_ms(&self) -> i64 {
