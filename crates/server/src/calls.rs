@@ -10,6 +10,7 @@ pub(crate) mod lane;
 mod outcome;
 pub(crate) mod post;
 mod providers;
+mod unawaited;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -32,8 +33,10 @@ use self::lane::{CallTask, Pace};
 pub(crate) use self::outcome::{in_pieces, key_taken, of_fault};
 use self::post::{Gone, MAX_ANSWER_BYTES, Post};
 use self::providers::Providers;
+use self::unawaited::Unawaited;
 use crate::config::{Allow, Config, ProcedureConfig, Provision, Rule, Sql, Work};
 use crate::fault::Fault;
+use crate::memory::{Held, MemoryBudget};
 use crate::server::Shared;
 
 /// How often a call that may be repeated goes to another provider.
@@ -52,6 +55,8 @@ pub(crate) struct Answered {
     pub(crate) columns: Vec<ColumnHeader>,
     /// Packed rows; where one piece ends says nothing about where rows end.
     pub(crate) rows: Vec<Bytes>,
+    /// The memory that they are in.
+    pub(crate) held: Held,
 }
 
 impl From<Answer> for Answered {
@@ -60,6 +65,7 @@ impl From<Answer> for Answered {
             returns: Returns::try_from(answer.returns).ok(),
             columns: answer.columns,
             rows: vec![answer.rows],
+            held: Held::default(),
         }
     }
 }
@@ -93,6 +99,7 @@ pub(crate) type Outcome = Result<Answered, CallFailed>;
 pub(crate) struct Calls {
     procedures: RwLock<Arc<HashMap<String, Arc<Procedure>>>>,
     providers: Providers,
+    pub(crate) unawaited: Unawaited,
     /// Calls under a key that providers are at, by user.
     running: Mutex<HashSet<Running>>,
     /// Of rules, by their text.
@@ -190,6 +197,7 @@ impl Calls {
         let calls = Calls {
             procedures: RwLock::default(),
             providers: Providers::default(),
+            unawaited: Unawaited::default(),
             running: Mutex::default(),
             rules: Mutex::default(),
             centre,
@@ -508,12 +516,10 @@ impl Prepared {
             pace: self.procedure.pace.clone(),
             reply,
         });
-        let returns = script.returns();
-        outcome::of_script(
-            &self.procedure.config.name,
-            returns,
-            answered(answer).await?,
-        )
+        let is_repeatable = self.key.is_some() || script.is_read_only();
+        let done = answered(answer).await?;
+        let done = done.ok_or_else(|| outcome::no_room(is_repeatable))?;
+        outcome::of_script(&self.procedure.config.name, script.returns(), done)
     }
 
     /// Has a provider do it.
@@ -675,6 +681,12 @@ fn key(call: &Call) -> Result<Option<[u8; 16]>, CallFailed> {
     }
 }
 
+/// Reserves memory for what was sent with a call.
+pub(crate) fn hold(budget: &MemoryBudget, bytes: usize) -> Result<Held, CallFailed> {
+    let held = budget.hold(bytes);
+    held.ok_or_else(|| outcome::busy("the server has no memory for the call at the moment"))
+}
+
 /// The answer of a worker.
 async fn answered<T>(answer: oneshot::Receiver<Result<T, CentreError>>) -> Result<T, CallFailed> {
     match answer.await {
@@ -705,9 +717,10 @@ pub(crate) async fn is_allowed(
         pace: Arc::default(),
         reply,
     });
-    match answered(answer).await? {
-        CallOutcome::NotAllowed => Ok(false),
-        outcome => outcome::of_script("allow", script.returns(), outcome).map(|_| true),
+    let done = answered(answer).await?;
+    match done.ok_or_else(|| outcome::no_room(true))? {
+        (CallOutcome::NotAllowed, _) => Ok(false),
+        done => outcome::of_script("allow", script.returns(), done).map(|_| true),
     }
 }
 

@@ -101,10 +101,11 @@ async fn serve_channels(
     arrival: Option<Box<Arrival>>,
 ) -> Result<(), Fault> {
     let is_program = guest.remote_id == PROGRAM;
-    let post = Post::new(Arc::new(Caller {
+    let who = Caller {
         user: guest.user.clone(),
         remote_id: Some(guest.remote_id).filter(|_| !is_program),
-    }));
+    };
+    let post = Post::new(Arc::new(who), &server.budget);
     let member = Arc::new(server.spaces.join(&guest.user));
     let desk = Desk::open(server, wire.calls(), &post, &member, stay);
     let mut calls = pin!(desk.run());

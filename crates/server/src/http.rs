@@ -34,7 +34,7 @@ use tidewater_protocol::message::{Answer, Argument, Call};
 use self::caller::{Identified, Peer};
 use self::problem::Problem;
 use self::provide::WebProviders;
-use crate::calls::built_in;
+use crate::calls::{self, built_in};
 use crate::fault::Fault;
 use crate::server::Shared;
 
@@ -198,7 +198,10 @@ async fn call(
     let prepared = server.calls.prepare(&who.caller, call, deadline)?;
     let asynchronous = text(&headers, "prefer")?.is_some_and(|it| it == "respond-async");
     if asynchronous {
+        let goes_on = server.calls.unawaited.enter(&who.caller.user)?;
+        let held = calls::hold(&server.budget, body.len())?;
         tokio::spawn(async move {
+            let _alive = (goes_on, held);
             if let Err(error) = prepared.run(&server).await {
                 tracing::debug!(%error, "what nobody waits for came to nothing");
             }

@@ -1,7 +1,7 @@
 //! Queues before workers: who is next, who goes along, how many wait. What the tasks are, and
 //! who runs them, is the affair of [`crate::worker`].
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,20 +18,63 @@ pub(crate) struct Lane<T> {
     pub(crate) resting: Resting,
 }
 
+/// Something that is done for a user. Users take turns, however much one of them has waiting;
+/// what is done for all alike names none.
+pub(crate) trait OfUser {
+    fn user(&self) -> &str {
+        ""
+    }
+}
+
 struct Queue<T> {
-    tasks: VecDeque<T>,
+    /// What waits, by user; no list is empty.
+    tasks: HashMap<String, VecDeque<T>>,
+    /// Those users, in the order of their turns.
+    turns: VecDeque<String>,
+    waiting: usize,
     closed: bool,
+}
+
+impl<T: OfUser> Queue<T> {
+    fn push(&mut self, task: T) {
+        self.waiting += 1;
+        if let Some(tasks) = self.tasks.get_mut(task.user()) {
+            tasks.push_back(task);
+            return;
+        }
+        let user = task.user().to_owned();
+        self.turns.push_back(user.clone());
+        self.tasks.insert(user, VecDeque::from([task]));
+    }
+
+    fn front(&self) -> Option<&T> {
+        self.tasks.get(self.turns.front()?)?.front()
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        let user = self.turns.pop_front()?;
+        let tasks = self.tasks.get_mut(&user)?;
+        let task = tasks.pop_front()?;
+        self.waiting -= 1;
+        match tasks.is_empty() {
+            true => drop(self.tasks.remove(&user)),
+            false => self.turns.push_back(user),
+        }
+        Some(task)
+    }
 }
 
 /// A place in a lane, for "so many before you".
 #[derive(Clone, Copy)]
 pub(crate) struct Ticket(u64);
 
-impl<T> Lane<T> {
+impl<T: OfUser> Lane<T> {
     pub(crate) fn new() -> Arc<Lane<T>> {
         Arc::new(Lane {
             queue: Mutex::new(Queue {
-                tasks: VecDeque::new(),
+                tasks: HashMap::new(),
+                turns: VecDeque::new(),
+                waiting: 0,
                 closed: false,
             }),
             ready: Notify::new(),
@@ -45,13 +88,13 @@ impl<T> Lane<T> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a task at the end. On a closed lane it is dropped, which its reply
+    /// Puts a task at the end of its user's. On a closed lane it is dropped, which its reply
     /// channel tells.
     pub(crate) fn submit(&self, task: T) -> Ticket {
         let mut queue = self.queue();
         let ticket = Ticket(self.submitted.fetch_add(1, Ordering::Relaxed));
         if !queue.closed {
-            queue.tasks.push_back(task);
+            queue.push(task);
             drop(queue);
             // The worker that went idle last: its caches are warm, and workers
             // beyond the load stay idle for good.
@@ -62,7 +105,7 @@ impl<T> Lane<T> {
 
     /// How many tasks wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.queue().tasks.len()
+        self.queue().waiting
     }
 
     /// Its name, how many workers may work, how many of all that there are do, and what waits.
@@ -75,7 +118,7 @@ impl<T> Lane<T> {
         (name, level, busy, self.waiting())
     }
 
-    /// How many tasks wait before this one.
+    /// How many tasks wait before this one, where all are done for all alike.
     pub(crate) fn ahead(&self, ticket: Ticket) -> u64 {
         ticket.0.saturating_sub(self.taken.load(Ordering::Relaxed))
     }
@@ -87,14 +130,14 @@ impl<T> Lane<T> {
         loop {
             {
                 let mut queue = self.queue();
-                if let Some(first) = queue.tasks.pop_front() {
+                if let Some(first) = queue.pop() {
                     let takes_more = fits(&first);
                     let mut batch = vec![first];
-                    while takes_more && queue.tasks.front().is_some_and(&mut fits) {
-                        batch.extend(queue.tasks.pop_front());
+                    while takes_more && queue.front().is_some_and(&mut fits) {
+                        batch.extend(queue.pop());
                     }
                     self.taken.fetch_add(batch.len() as u64, Ordering::Relaxed);
-                    if !queue.tasks.is_empty() {
+                    if queue.waiting > 0 {
                         // Two tasks submitted at once may have left one wake-up.
                         self.ready.notify_last();
                     }
@@ -119,6 +162,49 @@ impl<T> Lane<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl OfUser for u32 {}
+
+    impl OfUser for (&'static str, u32) {
+        fn user(&self) -> &str {
+            self.0
+        }
+    }
+
+    #[test]
+    fn users_take_turns() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let lane = Lane::new();
+            for number in 1..=1_000 {
+                lane.submit(("ada", number));
+            }
+            assert_eq!(lane.next(|_| false).await, Some(vec![("ada", 1)]));
+            lane.submit(("bob", 1));
+            lane.submit(("bob", 2));
+            lane.submit(("eve", 1));
+            let mut left = 6;
+            let batch = lane.next(|_| {
+                left -= 1;
+                left >= 0
+            });
+            let expected = [
+                ("ada", 2),
+                ("bob", 1),
+                ("eve", 1),
+                ("ada", 3),
+                ("bob", 2),
+                ("ada", 4),
+            ];
+            assert_eq!(batch.await.unwrap(), expected);
+            assert_eq!(lane.waiting(), 996);
+            assert_eq!(lane.next(|_| true).await.unwrap().len(), 996);
+            let queue = lane.queue();
+            assert!(queue.tasks.is_empty() && queue.turns.is_empty());
+        });
+    }
 
     #[test]
     fn a_worker_takes_what_fits_and_never_waits_for_more() {

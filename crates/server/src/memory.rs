@@ -68,7 +68,34 @@ pub(crate) struct Reservation {
     spooled: u64,
 }
 
+/// So few bytes need no reservation.
+const FREE_BYTES: usize = 16 << 10;
+
+/// What is in memory as long as one of the clones is there. All are equal: what they hold is
+/// another's.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held {
+    _reservation: Option<Arc<Reservation>>,
+}
+
+impl PartialEq for Held {
+    fn eq(&self, _: &Held) -> bool {
+        true
+    }
+}
+
 impl MemoryBudget {
+    /// Holds so many bytes, if there is room for them.
+    pub(crate) fn hold(&self, bytes: usize) -> Option<Held> {
+        if bytes <= FREE_BYTES {
+            return Some(Held::default());
+        }
+        let mut reservation = self.empty();
+        reservation.grow(bytes as u64).then(|| Held {
+            _reservation: Some(Arc::new(reservation)),
+        })
+    }
+
     /// A budget of so many bytes.
     pub(crate) fn new(bytes: u64) -> MemoryBudget {
         MemoryBudget {

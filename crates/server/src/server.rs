@@ -226,13 +226,14 @@ impl Server {
         let limits = config.server.limits.clone();
         let phase = Arc::new(Signal::new(Phase::Running));
         let most_waiting = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
+        let budget = MemoryBudget::new(limits.memory_bytes);
         let shared = Arc::new(Shared {
             signer,
             passwords: PasswordChecks::new(environment.blocking.clone(), limits.password_checks),
             throttle: Throttle::default(),
             registry: Registry::default(),
-            budget: MemoryBudget::new(limits.memory_bytes),
-            workers: Workers::start(centre.clone(), &limits, &environment.clock),
+            workers: Workers::start(centre.clone(), &limits, &environment.clock, &budget),
+            budget,
             drain: DrainRate::new(),
             publications,
             calls,

@@ -482,10 +482,11 @@ mod tests {
     use super::*;
 
     fn post() -> Arc<Post> {
-        Post::new(Arc::new(Caller {
+        let who = Caller {
             user: "ada".into(),
             remote_id: None,
-        }))
+        };
+        Post::new(Arc::new(who), &crate::memory::MemoryBudget::new(0))
     }
 
     /// Remotes that hold nothing are told by hand.

@@ -24,8 +24,8 @@ use crate::calls::lane::{CallTask, run_calls};
 use crate::config::Limits;
 use crate::connector::{Connection, Connector, Idle, repeats};
 use crate::environment::Clock;
-pub(crate) use crate::lane::{Lane, Ticket};
-use crate::memory::Reservation;
+pub(crate) use crate::lane::{Lane, OfUser, Ticket};
+use crate::memory::{MemoryBudget, Reservation};
 use crate::metrics::{Phase, Timer};
 use crate::registry::Standing;
 use crate::spaces::store::{Store, run_appends, run_reads};
@@ -106,6 +106,10 @@ pub(crate) struct DownloadTask {
     pub(crate) spool: SpoolWriter,
 }
 
+impl OfUser for SessionTask {}
+impl OfUser for ApplyTask {}
+impl OfUser for DownloadTask {}
+
 /// All lanes with their workers.
 pub(crate) struct Workers {
     pub(crate) sessions: Arc<Lane<SessionTask>>,
@@ -126,6 +130,7 @@ impl Workers {
         centre: Arc<dyn Centre>,
         limits: &Limits,
         clock: &Arc<dyn Clock>,
+        budget: &MemoryBudget,
     ) -> Workers {
         let workers = Workers {
             sessions: Lane::new(),
@@ -163,9 +168,11 @@ impl Workers {
         let idle = Idle::new(&connector);
         for _ in 0..most {
             let (lane, gate, idle) = (workers.calls.clone(), gate.clone(), idle.clone());
-            let clock = clock.clone();
-            workers
-                .keep(move || run_calls(lane.clone(), gate.clone(), idle.clone(), clock.clone()));
+            let (clock, budget) = (clock.clone(), budget.clone());
+            workers.keep(move || {
+                let (idle, clock) = (idle.clone(), clock.clone());
+                run_calls(lane.clone(), gate.clone(), idle, clock, budget.clone())
+            });
         }
         let idle = Idle::new(&connector);
         let (appends, reads) = workers.events.lanes();
@@ -182,7 +189,7 @@ impl Workers {
 
     /// The gate of a lane with so many workers, and how many there are to be. Without a number,
     /// what is best is found by trying.
-    fn gate<T: Send + 'static>(
+    fn gate<T: OfUser + Send + 'static>(
         &self,
         fixed: Option<usize>,
         lane: &Arc<Lane<T>>,

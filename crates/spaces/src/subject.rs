@@ -15,6 +15,10 @@ pub const MAX_SUBJECT_BYTES: usize = 256;
 /// The most parts of a subject or pattern, without its space.
 pub const MAX_PARTS: usize = 16;
 
+/// The most `*` in a pattern that is subscribed to: with each of them more ways lead to what a
+/// publisher's event matches.
+pub const MAX_ONES: usize = 4;
+
 /// Stands for exactly one part.
 pub(crate) const ONE: &str = "*";
 
@@ -86,6 +90,9 @@ pub enum SubjectError {
         /// Which part.
         part: usize,
     },
+    /// A pattern that is subscribed to has too many wildcards.
+    #[error("the pattern {0:?} has more than {MAX_ONES} \"*\"")]
+    TooManyWildcards(String),
     /// The user stands in a part beside something else.
     #[error("part {part} of the pattern {pattern:?} mixes {{s.username}} with other characters")]
     MixedUser {
@@ -125,6 +132,9 @@ impl SubjectError {
             }
             SubjectError::RestNotLast { .. } => {
                 "put \">\" at the end, or write \"*\" for a single part".into()
+            }
+            SubjectError::TooManyWildcards(_) => {
+                "write \">\" for all parts at the end, or subscribe to several patterns".into()
             }
             SubjectError::MixedUser { .. } => {
                 "let {s.username} be a part of its own, such as in \"unit.{s.username}.>\"".into()
@@ -255,6 +265,18 @@ impl Pattern {
         let (_, rest) = split(text)?;
         check_parts(text, rest, |part, it| check_wildcards(text, rest, part, it))?;
         Ok(Pattern(text.into()))
+    }
+
+    /// Reads a pattern without its space that somebody subscribes to.
+    ///
+    /// # Errors
+    /// It is none, or has too many `*`.
+    pub fn to_subscribe(space: &str, text: &str) -> Result<Pattern, SubjectError> {
+        let pattern = Pattern::in_space(space, text)?;
+        match pattern.parts().filter(|it| *it == ONE).count() {
+            0..=MAX_ONES => Ok(pattern),
+            _ => Err(SubjectError::TooManyWildcards(shown(text))),
+        }
     }
 
     /// Reads a pattern without its space.
@@ -414,6 +436,17 @@ mod tests {
                 "{wide} {narrow}"
             );
         }
+    }
+
+    #[test]
+    fn who_subscribes_writes_few_stars() {
+        let may = Pattern::to_subscribe("n", "*.a.*.*.b.*.>").unwrap();
+        assert_eq!(may, pattern("n/*.a.*.*.b.*.>"));
+        let error = Pattern::to_subscribe("n", "*.*.*.*.*").unwrap_err();
+        assert!(error.to_string().contains("more than 4"), "{error}");
+        assert!(!error.hint().is_empty());
+        // Rules, and what somebody reads, may be written so.
+        assert!(Pattern::in_space("n", "*.*.*.*.*").is_ok());
     }
 
     pub(crate) fn any_pattern() -> impl Strategy<Value = Pattern> {

@@ -18,7 +18,9 @@ use tidewater_protocol::message::{Call, CallFailed, CallKind};
 
 use super::post::Post;
 use super::{Answered, Outcome, built_in, outcome};
+use crate::calls;
 use crate::fault::Fault;
+use crate::memory::Held;
 use crate::registry::Stay;
 use crate::server::Shared;
 use crate::spaces::Member;
@@ -43,6 +45,8 @@ pub(crate) struct Desk<'a> {
     running: FuturesUnordered<Running>,
     cancels: HashMap<u64, AbortHandle>,
     draining: bool,
+    /// The memory of answers that have not left yet.
+    unsent: Vec<Held>,
     /// Something was said that has not left yet.
     owes: bool,
 }
@@ -65,6 +69,7 @@ impl<'a> Desk<'a> {
             running: FuturesUnordered::new(),
             cancels: HashMap::new(),
             draining: false,
+            unsent: Vec::new(),
             owes: false,
         }
     }
@@ -81,6 +86,9 @@ impl<'a> Desk<'a> {
                 channel.send_message(message)?;
                 self.owes = true;
                 is_full = channel.is_full();
+            }
+            if !is_full {
+                self.unsent.clear();
             }
             let takes_more = !is_full && self.running.len() < MAX_RUNNING;
             let next = match takes_more {
@@ -100,7 +108,7 @@ impl<'a> Desk<'a> {
                 incoming = channel.incoming_without_flush(), if takes_more => {
                     self.take(incoming?)?;
                 }
-                Some((id, outcome)) = self.running.next(), if !self.running.is_empty() => {
+                Some((id, outcome)) = self.running.next(), if !is_full && !self.running.is_empty() => {
                     self.cancels.remove(&id);
                     if let Ok(outcome) = outcome {
                         self.answer(id, outcome)?;
@@ -140,10 +148,11 @@ impl<'a> Desk<'a> {
                 if self.cancels.contains_key(&id) {
                     return Err(Fault::malformed("two calls under one id"));
                 }
+                let bytes = payload.len();
                 let call = Call::decode(payload);
                 let call = call.map_err(|_| Fault::malformed("a call that cannot be read"))?;
                 let deadline = (deadline_ms > 0).then(|| Duration::from_millis(deadline_ms.into()));
-                self.begin(id, kind, call, deadline)
+                self.begin(id, kind, (call, bytes), deadline)
             }
             CallKind::Cancel => {
                 if let Some(cancel) = self.cancels.remove(&id) {
@@ -159,16 +168,21 @@ impl<'a> Desk<'a> {
         &mut self,
         id: u64,
         kind: CallKind,
-        call: Call,
+        (call, bytes): (Call, usize),
         deadline: Option<Duration>,
     ) -> Result<(), Fault> {
         if self.draining {
             return self.answer(id, Err(shutting_down()));
         }
+        let held = match calls::hold(&self.server.budget, bytes) {
+            Ok(held) => held,
+            Err(busy) => return self.answer(id, Err(busy)),
+        };
         if built_in::waits(&call) {
             let (server, member) = (self.server.clone(), self.member.clone());
             let caller = self.post.who().clone();
             let run = async move {
+                let _held = held;
                 let run = built_in::run_waiting(&server, &member, &caller, &call);
                 let run = timeout(deadline.unwrap_or(PATIENCE), run);
                 run.await
@@ -190,9 +204,19 @@ impl<'a> Desk<'a> {
         };
         let server = self.server.clone();
         let outlives_us = kind == CallKind::Call && prepared.outlives_its_caller();
-        let run = async move { prepared.run(&server).await };
+        let run = async move {
+            let _held = held;
+            prepared.run(&server).await
+        };
         if outlives_us {
-            let run = tokio::spawn(run);
+            let goes_on = match self.server.calls.unawaited.enter(&self.post.who().user) {
+                Ok(goes_on) => goes_on,
+                Err(busy) => return self.answer(id, Err(busy)),
+            };
+            let run = tokio::spawn(async move {
+                let _goes_on = goes_on;
+                run.await
+            });
             self.running.push(Box::pin(async move {
                 let ended = run.await;
                 (
@@ -213,7 +237,12 @@ impl<'a> Desk<'a> {
         run: impl Future<Output = Outcome> + Send + 'static,
     ) -> Result<(), Fault> {
         if kind == CallKind::OneWay {
+            let goes_on = match self.server.calls.unawaited.enter(&self.post.who().user) {
+                Ok(goes_on) => goes_on,
+                Err(busy) => return self.answer(id, Err(busy)),
+            };
             tokio::spawn(async move {
+                let _goes_on = goes_on;
                 if let Err(error) = run.await {
                     tracing::debug!(%error, "what nobody waits for came to nothing");
                 }
@@ -229,6 +258,9 @@ impl<'a> Desk<'a> {
     fn answer(&mut self, id: u64, outcome: Outcome) -> Result<(), Fault> {
         let failed = outcome.as_ref().err().map(CallFailed::code);
         self.server.metrics.call(failed);
+        if let Ok(answered) = &outcome {
+            self.unsent.push(answered.held.clone());
+        }
         for (kind, piece) in outcome::in_pieces(outcome) {
             self.say(id, kind, piece)?;
         }

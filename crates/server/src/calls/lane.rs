@@ -7,10 +7,11 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
@@ -19,7 +20,8 @@ use tidewater_centre::{CentreError, Worker};
 
 use crate::connector::{Connection, Idle};
 use crate::environment::Clock;
-use crate::lane::Lane;
+use crate::lane::{Lane, OfUser};
+use crate::memory::{Held, MemoryBudget};
 use crate::tuner::Gate;
 
 /// So many quick calls go together at most.
@@ -28,30 +30,48 @@ const TOGETHER: usize = 64;
 /// What takes longer is not quick.
 const QUICK: Duration = Duration::from_millis(5);
 
+/// An answer of more bytes is a large one.
+const LARGE_BYTES: usize = 1 << 20;
+
 /// How long a call of somebody who has gone may go on: most are done by then.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// How long the calls of a procedure take, smoothed.
+/// How long the calls of a procedure take.
 #[derive(Default)]
-pub(crate) struct Pace(AtomicU64);
+pub(crate) struct Pace {
+    /// Smoothed.
+    micros: AtomicU64,
+    /// An answer was large: many of them together are more than may be in memory.
+    is_large: AtomicBool,
+}
 
 impl Pace {
     /// Nobody knows of a procedure that was never called.
     fn is_quick(&self) -> bool {
-        let micros = self.0.load(Ordering::Relaxed);
-        micros > 0 && micros < QUICK.as_micros() as u64
+        let micros = self.micros.load(Ordering::Relaxed);
+        let is_large = self.is_large.load(Ordering::Relaxed);
+        !is_large && micros > 0 && micros < QUICK.as_micros() as u64
     }
 
     fn took(&self, time: Duration) {
         let micros = (time.as_micros() as u64).max(1);
-        let before = self.0.load(Ordering::Relaxed);
+        let before = self.micros.load(Ordering::Relaxed);
         let smoothed = match before {
             0 => micros,
             before => (before * 7 + micros) / 8,
         };
-        self.0.store(smoothed.max(1), Ordering::Relaxed);
+        self.micros.store(smoothed.max(1), Ordering::Relaxed);
+    }
+
+    fn answered(&self, bytes: usize) {
+        if bytes > LARGE_BYTES {
+            self.is_large.store(true, Ordering::Relaxed);
+        }
     }
 }
+
+/// What came of a statement, and the memory that its answer waits in; `None` if there was no room.
+pub(crate) type Kept = Option<(CallOutcome, Held)>;
 
 /// Something to do in the database for a call.
 pub(crate) enum CallTask {
@@ -59,7 +79,7 @@ pub(crate) enum CallTask {
     Run {
         call: ProcedureCall,
         pace: Arc<Pace>,
-        reply: oneshot::Sender<Result<CallOutcome, CentreError>>,
+        reply: oneshot::Sender<Result<Kept, CentreError>>,
     },
     /// A call that programs do is begun under a key.
     Begin {
@@ -76,11 +96,20 @@ pub(crate) enum CallTask {
     },
 }
 
+impl OfUser for CallTask {
+    fn user(&self) -> &str {
+        match self {
+            CallTask::Run { call, .. } => &call.caller.user,
+            CallTask::Begin { user, .. } | CallTask::Finish { user, .. } => user,
+        }
+    }
+}
+
 /// A call that is run, and who waits for it.
 struct Running {
     call: ProcedureCall,
     pace: Arc<Pace>,
-    reply: oneshot::Sender<Result<CallOutcome, CentreError>>,
+    reply: oneshot::Sender<Result<Kept, CentreError>>,
     /// Nobody waits any more, and the statement is to end.
     left: bool,
 }
@@ -90,6 +119,7 @@ pub(crate) async fn run_calls(
     gate: Arc<Gate>,
     idle: Idle,
     clock: Arc<dyn Clock>,
+    budget: MemoryBudget,
 ) {
     loop {
         let rest = lane.resting.begin();
@@ -125,7 +155,7 @@ pub(crate) async fn run_calls(
             }
         }
         if !calls.is_empty() {
-            run_together(calls, &mut connection, clock.now_ms()).await;
+            run_together(calls, &mut connection, clock.now_ms(), &budget).await;
         }
         idle.give_back(connection);
         turn.done(done, done as u64);
@@ -169,7 +199,12 @@ async fn run_once(task: CallTask, connection: &mut Connection, now_ms: i64) {
     }
 }
 
-async fn run_together(mut calls: Vec<Running>, connection: &mut Connection, now_ms: i64) {
+async fn run_together(
+    mut calls: Vec<Running>,
+    connection: &mut Connection,
+    now_ms: i64,
+    budget: &MemoryBudget,
+) {
     let mut again = true;
     while !calls.is_empty() {
         let started = Instant::now();
@@ -183,8 +218,12 @@ async fn run_together(mut calls: Vec<Running>, connection: &mut Connection, now_
                 let each = started.elapsed() / count;
                 for (running, outcome) in calls.into_iter().zip(outcomes) {
                     running.pace.took(each);
+                    let bytes = bytes_of(&outcome);
+                    running.pace.answered(bytes);
+                    // It waits until its caller, who may be slow, takes it.
+                    let kept = budget.hold(bytes).map(|held| (outcome, held));
                     // Nobody waits when the caller has gone.
-                    let _ = running.reply.send(Ok(outcome));
+                    let _ = running.reply.send(Ok(kept));
                 }
                 return;
             }
@@ -212,6 +251,13 @@ async fn run_together(mut calls: Vec<Running>, connection: &mut Connection, now_
                 calls = rest;
             }
         }
+    }
+}
+
+fn bytes_of(outcome: &CallOutcome) -> usize {
+    match outcome {
+        CallOutcome::Answer(answer) => answer.rows.iter().map(Bytes::len).sum(),
+        _ => 0,
     }
 }
 

@@ -11,14 +11,20 @@ use tidewater_protocol::message::{Answer, CallFailed, CallKind, ColumnHeader, Re
 
 use super::{Answered, Outcome, built_in};
 use crate::fault::Fault;
+use crate::memory::Held;
 
 /// The size of a piece of an answer.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// What a statement came to.
-pub(super) fn of_script(name: &str, returns: Returns, outcome: CallOutcome) -> Outcome {
+pub(super) fn of_script(
+    name: &str,
+    returns: Returns,
+    (outcome, held): (CallOutcome, Held),
+) -> Outcome {
     match outcome {
         CallOutcome::Answer(answer) => Ok(Answered {
+            held,
             returns: Some(returns),
             columns: headers(&answer.columns),
             rows: answer.rows,
@@ -79,6 +85,26 @@ fn refused(name: &str, code: String, message: String) -> CallFailed {
         own_code: code,
         ..CallFailed::new(Code::ProcedureFailed, message, hint)
     }
+}
+
+/// There was no memory for an answer.
+pub(super) fn no_room(is_repeatable: bool) -> CallFailed {
+    let message = "the server has no memory for the answer at the moment";
+    match is_repeatable {
+        true => busy(message),
+        false => CallFailed::new(
+            Code::OutcomeUnknown,
+            message,
+            "it was done: find out what came of it before you call again, and read answers faster",
+        ),
+    }
+}
+
+/// There is too much at once.
+pub(super) fn busy(message: &str) -> CallFailed {
+    let mut busy = CallFailed::new(Code::Busy, message, "call again later");
+    busy.retry_after_ms = 1_000;
+    busy
 }
 
 pub(crate) fn key_taken() -> CallFailed {

@@ -13,9 +13,19 @@ use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind};
 
 use super::{Answered, Caller, Outcome};
 use crate::fault::Fault;
+use crate::memory::MemoryBudget;
 
 /// An answer that is put together of pieces has at most so many bytes.
 pub(crate) const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// All answers that come in pieces to one connection have at most so many together.
+const MAX_GATHERED_BYTES: usize = 64 << 20;
+
+/// What a piece takes beside its bytes.
+const PIECE_BYTES: usize = 128;
+
+/// A piece of fewer bytes is copied: it would keep all that was read together with it.
+const SHORT_BYTES: usize = 16 << 10;
 
 /// So many calls one provider has at most at the same time.
 const MAX_ASKED: usize = 1_000;
@@ -30,6 +40,7 @@ pub(crate) struct Gone;
 /// The box of one connection.
 pub(crate) struct Post {
     who: Arc<Caller>,
+    budget: MemoryBudget,
     state: Mutex<State>,
     ready: Notify,
 }
@@ -41,6 +52,8 @@ struct State {
     /// In the order in which they were asked: when the connection goes, they hear of it in this.
     asked: BTreeMap<u64, Asked>,
     last_id: u64,
+    /// What all pieces together take that came.
+    gathered_bytes: usize,
     closed: bool,
     unattended: bool,
 }
@@ -50,12 +63,41 @@ impl State {
         self.out_bytes += message.credit();
         self.out.push_back(message);
     }
+
+    fn remove(&mut self, id: u64) -> Option<Asked> {
+        let asked = self.asked.remove(&id)?;
+        self.gathered_bytes -= asked.takes;
+        Some(asked)
+    }
+
+    /// Something came back; what came of the call, when it is over.
+    fn gather(
+        &mut self,
+        id: u64,
+        kind: CallKind,
+        payload: Bytes,
+    ) -> Result<Option<Outcome>, prost::DecodeError> {
+        let Some(asked) = self.asked.get_mut(&id) else {
+            return Ok(None);
+        };
+        if kind == CallKind::Piece {
+            let takes = payload.len() + PIECE_BYTES;
+            asked.takes += takes;
+            self.gathered_bytes += takes;
+            if self.gathered_bytes > MAX_GATHERED_BYTES {
+                return Ok(Some(Err(super::built_in::too_large())));
+            }
+        }
+        asked.gathered.take(kind, payload)
+    }
 }
 
 /// A call that the other side has.
 struct Asked {
     reply: oneshot::Sender<Outcome>,
     gathered: Gathered,
+    /// What its pieces take.
+    takes: usize,
 }
 
 /// An answer that comes in pieces.
@@ -90,9 +132,10 @@ impl Gathered {
 }
 
 impl Post {
-    pub(crate) fn new(who: Arc<Caller>) -> Arc<Post> {
+    pub(crate) fn new(who: Arc<Caller>, budget: &MemoryBudget) -> Arc<Post> {
         Arc::new(Post {
             who,
+            budget: budget.clone(),
             state: Mutex::default(),
             ready: Notify::new(),
         })
@@ -138,6 +181,7 @@ impl Post {
             let asked = Asked {
                 reply,
                 gathered: Gathered::default(),
+                takes: 0,
             };
             state.asked.insert(id, asked);
             state.push(message(id, CallKind::Call, call, Some(deadline)));
@@ -187,10 +231,7 @@ impl Post {
 
     /// Something came back from the other side. What nobody waits for any more is dropped.
     pub(crate) fn answered(&self, id: u64, kind: CallKind, payload: Bytes) -> Result<(), Fault> {
-        let ended = match self.state().asked.get_mut(&id) {
-            Some(asked) => asked.gathered.take(kind, payload),
-            None => return Ok(()),
-        };
+        let ended = self.state().gather(id, kind, payload);
         match ended {
             Ok(Some(outcome)) => self.end(id, outcome),
             Ok(None) => {}
@@ -206,8 +247,10 @@ impl Post {
 
     /// A call of the other side has come to this.
     pub(crate) fn end(&self, id: u64, outcome: Outcome) {
-        let asked = self.state().asked.remove(&id);
+        let asked = self.state().remove(id);
         if let Some(asked) = asked {
+            // It waits until the caller, who may be slow, takes it.
+            let outcome = outcome.and_then(|it| it.hold(&self.budget));
             // The caller may have gone meanwhile.
             let _ = asked.reply.send(outcome);
             self.ready.notify_one();
@@ -216,7 +259,7 @@ impl Post {
 
     fn cancel(&self, id: u64) {
         let mut state = self.state();
-        if state.asked.remove(&id).is_some() && !state.closed {
+        if state.remove(id).is_some() && !state.closed {
             // What has not left yet needs no second word.
             let waits = state.out.iter().position(|it| it.id == id);
             match waits.and_then(|place| state.out.remove(place)) {
@@ -255,7 +298,19 @@ impl Answered {
             };
         }
         if !answer.rows.is_empty() {
-            self.rows.push(answer.rows);
+            self.rows.push(match answer.rows.len() < SHORT_BYTES {
+                true => Bytes::copy_from_slice(&answer.rows),
+                false => answer.rows,
+            });
+        }
+    }
+
+    /// Reserves the memory that it is in.
+    fn hold(self, budget: &MemoryBudget) -> Outcome {
+        let bytes = self.rows.iter().map(Bytes::len).sum();
+        match budget.hold(bytes) {
+            Some(held) => Ok(Answered { held, ..self }),
+            None => Err(super::outcome::no_room(false)),
         }
     }
 }
@@ -279,5 +334,85 @@ fn message(id: u64, kind: CallKind, call: &Call, deadline: Option<Instant>) -> M
         deadline_ms: left.map_or(0, |it| u32::try_from(it).unwrap_or(u32::MAX).max(1)),
         flags: kind as u8,
         payload: Bytes::from(call.encode_to_vec()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewater_protocol::Code;
+    use tokio::task::{JoinHandle, yield_now};
+
+    use super::*;
+
+    /// A provider that has so many calls.
+    async fn asked(budget: &MemoryBudget, calls: u64) -> (Arc<Post>, Vec<JoinHandle<Outcome>>) {
+        let who = Caller {
+            user: "bob".into(),
+            remote_id: None,
+        };
+        let post = Post::new(Arc::new(who), budget);
+        let waiting = (1..=calls).map(|id| {
+            let asked = post.clone();
+            let waiting = tokio::spawn(async move {
+                let deadline = Instant::now() + std::time::Duration::from_secs(3_600);
+                asked.ask(&Call::default(), deadline).await.unwrap()
+            });
+            (id, waiting)
+        });
+        let mut all = Vec::new();
+        for (id, waiting) in waiting {
+            while !post.has(id) {
+                yield_now().await;
+            }
+            all.push(waiting);
+        }
+        (post, all)
+    }
+
+    fn answer(bytes: usize) -> Bytes {
+        let answer = Answer {
+            returns: 1,
+            columns: Vec::new(),
+            rows: vec![7; bytes].into(),
+        };
+        answer.encode_to_vec().into()
+    }
+
+    #[tokio::test]
+    async fn pieces_without_an_end_are_bounded_over_all_calls() {
+        let (post, mut waiting) = asked(&MemoryBudget::new(1 << 30), 20).await;
+        let piece = answer(4 << 20);
+        for id in 1..=15 {
+            post.answered(id, CallKind::Piece, piece.clone()).unwrap();
+        }
+        assert_eq!((1..=15).filter(|id| post.has(*id)).count(), 15);
+        post.answered(16, CallKind::Piece, piece.clone()).unwrap();
+        let failed = waiting.remove(15).await.unwrap().unwrap_err();
+        assert_eq!(failed.code(), Some(Code::AnswerTooLarge));
+        // What is over makes room.
+        post.answered(1, CallKind::Answer, answer(1)).unwrap();
+        post.answered(17, CallKind::Piece, piece).unwrap();
+        assert!(!post.has(1) && post.has(17));
+        for id in 1..=20 {
+            post.cancel(id);
+        }
+        assert_eq!(post.state().gathered_bytes, 0);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_waits_for_its_caller_has_its_memory_reserved() {
+        let budget = MemoryBudget::new(100_000);
+        let (post, mut waiting) = asked(&budget, 3).await;
+        for id in 1..=3 {
+            let bytes = if id == 3 { 100 } else { 60_000 };
+            post.answered(id, CallKind::Answer, answer(bytes)).unwrap();
+        }
+        assert_eq!(budget.free(), 40_000);
+        let small = waiting.pop().unwrap().await.unwrap();
+        assert!(small.is_ok());
+        let second = waiting.pop().unwrap().await.unwrap().unwrap_err();
+        assert_eq!(second.code(), Some(Code::OutcomeUnknown));
+        drop(waiting.pop().unwrap().await.unwrap().unwrap());
+        assert_eq!(budget.free(), 100_000);
     }
 }

@@ -273,7 +273,7 @@ impl Hub {
     ) -> Result<(), Refusal> {
         let mut inside = self.inside();
         let space = inside.space(space)?;
-        let pattern = Pattern::in_space(&space.config.name, pattern)?;
+        let pattern = Pattern::to_subscribe(&space.config.name, pattern)?;
         peer.user.check_subscribe(&space.config, &pattern)?;
         if inside.router.subscriptions(peer) >= MAX_SUBSCRIPTIONS {
             return Err(Refusal::TooManySubscriptions(MAX_SUBSCRIPTIONS));

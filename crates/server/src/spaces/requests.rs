@@ -123,7 +123,7 @@ pub(crate) async fn subscribe(
         }
         return Ok(None);
     }
-    let pattern = Pattern::in_space(&space.config.name, pattern).map_err(Refusal::from)?;
+    let pattern = Pattern::to_subscribe(&space.config.name, pattern).map_err(Refusal::from)?;
     peer.user.check_subscribe(&space.config, &pattern)?;
     hub.check_count(peer)?;
     let after = after.unwrap_or(After::Now);

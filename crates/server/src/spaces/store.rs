@@ -15,7 +15,7 @@ use super::Hub;
 use crate::connector::{Connection, Idle};
 use crate::environment::Clock;
 use crate::fault::Fault;
-use crate::lane::Lane;
+use crate::lane::{Lane, OfUser};
 
 /// What goes in one transaction at most, beyond the first of the list.
 const TOGETHER_EVENTS: usize = 20_000;
@@ -51,6 +51,9 @@ pub(crate) enum Read {
     /// See [`tidewater_centre::Worker::space_ends`].
     Ends(Vec<String>, oneshot::Sender<Result<Vec<u64>, CentreError>>),
 }
+
+impl OfUser for Append {}
+impl OfUser for Read {}
 
 /// Which events of a space.
 #[derive(Clone, Debug)]
