@@ -209,7 +209,7 @@ fn an_edit_between_taking_and_reading_belongs_to_the_next_upload<B: Backend>() {
         }
         ControlFlow::Continue(())
     });
-    assert!(outcome.is_err() && edited);
+    assert!(outcome.is_err() && edited, "{edited}: {outcome:?}");
 
     // A sync that settles an older upload goes on with what came after it.
     let report = ada.sync();
