@@ -1,7 +1,6 @@
 //! Programs that provide a procedure, and NATS between the servers. Both die; whoever died is
 //! started again.
 
-use std::fs::File;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -54,10 +53,7 @@ impl Provider {
     }
 
     fn launch(&self, stage: &Stage, program: &Program) -> anyhow::Result<u32> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(stage.path(&self.log()))?;
+        let log = stage.log(&self.log())?;
         let arguments = [
             "provide",
             "stamp",

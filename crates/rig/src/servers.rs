@@ -1,6 +1,5 @@
 //! The server processes, and who starts them again, as a service manager does.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Stdio};
@@ -76,10 +75,7 @@ impl Server {
     }
 
     fn launch(&self, stage: &Stage, program: &Program) -> anyhow::Result<u32> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(stage.path(&format!("server-{}.log", self.number)))?;
+        let log = stage.log(&format!("server-{}.log", self.number))?;
         let plain = format!("tcp://127.0.0.1:{}", self.plain_port);
         let tls = format!("tls://127.0.0.1:{}", self.tls_port);
         let arguments = [

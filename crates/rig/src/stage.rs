@@ -57,6 +57,14 @@ impl Stage {
         self.folder.join(name)
     }
 
+    /// A log in the run's folder, which whoever is started again goes on with.
+    pub(crate) fn log(&self, name: &str) -> std::io::Result<File> {
+        File::options()
+            .create(true)
+            .append(true)
+            .open(self.path(name))
+    }
+
     pub(crate) fn runs(&self) -> bool {
         self.runs.load(Ordering::SeqCst)
     }

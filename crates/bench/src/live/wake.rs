@@ -1,6 +1,8 @@
 //! From a commit in the centre to the row on the device, and what it costs to wait for that.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -83,7 +85,7 @@ pub(super) fn trials(options: &LiveOptions, remotes: u32, idle: u32) -> Vec<Tria
 /// The remote that is meant: live in a thread of this process.
 struct Meant {
     came: Receiver<Instant>,
-    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<anyhow::Result<()>>,
 }
 
@@ -94,7 +96,7 @@ impl Meant {
         remote.subscribe(&stage.url(), &user(0), &[PUBLICATION])?;
         remote.set_password(stage.password().to_owned());
         let (sender, came) = channel();
-        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
             let result = remote.live(&StayOptions::default(), &mut |event| {
@@ -106,7 +108,7 @@ impl Meant {
                     }
                     _ => false,
                 };
-                match lost || stopped.load(std::sync::atomic::Ordering::Relaxed) {
+                match lost || stopped.load(Ordering::Relaxed) {
                     true => ControlFlow::Break(()),
                     false => ControlFlow::Continue(()),
                 }
@@ -124,7 +126,7 @@ impl Meant {
     }
 
     fn stop(self) -> anyhow::Result<()> {
-        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         let joined = self.thread.join();
         joined.map_err(|_| anyhow::anyhow!("a thread has panicked"))?
     }

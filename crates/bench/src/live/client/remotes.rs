@@ -112,7 +112,7 @@ pub(super) struct Live {
     stop: Arc<AtomicBool>,
     told: Arc<AtomicU64>,
     threads: Vec<JoinHandle<anyhow::Result<()>>>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Live {
@@ -124,12 +124,12 @@ impl Live {
             stop: Arc::default(),
             told: Arc::default(),
             threads: Vec::new(),
-            _folder: folder,
+            folder,
         };
         let (sender, receiver) = mpsc::channel();
         let mut arrived = 0;
         for started in 0..remotes {
-            let mut remote = open(job, live._folder.path(), first + started)?;
+            let mut remote = open(job, live.folder.path(), first + started)?;
             let (stop, told, sender) = (live.stop.clone(), live.told.clone(), sender.clone());
             let stay = move || -> anyhow::Result<()> {
                 let mut is_live = false;
@@ -173,6 +173,7 @@ impl Live {
             joined(thread)?;
         }
         let told = self.told.load(Ordering::Relaxed);
+        self.folder.close()?;
         Ok(Outcome::counted(told, Duration::ZERO))
     }
 }
