@@ -1,5 +1,7 @@
 //! `tidewater bench`: every scenario, small, and what can go wrong. Nothing here looks at a clock.
 
+mod live;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -201,49 +203,6 @@ fn remotes_of_any_number_move_their_rows_and_leave_nothing() {
         assert!(table.stdout.contains("\nremotes  operation"), "{table:?}");
         nothing_is_left(centre);
     });
-}
-
-/// A measure of the live layer, with its points.
-fn live_points(place: &Place, centre: &Centre, name: &str, arguments: &[&str]) -> Vec<Value> {
-    let url = centre.url();
-    let mut all = vec!["bench", name, "--json", "--seconds", "0.1"];
-    all.extend(["--consolidated", &url, "--report", "report.html"]);
-    all.extend(arguments);
-    let report = place.tidewater(&all).done().json();
-    assert_eq!(report["scenario"], name, "{report}");
-    let page = fs::read_to_string(place.path("report.html")).expect("the page");
-    let document = read_page(&page, &report);
-    let cells = document.descendants().filter(|it| it.has_tag_name("td"));
-    let cells: Vec<&str> = cells.filter_map(|it| it.text()).collect();
-    let points = report["points"].as_array().expect("points").clone();
-    for point in &points {
-        let name = point["name"].as_str().expect("a name");
-        assert!(cells.contains(&name), "{name}: {cells:?}");
-    }
-    nothing_is_left(centre);
-    points
-}
-
-#[test]
-fn the_live_layer_is_measured_beside_references() {
-    let place = Place::new();
-    let (sqlite, postgres) = (Centre::sqlite(&place), Centre::postgres());
-    let points = live_points(&place, &sqlite, "calls", &["--repeat", "2"]);
-    let goals = points.iter().filter(|it| it["goal"].is_object());
-    assert_eq!((points.len(), goals.count()), (6, 4), "{points:?}");
-    points_are_more_than_nothing(&points);
-    let points = live_points(&place, &postgres, "events", &[]);
-    assert_eq!(points.len(), 18, "{points:?}");
-    points_are_more_than_nothing(&points);
-    let few = ["--remotes", "5", "--idle", "20"];
-    assert_eq!(live_points(&place, &postgres, "wake", &few).len(), 5);
-}
-
-fn points_are_more_than_nothing(points: &[Value]) {
-    for point in points {
-        let median = point["value"]["median"].as_f64().expect("a number");
-        assert!(median > 0.0, "{point}");
-    }
 }
 
 #[test]
