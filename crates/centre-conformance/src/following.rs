@@ -160,9 +160,15 @@ pub async fn what_a_sync_notes_of_itself_concerns_nobody<F: Fixture>() {
     synced(&world, "berta").await;
     let (_, touched) = follower.look(&world, [&anna]).await;
     assert_eq!(touched, 0);
-    let position = follower.position.clone();
-    follower.look(&world, [&anna]).await;
-    assert_eq!(position, follower.position, "nothing was committed");
+    // A database may commit something of its own now and then, but a look commits nothing.
+    for looks in 1.. {
+        assert!(looks < 100, "each look moves the position");
+        let position = follower.position.clone();
+        follower.look(&world, [&anna]).await;
+        if position == follower.position {
+            break;
+        }
+    }
 }
 
 pub async fn an_upload_concerns_who_holds_the_same<F: Fixture>() {
