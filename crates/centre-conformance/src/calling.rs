@@ -363,7 +363,10 @@ pub async fn what_may_only_read_cannot_write<F: Fixture>() {
     assert_eq!(run_one(&mut *worker, call(&one, &[])).await, "1");
     let key = fresh_id();
     assert_eq!(
-        worker.begin_once("anna", key, NOW_MS).await.unwrap(),
+        worker
+            .begin_once("anna", key, "price", NOW_MS)
+            .await
+            .unwrap(),
         Begun::New
     );
     let done = world.fixture.query("SELECT count(*) FROM done");
@@ -693,12 +696,12 @@ pub async fn what_programs_do_once_is_begun_and_finished_once<F: Fixture>() {
     let world = world::<F>().await;
     let mut worker = world.worker().await;
     let key = fresh_id();
-    let begun = worker.begin_once("anna", key, NOW_MS).await;
+    let begun = worker.begin_once("anna", key, "price", NOW_MS).await;
     assert_eq!(begun.unwrap(), Begun::New);
-    let begun = worker.begin_once("anna", key, NOW_MS + 1).await;
+    let begun = worker.begin_once("anna", key, "price", NOW_MS + 1).await;
     assert_eq!(begun.unwrap(), Begun::Unfinished { begun_ms: NOW_MS });
     worker.forget_once("anna", key).await.unwrap();
-    let begun = worker.begin_once("anna", key, NOW_MS).await;
+    let begun = worker.begin_once("anna", key, "price", NOW_MS).await;
     assert_eq!(begun.unwrap(), Begun::New);
     worker
         .finish_once("anna", key, b"done".to_vec())
@@ -710,9 +713,9 @@ pub async fn what_programs_do_once_is_begun_and_finished_once<F: Fixture>() {
         .unwrap();
     let mut another = world.worker().await;
     another.forget_once("anna", key).await.unwrap();
-    let begun = another.begin_once("anna", key, NOW_MS).await;
+    let begun = another.begin_once("anna", key, "price", NOW_MS).await;
     assert_eq!(begun.unwrap(), Begun::Done(b"done".to_vec()));
-    let berta = another.begin_once("berta", key, NOW_MS).await;
+    let berta = another.begin_once("berta", key, "price", NOW_MS).await;
     assert_eq!(berta.unwrap(), Begun::New);
     // A key stands for one thing only.
     let sell = "UPDATE item SET stock = stock - 1 WHERE id = 1 RETURNING stock";
@@ -722,7 +725,24 @@ pub async fn what_programs_do_once_is_begun_and_finished_once<F: Fixture>() {
     let key = fresh_id();
     let told = run_one(&mut *worker, under(key, call(&sell, &[]))).await;
     assert_eq!(told, "9");
-    let begun = worker.begin_once("anna", key, NOW_MS).await;
+    let [give] = procedures(
+        &world,
+        [spec(
+            "give",
+            "UPDATE item SET stock = stock + 1 WHERE id = 1",
+            &[],
+            Returns::Nothing,
+        )],
+    )
+    .await;
+    let told = run_one(&mut *worker, under(key, call(&give, &[]))).await;
+    assert_eq!(told, "key taken");
+    let begun = worker.begin_once("anna", key, "price", NOW_MS).await;
+    assert_eq!(begun.unwrap(), Begun::KeyTaken);
+    let key = fresh_id();
+    let begun = worker.begin_once("anna", key, "price", NOW_MS).await;
+    assert_eq!(begun.unwrap(), Begun::New);
+    let begun = worker.begin_once("anna", key, "label", NOW_MS).await;
     assert_eq!(begun.unwrap(), Begun::KeyTaken);
 }
 
@@ -732,19 +752,28 @@ pub async fn keys_are_forgotten_in_time<F: Fixture>() {
     let (old, new) = (fresh_id(), fresh_id());
     let day_ms = 24 * 60 * 60 * 1000;
     worker
-        .begin_once("anna", old, NOW_MS - 2 * day_ms)
+        .begin_once("anna", old, "price", NOW_MS - 2 * day_ms)
         .await
         .unwrap();
-    worker.begin_once("anna", new, NOW_MS).await.unwrap();
+    worker
+        .begin_once("anna", new, "price", NOW_MS)
+        .await
+        .unwrap();
     let retention = Retention {
         log_ms: day_ms,
         history_ms: day_ms,
         conflicts_ms: day_ms,
     };
     world.centre.prune(retention, NOW_MS).await.unwrap();
-    let begun = worker.begin_once("anna", new, NOW_MS).await.unwrap();
+    let begun = worker
+        .begin_once("anna", new, "price", NOW_MS)
+        .await
+        .unwrap();
     assert_eq!(begun, Begun::Unfinished { begun_ms: NOW_MS });
-    let begun = worker.begin_once("anna", old, NOW_MS).await.unwrap();
+    let begun = worker
+        .begin_once("anna", old, "price", NOW_MS)
+        .await
+        .unwrap();
     assert_eq!(begun, Begun::New);
 }
 
@@ -839,7 +868,7 @@ pub async fn an_interrupted_call_is_undone<F: Fixture>() {
     let done = world.fixture.query("SELECT count(*) FROM done");
     assert_eq!(done.await, ["0"]);
     // It has not happened, so the key is free.
-    let begun = worker.begin_once("anna", key, NOW_MS).await;
+    let begun = worker.begin_once("anna", key, "price", NOW_MS).await;
     assert_eq!(begun.unwrap(), Begun::New);
 }
 

@@ -206,12 +206,12 @@ pub async fn events_under_a_key_are_appended_once<F: Fixture>() {
         ..new(one, "e=5")
     };
     let called = fresh_id();
-    let begun = worker.begin_once("anna", called, NOW_MS).await;
+    let begun = worker.begin_once("anna", called, "price", NOW_MS).await;
     assert_eq!(begun.unwrap(), Begun::New);
     let appended = append(&mut *worker, vec![new(called, "f=6"), of_berta]).await;
     assert_eq!(appended[0], Appended::KeyTaken);
     assert_eq!(first(&appended[1]), 5);
-    let begun = worker.begin_once("anna", one, NOW_MS).await;
+    let begun = worker.begin_once("anna", one, "price", NOW_MS).await;
     assert_eq!(begun.unwrap(), Begun::KeyTaken);
     let all = ["1 a=1", "2 b=2", "3 c=3", "4 d=4", "5 e=5"];
     assert_eq!(after(&mut *worker, "space", 0).await, all);

@@ -296,14 +296,16 @@ pub trait Worker: Send {
         Arc::new(Nothing)
     }
 
-    /// Notes that something is begun elsewhere under a key of a user, which is to take effect once.
+    /// Notes that something is begun elsewhere under a key of a user, which is to take effect once:
+    /// a call of this procedure.
     fn begin_once<'a>(
         &'a mut self,
         user: &'a str,
         key: [u8; 16],
+        procedure: &'a str,
         now_ms: i64,
     ) -> CentreResult<'a, Begun> {
-        let _ = (user, key, now_ms);
+        let _ = (user, key, procedure, now_ms);
         Box::pin(async { Err(no_live_layer()) })
     }
 

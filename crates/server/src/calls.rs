@@ -29,8 +29,9 @@ use tidewater_protocol::argument::{coerce, given, type_name};
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, ColumnHeader, Returns};
 use tidewater_protocol::{Code, RemoteId, Value};
 
+pub(crate) use self::built_in::PUBLISH;
 use self::lane::{CallTask, Pace};
-pub(crate) use self::outcome::{in_pieces, key_taken, of_fault};
+pub(crate) use self::outcome::{in_pieces, key_taken, no_room, of_fault};
 use self::post::{Gone, MAX_ANSWER_BYTES, Post};
 use self::providers::Providers;
 use self::unawaited::Unawaited;
@@ -544,7 +545,10 @@ impl Prepared {
             }
             let asked = match (near, outside) {
                 (Some(post), _) => post.ask(&call, self.deadline).await.map(Some),
-                (None, Some(nats)) => nats.ask(call.clone(), &self.to, self.deadline).await,
+                (None, Some(nats)) => {
+                    let asked = nats.ask(call.clone(), &self.to, self.deadline, &server.budget);
+                    asked.await
+                }
                 (None, None) => Ok(None),
             };
             let outcome = match asked {
@@ -600,7 +604,7 @@ impl Prepared {
 
     /// Notes that a provider is about to be asked. What came of it, if that is known already.
     async fn begin(&self, server: &Shared, key: [u8; 16]) -> Result<Option<Outcome>, CallFailed> {
-        match begin_once(server, &self.caller.user, key).await? {
+        match begin_once(server, &self.caller.user, key, &self.procedure.config.name).await? {
             Begun::New if self.deadline <= Instant::now() => {
                 // Nobody is asked any more: nothing was begun.
                 self.finish(server, key, None).await?;
@@ -644,15 +648,21 @@ impl Prepared {
     }
 }
 
-/// Notes that something is about to be done under a key, unless it was before.
+/// Notes that a call is about to be done under a key, unless it was before.
 pub(crate) async fn begin_once(
     server: &Shared,
     user: &str,
     key: [u8; 16],
+    procedure: &str,
 ) -> Result<Begun, CallFailed> {
     let (reply, answer) = oneshot::channel();
     let user = user.to_owned();
-    let begin = CallTask::Begin { user, key, reply };
+    let begin = CallTask::Begin {
+        user,
+        key,
+        procedure: procedure.to_owned(),
+        reply,
+    };
     server.workers.calls.submit(begin);
     answered(answer).await
 }

@@ -383,11 +383,13 @@ impl<D: Database> Worker for EngineWorker<D> {
         &'a mut self,
         user: &'a str,
         key: [u8; 16],
+        procedure: &'a str,
         now_ms: i64,
     ) -> CentreResult<'a, Begun> {
         let user = user.to_owned();
+        let procedure = procedure.to_owned();
         self.0.run(job!(|connection| once::begin(
-            connection, &user, key, now_ms
+            connection, &user, key, &procedure, now_ms
         )))
     }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tidewater_protocol::Value;
 
 use super::connection::{Connection, Own, Parameter, Row, each, own, own_row};
-use super::once::{self, Kept, Kind};
+use super::once::{self, Kept, Use};
 use crate::error::CentreError;
 use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 
@@ -86,7 +86,7 @@ async fn append_once(
         appended[place] = Some(at);
         finished.extend(new.once.map(|key| {
             let outcome = encode(*first, check);
-            once::finish(&new.user, key, Kind::Events, outcome)
+            once::finish(&new.user, key, Use::Events, outcome)
         }));
         for (subject, payload) in &new.events {
             rows.push(own_row![
@@ -139,7 +139,7 @@ async fn known(
     }
     let notes = keys
         .keys()
-        .map(|(user, key)| once::note(user, *key, Kind::Events, now_ms));
+        .map(|(user, key)| once::note(user, *key, Use::Events, now_ms));
     let noted = connection
         .flight(APPENDING, &notes.collect::<Vec<Own>>())
         .await?;
@@ -147,14 +147,16 @@ async fn known(
         if answer.changed > 0 {
             continue;
         }
-        known[place] = Some(match once::kept(connection, user, *key).await? {
-            Some(Kept {
-                kind: Kind::Events,
-                outcome: Some(outcome),
-                ..
-            }) => decode(&outcome)?,
-            _ => Appended::KeyTaken,
-        });
+        known[place] = Some(
+            match once::kept(connection, user, *key, Use::Events).await? {
+                Some(Kept {
+                    is_same: true,
+                    outcome: Some(outcome),
+                    ..
+                }) => decode(&outcome)?,
+                _ => Appended::KeyTaken,
+            },
+        );
     }
     Ok(known)
 }

@@ -9,39 +9,42 @@ use crate::procedure::Begun;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
-/// What a key was used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A call that the database runs.
-    Call,
-    /// A call that a program answers.
-    Provided,
+/// What a key is used for: nothing else is done under it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Use<'c> {
+    /// A call of this procedure, which the database runs.
+    Call(&'c str),
+    /// A call of this one, which a program answers.
+    Provided(&'c str),
     /// Events.
     Events,
 }
 
-impl Kind {
-    fn number(self) -> i64 {
+impl<'c> Use<'c> {
+    fn kind(self) -> i64 {
         match self {
-            Kind::Call => 1,
-            Kind::Provided => 2,
-            Kind::Events => 3,
+            Use::Call(_) => 1,
+            Use::Provided(_) => PROVIDED,
+            Use::Events => 3,
         }
     }
 
-    fn of(number: i64) -> Result<Kind> {
-        let kinds = [Kind::Call, Kind::Provided, Kind::Events];
-        let kind = kinds.into_iter().find(|it| it.number() == number);
-        kind.ok_or_else(|| CentreError::Internal {
-            message: format!("a key was used for something of the unknown kind {number}"),
-        })
+    fn procedure(self) -> &'c str {
+        match self {
+            Use::Call(name) | Use::Provided(name) => name,
+            Use::Events => "",
+        }
     }
 }
+
+/// The kind of [`Use::Provided`].
+const PROVIDED: i64 = 2;
 
 /// What is known of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
-    pub(super) kind: Kind,
+    /// Whether the key was used for the same.
+    pub(super) is_same: bool,
     /// What came of it; `None` if it was begun and nobody knows.
     pub(super) outcome: Option<Vec<u8>>,
     /// When that was noted.
@@ -49,25 +52,30 @@ pub(super) struct Kept {
 }
 
 /// Notes that something is begun under a key; changes nothing if the key is taken.
-pub(super) fn note(user: &str, key: [u8; 16], kind: Kind, now_ms: i64) -> Own {
+pub(super) fn note(user: &str, key: [u8; 16], used: Use<'_>, now_ms: i64) -> Own {
     own!(
-        "INSERT INTO tidewater.once (user_name, call_key, kind, at_ms) VALUES (?1, ?2, ?3, ?4)
-         ON CONFLICT (user_name, call_key) DO NOTHING",
+        "INSERT INTO tidewater.once (user_name, call_key, kind, procedure_name, at_ms)
+         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (user_name, call_key) DO NOTHING",
         user,
         key[..],
-        kind.number(),
+        used.kind(),
+        used.procedure(),
         now_ms,
     )
 }
 
-/// Notes what came of it.
-pub(super) fn finish(user: &str, key: [u8; 16], kind: Kind, outcome: Vec<u8>) -> Own {
+/// Notes what came of what was begun under a key, if that was a use of this kind.
+pub(super) fn finish(user: &str, key: [u8; 16], used: Use<'_>, outcome: Vec<u8>) -> Own {
+    finish_kind(user, key, used.kind(), outcome)
+}
+
+fn finish_kind(user: &str, key: [u8; 16], kind: i64, outcome: Vec<u8>) -> Own {
     own!(
         "UPDATE tidewater.once SET outcome = ?4
          WHERE user_name = ?1 AND call_key = ?2 AND kind = ?3 AND outcome IS NULL",
         user,
         key[..],
-        kind.number(),
+        kind,
         outcome,
     )
 }
@@ -76,29 +84,31 @@ pub(super) fn finish(user: &str, key: [u8; 16], kind: Kind, outcome: Vec<u8>) ->
 pub(super) fn note_done(
     user: &str,
     key: [u8; 16],
-    kind: Kind,
+    used: Use<'_>,
     outcome: Vec<u8>,
     now_ms: i64,
 ) -> Own {
     own!(
-        "INSERT INTO tidewater.once (user_name, call_key, kind, at_ms, outcome)
-         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (user_name, call_key) DO NOTHING",
+        "INSERT INTO tidewater.once (user_name, call_key, kind, procedure_name, at_ms, outcome)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (user_name, call_key) DO NOTHING",
         user,
         key[..],
-        kind.number(),
+        used.kind(),
+        used.procedure(),
         now_ms,
         outcome,
     )
 }
 
-/// What is known of a key; `None` if it is free.
+/// What is known of a key that is wanted for something; `None` if it is free.
 pub(super) async fn kept(
     connection: &mut impl Connection,
     user: &str,
     key: [u8; 16],
+    wanted: Use<'_>,
 ) -> Result<Option<Kept>> {
     let select = own!(
-        "SELECT kind, outcome, at_ms FROM tidewater.once
+        "SELECT kind, procedure_name, outcome, at_ms FROM tidewater.once
          WHERE user_name = ?1 AND call_key = ?2",
         user,
         key[..],
@@ -106,9 +116,10 @@ pub(super) async fn kept(
     let answer = connection.run_one("looking for a key", select).await?;
     let row = answer.rows.first().map(|row| -> Result<Kept> {
         Ok(Kept {
-            kind: Kind::of(row.get(0)?)?,
-            outcome: row.get(1)?,
-            at_ms: row.get(2)?,
+            is_same: row.get::<i64>(0)? == wanted.kind()
+                && row.get::<String>(1)? == wanted.procedure(),
+            outcome: row.get(2)?,
+            at_ms: row.get(3)?,
         })
     });
     row.transpose()
@@ -119,9 +130,11 @@ pub(super) async fn begin(
     connection: &mut impl Connection,
     user: &str,
     key: [u8; 16],
+    procedure: &str,
     now_ms: i64,
 ) -> Result<Begun> {
-    let note = note(user, key, Kind::Provided, now_ms);
+    let used = Use::Provided(procedure);
+    let note = note(user, key, used, now_ms);
     let what = "beginning a call";
     let noted = connection
         .transact(what, Durability::Durable, &[note])
@@ -129,9 +142,9 @@ pub(super) async fn begin(
     if noted.first().is_some_and(|it| it.changed > 0) {
         return Ok(Begun::New);
     }
-    Ok(match kept(connection, user, key).await? {
+    Ok(match kept(connection, user, key, used).await? {
         Some(Kept {
-            kind: Kind::Provided,
+            is_same: true,
             outcome,
             at_ms: begun_ms,
         }) => outcome.map_or(Begun::Unfinished { begun_ms }, Begun::Done),
@@ -152,7 +165,7 @@ pub(super) async fn forget_provided(
          WHERE user_name = ?1 AND call_key = ?2 AND kind = ?3 AND outcome IS NULL",
         user,
         key[..],
-        Kind::Provided.number(),
+        PROVIDED,
     );
     let what = "giving a call's key back";
     connection
@@ -168,7 +181,7 @@ pub(super) async fn finish_provided(
     key: [u8; 16],
     outcome: Vec<u8>,
 ) -> Result<()> {
-    let finish = finish(user, key, Kind::Provided, outcome);
+    let finish = finish_kind(user, key, PROVIDED, outcome);
     let what = "keeping what became of a call";
     connection
         .transact(what, Durability::Durable, &[finish])

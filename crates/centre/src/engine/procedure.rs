@@ -7,7 +7,7 @@
 
 use super::connection::{Connection, Durability};
 use super::database::Tracking;
-use super::once::{self, Kind};
+use super::once::{self, Use};
 use super::scope::wrong;
 use super::script::{Dialect, Parameter, Purpose, Script, first_word, statements};
 use crate::error::CentreError;
@@ -432,15 +432,16 @@ async fn write_under(
     now_ms: i64,
 ) -> Result<Ran> {
     let user = &call.caller.user;
+    let used = Use::Call(call.procedure.name());
     if let Some(ran) = calls.begin(call).await? {
         return Ok(ran);
     }
-    let note = once::note(user, key, Kind::Call, now_ms);
+    let note = once::note(user, key, used, now_ms);
     let noted = calls.connection().run_one(KEEPING, note).await;
     match noted.map(|it| it.changed) {
         Ok(0) => {
             calls.undo().await?;
-            return match once::kept(calls.connection(), user, key).await {
+            return match once::kept(calls.connection(), user, key, used).await {
                 // The row was there and is not any more: it was pruned in between.
                 Ok(None) => Ok(Ran::Again(CallOutcome::KeyTaken)),
                 Ok(Some(kept)) => Ok(Ran::Done(stored(&kept)?)),
@@ -456,7 +457,7 @@ async fn write_under(
     let ran = match calls.run(call).await? {
         Ran::Done(outcome @ CallOutcome::Answer(_)) => {
             let bytes = outcome.encode().unwrap_or_default();
-            let finish = once::finish(user, key, Kind::Call, bytes);
+            let finish = once::finish(user, key, used, bytes);
             match calls.connection().run_one(KEEPING, finish).await {
                 Ok(_) => calls.commit(call, outcome).await?,
                 Err(error) => hindered(call, error)?,
@@ -488,14 +489,15 @@ async fn keep_failure(
     (outcome, bytes): (CallOutcome, Vec<u8>),
 ) -> Result<Ran> {
     let user = &call.caller.user;
-    let keep = [once::note_done(user, key, Kind::Call, bytes, now_ms)];
+    let used = Use::Call(call.procedure.name());
+    let keep = [once::note_done(user, key, used, bytes, now_ms)];
     let connection = calls.connection();
     match connection
         .transact(KEEPING, Durability::Durable, &keep)
         .await
     {
         Ok(answers) if answers.first().is_some_and(|it| it.changed > 0) => Ok(Ran::Done(outcome)),
-        Ok(_) => match once::kept(connection, user, key).await {
+        Ok(_) => match once::kept(connection, user, key, used).await {
             Ok(Some(kept)) => Ok(Ran::Done(stored(&kept)?)),
             Ok(None) => Ok(Ran::Done(outcome)),
             Err(error) => hindered(call, error),
@@ -534,7 +536,7 @@ fn hindered(call: &ProcedureCall, error: CentreError) -> Result<Ran> {
 
 /// What is kept of a call.
 fn stored(kept: &once::Kept) -> Result<CallOutcome> {
-    if kept.kind != Kind::Call {
+    if !kept.is_same {
         return Ok(CallOutcome::KeyTaken);
     }
     let outcome = kept.outcome.as_deref().and_then(CallOutcome::decode);

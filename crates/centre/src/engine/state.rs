@@ -161,6 +161,7 @@ CREATE TABLE tidewater.once (
   user_name TEXT NOT NULL,
   call_key BLOB NOT NULL,
   kind INTEGER NOT NULL,
+  procedure_name TEXT NOT NULL,
   at_ms INTEGER NOT NULL,
   outcome BLOB,
   PRIMARY KEY (user_name, call_key)

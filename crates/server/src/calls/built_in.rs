@@ -46,7 +46,7 @@ const SUBSCRIBE: &str = "tidewater.subscribe";
 const UNSUBSCRIBE: &str = "tidewater.unsubscribe";
 
 /// Packed events of a space are published; those of a durable one are kept.
-const PUBLISH: &str = "tidewater.publish";
+pub(crate) const PUBLISH: &str = "tidewater.publish";
 
 /// What is kept of a pattern of a durable space is read, from behind a position.
 const EVENTS: &str = "tidewater.events";

@@ -85,6 +85,7 @@ pub(crate) enum CallTask {
     Begin {
         user: String,
         key: [u8; 16],
+        procedure: String,
         reply: oneshot::Sender<Result<Begun, CentreError>>,
     },
     /// What came of it; `None` if nobody was there to do it.
@@ -165,9 +166,14 @@ pub(crate) async fn run_calls(
 async fn run_once(task: CallTask, connection: &mut Connection, now_ms: i64) {
     match task {
         CallTask::Run { .. } => {}
-        CallTask::Begin { user, key, reply } => {
+        CallTask::Begin {
+            user,
+            key,
+            procedure,
+            reply,
+        } => {
             let result = match connection.open().await {
-                Ok(worker) => worker.begin_once(&user, key, now_ms).await,
+                Ok(worker) => worker.begin_once(&user, key, &procedure, now_ms).await,
                 Err(error) => Err(error),
             };
             let unheard = reply.send(connection.judge(result)).err();

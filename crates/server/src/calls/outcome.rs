@@ -88,7 +88,7 @@ fn refused(name: &str, code: String, message: String) -> CallFailed {
 }
 
 /// There was no memory for an answer.
-pub(super) fn no_room(is_repeatable: bool) -> CallFailed {
+pub(crate) fn no_room(is_repeatable: bool) -> CallFailed {
     let message = "the server has no memory for the answer at the moment";
     match is_repeatable {
         true => busy(message),

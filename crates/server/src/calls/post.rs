@@ -250,7 +250,7 @@ impl Post {
         let asked = self.state().remove(id);
         if let Some(asked) = asked {
             // It waits until the caller, who may be slow, takes it.
-            let outcome = outcome.and_then(|it| it.hold(&self.budget));
+            let outcome = outcome.and_then(|it| it.held_in(&self.budget));
             // The caller may have gone meanwhile.
             let _ = asked.reply.send(outcome);
             self.ready.notify_one();
@@ -306,7 +306,7 @@ impl Answered {
     }
 
     /// Reserves the memory that it is in.
-    fn hold(self, budget: &MemoryBudget) -> Outcome {
+    pub(crate) fn held_in(self, budget: &MemoryBudget) -> Outcome {
         let bytes = self.rows.iter().map(Bytes::len).sum();
         match budget.hold(bytes) {
             Some(held) => Ok(Answered { held, ..self }),

@@ -28,7 +28,8 @@ use tidewater_protocol::message::{Call, CallFailed, CallKind};
 
 use super::Nats;
 use crate::calls::post::{Gathered, Gone};
-use crate::calls::{Address, Caller, Outcome, in_pieces};
+use crate::calls::{Address, Caller, Outcome, in_pieces, no_room};
+use crate::memory::MemoryBudget;
 use crate::server::Shared;
 
 /// What subjects of calls begin with.
@@ -329,6 +330,7 @@ impl Nats {
         call: Call,
         to: &Address,
         deadline: Instant,
+        budget: &MemoryBudget,
     ) -> Result<Option<Outcome>, Gone> {
         let far = &self.far;
         let id = far.last_id.fetch_add(1, Ordering::Relaxed);
@@ -357,6 +359,8 @@ impl Nats {
             return Ok(is_large.then(|| Err(too_large())));
         }
         let mut gathered = Gathered::default();
+        // What is gathered, until all of it is.
+        let mut pieces = Vec::new();
         let mut place = 0;
         loop {
             let Ok(Some((word, number))) = timeout(SILENCE, words.recv()).await else {
@@ -364,7 +368,13 @@ impl Nats {
             };
             let ended = match word {
                 Word::Of(CallKind::Accepted, _) => continue,
-                Word::Of(kind, payload) if number == place => gathered.take(kind, payload),
+                Word::Of(kind, payload) if number == place => {
+                    match budget.hold(payload.len()) {
+                        Some(held) => pieces.push(held),
+                        None => return Ok(Some(Err(no_room(false)))),
+                    }
+                    gathered.take(kind, payload)
+                }
                 Word::Of(..) | Word::Gone => return Err(Gone),
                 Word::Nobody => {
                     asked.is_over = true;
@@ -376,7 +386,8 @@ impl Nats {
                 Ok(None) => {}
                 Ok(Some(outcome)) => {
                     asked.is_over = true;
-                    return Ok(Some(outcome));
+                    drop(pieces);
+                    return Ok(Some(outcome.and_then(|it| it.held_in(budget))));
                 }
                 Err(_) => return Err(Gone),
             }

@@ -270,7 +270,7 @@ pub(crate) async fn publish(
     if config.durable.is_none() {
         // Noted before: should the server die now, they are not published, and never twice.
         if let Some(key) = key {
-            match calls::begin_once(server, &caller.user, key).await? {
+            match calls::begin_once(server, &caller.user, key, calls::PUBLISH).await? {
                 Begun::New => {}
                 Begun::Unfinished { .. } => return Ok(None),
                 Begun::Done(_) | Begun::KeyTaken => return Err(calls::key_taken()),

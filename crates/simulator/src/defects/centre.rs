@@ -280,9 +280,10 @@ impl Worker for MeddlingWorker {
         &'a mut self,
         user: &'a str,
         key: [u8; 16],
+        procedure: &'a str,
         now_ms: i64,
     ) -> CentreResult<'a, Begun> {
-        self.inner.begin_once(user, key, now_ms)
+        self.inner.begin_once(user, key, procedure, now_ms)
     }
     fn finish_once<'a>(
         &'a mut self,
