@@ -23,8 +23,10 @@ mod backend;
 mod compare;
 mod device;
 mod ledger;
+mod provider;
 mod samples;
 mod scenario;
+mod web;
 mod world;
 
 mod accidents;
