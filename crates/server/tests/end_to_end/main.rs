@@ -30,6 +30,7 @@ mod web;
 mod world;
 
 mod accidents;
+mod answers;
 mod asking;
 mod attack;
 mod changes_up;
