@@ -9,6 +9,7 @@
 #![allow(missing_docs)]
 
 pub mod fixture;
+mod procedures;
 pub mod remote;
 pub mod world;
 
@@ -16,18 +17,21 @@ pub mod acting;
 pub mod administering;
 pub mod calling;
 pub mod comparing;
+pub mod declaring;
 pub mod deploying;
 pub mod downloading;
 pub mod evolving;
 pub mod families;
 pub mod following;
 pub mod giving_back;
+pub mod interrupting;
 pub mod making;
 pub mod offline;
 pub mod parents;
 pub mod publishing;
 pub mod redeploying;
 pub mod refusing;
+pub mod repeating;
 pub mod scopes;
 pub mod setting;
 pub mod sharing;
@@ -56,21 +60,21 @@ macro_rules! suite {
             calling::each_call_of_a_list_is_a_transaction_of_its_own,
             calling::a_call_with_another_answer_than_it_returns_is_undone,
             calling::a_call_that_is_too_large_is_undone_and_others_go_on,
-            calling::what_may_only_read_cannot_write,
-            calling::only_who_is_allowed_calls,
             calling::triggers_of_the_application_know_who_calls,
             calling::every_type_goes_in_and_comes_out,
-            calling::what_cannot_be_a_procedure_is_named,
-            calling::a_call_under_a_key_takes_effect_once,
-            calling::of_one_call_at_two_connections_one_takes_effect,
-            calling::what_programs_do_once_is_begun_and_finished_once,
-            calling::keys_are_forgotten_in_time,
-            calling::an_interrupted_call_ends_and_no_other_does,
-            calling::an_interrupted_call_is_undone,
-            calling::interrupts_at_any_moment_hit_only_what_they_mean,
-            calling::a_call_that_takes_too_long_is_interrupted,
-            calling::who_waits_for_somebody_elses_lock_is_told_that_it_is_busy,
             calling::a_table_that_is_altered_is_no_obstacle_to_calls,
+            declaring::what_cannot_be_a_procedure_is_named,
+            declaring::what_may_only_read_cannot_write,
+            declaring::only_who_is_allowed_calls,
+            repeating::a_call_under_a_key_takes_effect_once,
+            repeating::of_one_call_at_two_connections_one_takes_effect,
+            repeating::what_programs_do_once_is_begun_and_finished_once,
+            repeating::keys_are_forgotten_in_time,
+            interrupting::an_interrupted_call_ends_and_no_other_does,
+            interrupting::an_interrupted_call_is_undone,
+            interrupting::interrupts_at_any_moment_hit_only_what_they_mean,
+            interrupting::a_call_that_takes_too_long_is_interrupted,
+            interrupting::who_waits_for_somebody_elses_lock_is_told_that_it_is_busy,
             comparing::a_history_is_known_or_not,
             comparing::equal_tables_send_nothing,
             comparing::only_ranges_that_differ_are_sent,

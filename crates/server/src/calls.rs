@@ -570,16 +570,14 @@ impl Prepared {
         if let Some(key) = self.key.filter(|_| begun && !config.idempotent) {
             self.finish(server, key, None).await?;
         }
-        let mut failed = CallFailed::new(
-            Code::NoProvider,
-            match &self.to {
-                Address::Anybody => format!("nobody provides {:?} at the moment", config.name),
-                _ => format!("{:?} is not provided by who is called", config.name),
-            },
-            "try again when it is connected",
-        );
-        failed.retry_after_ms = 1_000;
-        Err(failed)
+        let message = match &self.to {
+            Address::Anybody => format!("nobody provides {:?} at the moment", config.name),
+            _ => format!("{:?} is not provided by who is called", config.name),
+        };
+        Err(CallFailed {
+            retry_after_ms: 1_000,
+            ..CallFailed::new(Code::NoProvider, message, "try again when it is connected")
+        })
     }
 
     fn for_provider(&self) -> Call {
@@ -668,13 +666,10 @@ pub(crate) async fn begin_once(
 }
 
 fn under_way() -> CallFailed {
-    let mut busy = CallFailed::new(
-        Code::Busy,
-        "the call is under way already",
-        "call again later under the same key, to hear what came of it",
-    );
-    busy.retry_after_ms = 1_000;
-    busy
+    CallFailed {
+        hint: "call again later under the same key, to hear what came of it".into(),
+        ..outcome::busy("the call is under way already")
+    }
 }
 
 /// The key of a call that is to be done once.

@@ -74,9 +74,10 @@ impl Fault {
 
     /// The remote is gone. Nobody is told.
     pub(crate) fn gone() -> Fault {
-        let mut fault = Fault::new(Code::ConnectionLost, "the remote closed the connection", "");
-        fault.silent = true;
-        fault
+        Fault {
+            silent: true,
+            ..Fault::new(Code::ConnectionLost, "the remote closed the connection", "")
+        }
     }
 
     /// The remote gives up the sync, not the connection.
@@ -85,9 +86,10 @@ impl Fault {
     }
 
     pub(crate) fn busy(retry_after_ms: u64) -> Fault {
-        let mut fault = Fault::new(Code::Busy, "the server is busy", "sync again later");
-        fault.retry_after_ms = retry_after_ms;
-        fault
+        Fault {
+            retry_after_ms,
+            ..Fault::new(Code::Busy, "the server is busy", "sync again later")
+        }
     }
 
     /// The remote may not, or no longer, come in.
@@ -115,13 +117,14 @@ impl Fault {
 
     /// What is published was changed while the sync ran: the next one goes by it.
     pub(crate) fn redeployed() -> Fault {
-        let mut fault = Fault::new(
-            Code::Redeployed,
-            "what the server publishes was changed during the sync",
-            "sync again",
-        );
-        fault.retry_after_ms = 100;
-        fault
+        Fault {
+            retry_after_ms: 100,
+            ..Fault::new(
+                Code::Redeployed,
+                "what the server publishes was changed during the sync",
+                "sync again",
+            )
+        }
     }
 
     /// Whether it may come of what is published being served as it was before.
@@ -133,23 +136,25 @@ impl Fault {
     }
 
     pub(crate) fn shutting_down() -> Fault {
-        let mut fault = Fault::new(
-            Code::ShuttingDown,
-            "the server is shutting down",
-            "sync again later",
-        );
-        fault.retry_after_ms = 5_000;
-        fault
+        Fault {
+            retry_after_ms: 5_000,
+            ..Fault::new(
+                Code::ShuttingDown,
+                "the server is shutting down",
+                "sync again later",
+            )
+        }
     }
 
     pub(crate) fn internal(detail: impl Into<String>) -> Fault {
-        let mut fault = Fault::new(
-            Code::Internal,
-            "internal error of the server",
-            "tell the server's operator to look into its log",
-        );
-        fault.detail = detail.into();
-        fault
+        Fault {
+            detail: detail.into(),
+            ..Fault::new(
+                Code::Internal,
+                "internal error of the server",
+                "tell the server's operator to look into its log",
+            )
+        }
     }
 
     /// Whether the connection itself is gone.
@@ -203,15 +208,14 @@ impl From<CentreError> for Fault {
     fn from(error: CentreError) -> Fault {
         let detail = error.to_string();
         let mut fault = match &error {
-            CentreError::Unavailable { .. } => {
-                let mut fault = Fault::new(
+            CentreError::Unavailable { .. } => Fault {
+                retry_after_ms: 5_000,
+                ..Fault::new(
                     Code::ConsolidatedUnavailable,
                     "the server cannot reach its consolidated database",
                     "sync again later",
-                );
-                fault.retry_after_ms = 5_000;
-                fault
-            }
+                )
+            },
             CentreError::Locked { .. } => Fault::busy(LOCKED_RETRY_AFTER_MS),
             // Retried by the adapter already; later it will do.
             _ if error.is_retryable() => Fault::busy(1_000),

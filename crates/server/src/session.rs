@@ -489,13 +489,14 @@ impl<'a> Sync<'a> {
                 // results follow at the next sync.
                 UploadOutcome::Failed { error } => return Err(error.into()),
                 UploadOutcome::OutOfSequence => {
-                    let mut fault = Fault::new(
-                        Code::SyncInProgress,
-                        "another sync of this remote went ahead",
-                        "sync again",
-                    );
-                    fault.retry_after_ms = 1_000;
-                    return Err(fault);
+                    return Err(Fault {
+                        retry_after_ms: 1_000,
+                        ..Fault::new(
+                            Code::SyncInProgress,
+                            "another sync of this remote went ahead",
+                            "sync again",
+                        )
+                    });
                 }
             }
         }

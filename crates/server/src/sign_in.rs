@@ -337,16 +337,18 @@ async fn by_password(
 }
 
 fn too_many_attempts(wait_ms: u64) -> Fault {
-    let mut fault = Fault::new(
-        Code::TooManyAttempts,
-        "too many failed attempts to sign in",
-        match wait_ms.div_ceil(1_000) {
-            1 => "wait 1 second, then try again".to_owned(),
-            seconds => format!("wait {seconds} seconds, then try again"),
-        },
-    );
-    fault.retry_after_ms = wait_ms;
-    fault
+    let hint = match wait_ms.div_ceil(1_000) {
+        1 => "wait 1 second, then try again".to_owned(),
+        seconds => format!("wait {seconds} seconds, then try again"),
+    };
+    Fault {
+        retry_after_ms: wait_ms,
+        ..Fault::new(
+            Code::TooManyAttempts,
+            "too many failed attempts to sign in",
+            hint,
+        )
+    }
 }
 
 /// Whether the remote has its id from this centre.

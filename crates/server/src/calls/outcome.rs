@@ -48,13 +48,10 @@ pub(super) fn of_script(
         )),
         CallOutcome::Busy { message } => {
             tracing::debug!(procedure = name, message, "a call found its rows locked");
-            let mut busy = CallFailed::new(
-                Code::Busy,
-                format!("somebody else is in the way of {name:?}"),
-                "call again",
-            );
-            busy.retry_after_ms = 1_000;
-            Err(busy)
+            Err(CallFailed {
+                hint: "call again".into(),
+                ..busy(format!("somebody else is in the way of {name:?}"))
+            })
         }
         CallOutcome::KeyTaken => Err(key_taken()),
     }
@@ -101,10 +98,11 @@ pub(crate) fn no_room(is_repeatable: bool) -> CallFailed {
 }
 
 /// There is too much at once.
-pub(super) fn busy(message: &str) -> CallFailed {
-    let mut busy = CallFailed::new(Code::Busy, message, "call again later");
-    busy.retry_after_ms = 1_000;
-    busy
+pub(super) fn busy(message: impl Into<String>) -> CallFailed {
+    CallFailed {
+        retry_after_ms: 1_000,
+        ..CallFailed::new(Code::Busy, message, "call again later")
+    }
 }
 
 pub(crate) fn key_taken() -> CallFailed {

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use tidewater_protocol::Code;
 use tidewater_protocol::message::CallFailed;
 
+use super::outcome::busy;
 use super::post::Post;
 use super::{Address, Caller};
 use crate::nats::calls::subjects;
@@ -170,15 +170,11 @@ impl Providers {
         match meant.min_by_key(|(asked, post)| (!post.is_attended(), *asked)) {
             None => Ok(None),
             Some((asked, post)) if asked < usize::MAX => Ok(Some(post.clone())),
-            Some(_) => {
-                let mut busy = CallFailed::new(
-                    Code::Busy,
-                    format!("whoever provides {name:?} has too much to do"),
-                    "call again later, or start another provider",
-                );
-                busy.retry_after_ms = 500;
-                Err(busy)
-            }
+            Some(_) => Err(CallFailed {
+                hint: "call again later, or start another provider".into(),
+                retry_after_ms: 500,
+                ..busy(format!("whoever provides {name:?} has too much to do"))
+            }),
         }
     }
 }

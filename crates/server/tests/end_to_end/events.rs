@@ -1,6 +1,6 @@
 //! Events over real links: plain and durable ones, in their order, and from other servers.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use tidewater_testing::nats::Nats;
 
 use crate::backend::Backend;
 use crate::scenario::Scenario;
+use crate::web::{WebProgram, member, whole};
 use crate::world::{LiveServer, PASSWORD, World};
 
 /// Long enough for whatever has to happen.
@@ -291,24 +292,6 @@ fn who_may_is_asked_of_the_centre_and_the_newest_come_first<B: Backend>() {
 }
 
 /// A request over HTTP, whose answer is read line by line.
-pub(crate) fn http(server: &LiveServer, head: &str, body: &str) -> BufReader<TcpStream> {
-    let address = server.http.as_ref().expect("it speaks HTTP");
-    let address = address.trim_start_matches("http://");
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let length = body.len();
-    let request =
-        format!("{head}\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
-    stream.write_all(request.as_bytes()).unwrap();
-    BufReader::new(stream)
-}
-
-pub(crate) fn whole(mut answer: BufReader<TcpStream>) -> String {
-    let mut text = String::new();
-    answer.read_to_string(&mut text).unwrap();
-    text
-}
-
 /// The next lines that begin with `id:`, `event:` or `data:`.
 fn lines(answer: &mut BufReader<TcpStream>, count: usize) -> Vec<String> {
     let mut found = Vec::new();
@@ -332,27 +315,16 @@ fn lines(answer: &mut BufReader<TcpStream>, count: usize) -> Vec<String> {
 
 fn events_go_over_http_and_go_on_where_they_were<B: Backend>() {
     let world = World::<B>::open(scenario());
-    let server = world.server_with(|config| {
-        config.server.http = Some("http://127.0.0.1:0".into());
-    });
-    let sign_in = format!(r#"{{"user": "bob", "password": "{PASSWORD}"}}"#);
-    let signed_in = whole(http(&server, "POST /v1/sign-in HTTP/1.1", &sign_in));
-    let (_, token) = signed_in.split_once("\"token\":\"").unwrap();
-    let token = token.split('"').next().unwrap();
-    let head = |line: &str| format!("{line} HTTP/1.1\r\nauthorization: Bearer {token}");
+    let server = world.web_server();
+    let web = WebProgram::sign_in(&server, "bob");
     let publish = |path: &str, body: &str| {
-        let answer = whole(http(
-            &server,
-            &head(&format!("POST /v1/publish/{path}")),
-            body,
-        ));
+        let answer = whole(web.ask(&format!("POST /v1/publish/{path}"), body));
         let status: u16 = answer.split(' ').nth(1).unwrap().parse().unwrap();
         (status, answer)
     };
     let ada = link_to(&server, "ada");
     keep(&ada, "log", &[("a.1", "one"), ("a.1", "two\nlines")]);
-    let path = head("GET /v1/events/log?subject=a.*&after=first");
-    let mut feed = http(&server, &path, "");
+    let mut feed = web.ask("GET /v1/events/log?subject=a.*&after=first", "");
     let first = lines(&mut feed, 5);
     assert_eq!(first[1], "data: one");
     assert_eq!(first[3..], ["data: two", "data: lines"]);
@@ -365,8 +337,8 @@ fn events_go_over_http_and_go_on_where_they_were<B: Backend>() {
     drop(feed);
     // Back again, with the last that it had.
     let last = first[2].trim_start_matches("id: ");
-    let path = head("GET /v1/events/log?subject=a.*&format=json");
-    let mut feed = http(&server, &format!("{path}\r\nlast-event-id: {last}"), "");
+    let path = "GET /v1/events/log?subject=a.*&format=json";
+    let mut feed = web.ask(&format!("{path}\r\nlast-event-id: {last}"), "");
     let next = lines(&mut feed, 2);
     assert_eq!(next[1], "data: {\"subject\":\"a.2\",\"text\":\"three\"}");
     ada.publish_durable("log", &[("a.3", &[0xff, 0])], None)
@@ -390,7 +362,7 @@ fn events_go_over_http_and_go_on_where_they_were<B: Backend>() {
         assert!(answer.contains("application/problem+json"), "{answer}");
         assert!(answer.contains(&format!("\"code\":\"{code}\"")), "{answer}");
     }
-    let refused = whole(http(&server, &head("GET /v1/events/log?after=7"), ""));
+    let refused = whole(web.ask("GET /v1/events/log?after=7", ""));
     assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
 }
 
@@ -487,31 +459,20 @@ fn a_user_who_is_disabled_is_gone_with_subscriptions_and_calls<B: Backend>() {
     scenario.limits =
         "[[procedure]]\nname = \"wait\"\nprovided_by = \"ada\"\nallow = \"everyone\"\n";
     let world = World::<B>::open(scenario);
-    let server = world.server_with(|config| {
-        config.server.http = Some("http://127.0.0.1:0".into());
-    });
-    let sign_in = format!(r#"{{"user": "ada", "password": "{PASSWORD}"}}"#);
-    let signed_in = whole(http(&server, "POST /v1/sign-in HTTP/1.1", &sign_in));
-    let (_, token) = signed_in.split_once("\"token\":\"").unwrap();
-    let token = token.split('"').next().unwrap();
-    let head = |line: &str| format!("{line} HTTP/1.1\r\nauthorization: Bearer {token}");
-    let _ = whole(http(&server, &head("GET /v1/provide/wait?wait=0"), ""));
+    let server = world.web_server();
+    let web = WebProgram::sign_in(&server, "ada");
+    let _ = whole(web.ask("GET /v1/provide/wait?wait=0", ""));
     let bob = link_to(&server, "bob");
     let mut listening = bob.subscribe("log", ">", Since::Now).unwrap();
     let call = bob.begin(&Request::new("wait")).unwrap();
-    let given = whole(http(&server, &head("GET /v1/provide/wait"), ""));
-    let (_, id) = given.split_once("\"call\":\"").expect("it got a call");
-    let id = id.split('"').next().unwrap();
+    let given = whole(web.ask("GET /v1/provide/wait", ""));
     let disable = async |centre: &dyn Centre| centre.set_disabled("bob", true).await;
     assert!(server.ask(disable).unwrap());
     assert_eq!(bob.wait_until_lost().code(), Code::UserDisabled);
     assert!(call.wait().is_err());
     keep(&link_to(&server, "ada"), "log", &[("a", "not for him")]);
     assert_eq!(listening.recv(QUIET), None);
-    // What tells no failure ends nothing, as long as somebody waits.
-    let fail = head(&format!("POST /v1/fail/{id}"));
-    let is_over = |_| whole(http(&server, &fail, "x")).starts_with("HTTP/1.1 404 ");
-    assert!((0..20_000).any(is_over), "it goes on");
+    assert!(web.is_rid_of(member(&given, "call")), "it goes on");
 }
 
 /// The centre forgets events under a server that runs, and gives their numbers to others.

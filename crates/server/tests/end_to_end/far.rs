@@ -1,8 +1,8 @@
 //! Calls of what is provided at another server, over NATS.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use tidewater_client::{
@@ -11,10 +11,12 @@ use tidewater_client::{
 use tidewater_testing::nats::Nats;
 
 use crate::backend::Backend;
-use crate::events::{http, link_to, whole};
+use crate::events::link_to;
 use crate::live::live_with;
+use crate::provider::Provider;
 use crate::scenario::{Scenario, shop};
-use crate::world::{LiveServer, PASSWORD, World};
+use crate::web::{WebProgram, member, whole};
+use crate::world::{LiveServer, World};
 
 const PROCEDURES: &str = r#"
 [[procedure]]
@@ -172,27 +174,19 @@ fn a_remote_is_asked_wherever_it_is_connected<B: Backend>() {
     assert_eq!(code(&error), Code::NoProvider);
 }
 
-/// A provider that begins, and does not end before it is told.
-struct Slow {
-    link: Link,
-    begun: Receiver<()>,
-    go_on: Sender<()>,
-}
-
-impl Slow {
-    fn at(server: &LiveServer, user: &str, procedure: &str) -> Slow {
-        let link = link_to(server, user);
-        let (begin, begun) = channel();
-        let (go_on, may) = channel();
-        let (begin, may) = (Mutex::new(begin), Mutex::new(may));
-        let handler = move |_: &tidewater_client::Called| {
-            let _ = begin.lock().unwrap().send(());
-            let _ = may.lock().unwrap().recv();
-            Ok(Answer::nothing())
-        };
-        link.provide(procedure, handler).unwrap();
-        Slow { link, begun, go_on }
-    }
+/// What comes of a call, if this happens while its provider is at it.
+fn call_during(
+    link: &Link,
+    request: &Request,
+    begun: &Receiver<()>,
+    happens: impl FnOnce(),
+) -> Result<Answer, CallError> {
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| call_until(link, request, true));
+        begun.recv().unwrap();
+        happens();
+        call.join().unwrap()
+    })
 }
 
 fn a_provider_that_dies_elsewhere_is_told_of_or_another_one_does_it<B: Backend>() {
@@ -200,35 +194,24 @@ fn a_provider_that_dies_elsewhere_is_told_of_or_another_one_does_it<B: Backend>(
     let nats = Nats::start().unwrap();
     let [near, far] = two(&world, &nats);
     let ada = link_to(&near, "ada");
-    let bob = Slow::at(&far, "bob", "print.label");
-    std::thread::scope(|scope| {
-        let call = scope.spawn(|| call_until(&ada, &print("x"), true));
-        bob.begun.recv().unwrap();
-        drop(bob.link);
-        let error = call.join().unwrap().unwrap_err();
-        assert_eq!(code(&error), Code::ProviderGone);
-    });
+    let bob = Provider::at(&far, "bob", "print.label");
+    let died = call_during(&ada, &print("x"), &bob.begun, || drop(bob.link));
+    assert_eq!(code(&died.unwrap_err()), Code::ProviderGone);
     let _ = bob.go_on.send(());
     // What can be done again is done by another one, once more elsewhere.
-    let bob = Slow::at(&far, "bob", "again");
-    std::thread::scope(|scope| {
-        let call = scope.spawn(|| call_until(&ada, &Request::new("again"), true));
-        bob.begun.recv().unwrap();
-        let cleo = link_to(&far, "cleo");
+    let bob = Provider::at(&far, "bob", "again");
+    let cleo = link_to(&far, "cleo");
+    let again = Request::new("again");
+    let done = call_during(&ada, &again, &bob.begun, || {
         cleo.provide("again", |_| Ok(Answer::nothing())).unwrap();
         drop(bob.link);
-        call.join().unwrap().unwrap();
     });
+    done.unwrap();
     let _ = bob.go_on.send(());
     // The whole server dies over a call: nobody says so.
-    let bob = Slow::at(&far, "bob", "print.label");
-    std::thread::scope(|scope| {
-        let call = scope.spawn(|| call_until(&ada, &print("x"), true));
-        bob.begun.recv().unwrap();
-        drop(far);
-        let error = call.join().unwrap().unwrap_err();
-        assert_eq!(code(&error), Code::ProviderGone);
-    });
+    let bob = Provider::at(&far, "bob", "print.label");
+    let died = call_during(&ada, &print("x"), &bob.begun, || drop(far));
+    assert_eq!(code(&died.unwrap_err()), Code::ProviderGone);
     let _ = bob.go_on.send(());
 }
 
@@ -236,14 +219,10 @@ fn whoever_does_not_wait_any_longer_ends_the_call_elsewhere<B: Backend>() {
     let world = World::<B>::open(scenario());
     let nats = Nats::start().unwrap();
     let [near, far] = two(&world, &nats);
-    let sign_in = format!(r#"{{"user": "bob", "password": "{PASSWORD}"}}"#);
-    let signed_in = whole(http(&far, "POST /v1/sign-in HTTP/1.1", &sign_in));
-    let (_, token) = signed_in.split_once("\"token\":\"").unwrap();
-    let token = token.split('"').next().unwrap();
-    let head = |line: &str| format!("{line} HTTP/1.1\r\nauthorization: Bearer {token}");
+    let bob = WebProgram::sign_in(&far, "bob");
     let ada = link_to(&near, "ada");
     std::thread::scope(|scope| {
-        let take = http(&far, &head("GET /v1/provide/print.label?wait=25"), "");
+        let take = bob.ask("GET /v1/provide/print.label?wait=25", "");
         let given = scope.spawn(move || whole(take));
         let call = loop {
             let call = ada.begin(&print("x")).unwrap();
@@ -256,12 +235,7 @@ fn whoever_does_not_wait_any_longer_ends_the_call_elsewhere<B: Backend>() {
         };
         drop(call);
         let given = given.join().unwrap();
-        let (_, id) = given.split_once("\"call\":\"").expect("it got a call");
-        let id = id.split('"').next().unwrap();
-        // What tells no failure ends nothing, as long as somebody waits.
-        let fail = head(&format!("POST /v1/fail/{id}"));
-        let is_over = |_| whole(http(&far, &fail, "x")).starts_with("HTTP/1.1 404 ");
-        assert!((0..20_000).any(is_over), "it goes on");
+        assert!(bob.is_rid_of(member(&given, "call")), "it goes on");
     });
 }
 
@@ -270,19 +244,18 @@ fn a_server_that_shuts_down_finishes_what_it_does_for_others<B: Backend>() {
     let nats = Nats::start().unwrap();
     let [near, far] = two(&world, &nats);
     let ada = link_to(&near, "ada");
-    let bob = Slow::at(&far, "bob", "print.label");
+    let bob = Provider::at(&far, "bob", "print.label");
     std::thread::scope(|scope| {
-        let call = scope.spawn(|| call_until(&ada, &print("x"), true));
-        bob.begun.recv().unwrap();
-        let shutdown = scope.spawn(|| far.shut_down());
-        // New calls are not for it; one that comes before it knows waits in vain.
-        let another = print("y").within(Duration::from_millis(200));
-        let error = call_until(&ada, &another, false).unwrap_err();
-        assert_eq!(code(&error), Code::NoProvider);
-        // Both, if it was given the other one before it was told.
-        drop(bob.go_on);
-        call.join().unwrap().unwrap();
-        shutdown.join().unwrap();
+        let done = call_during(&ada, &print("x"), &bob.begun, || {
+            scope.spawn(|| far.shut_down());
+            // New calls are not for it; one that comes before it knows waits in vain.
+            let another = print("y").within(Duration::from_millis(200));
+            let error = call_until(&ada, &another, false).unwrap_err();
+            assert_eq!(code(&error), Code::NoProvider);
+            // Both, if it was given the other one before it was told.
+            drop(bob.go_on);
+        });
+        done.unwrap();
     });
 }
 

@@ -8,16 +8,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tidewater_client::{
-    Answer, Code, ColumnType, Datum, Link, LinkOptions, LiveEvent, LiveOptions, Remote, Request,
-    Why,
+    Answer, Code, ColumnType, Datum, LiveEvent, LiveOptions, Remote, Request, Why,
 };
 
 use crate::backend::Backend;
 use crate::device::Device;
 use crate::events::link_to;
-use crate::outbox::{Printer, place, placing_shop};
+use crate::outbox::{place, placing_shop};
+use crate::provider::Provider;
 use crate::scenario::{Scenario, shop};
-use crate::world::{PASSWORD, World};
+use crate::world::World;
 
 /// Long enough for whatever has to happen.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -101,6 +101,13 @@ impl Live {
         }
     }
 
+    /// It syncs at first, and then there is nothing more to do.
+    #[track_caller]
+    fn has_connected(&self) {
+        assert!(matches!(self.next(), Told::Synced("connected", _)));
+        self.settle();
+    }
+
     /// Nothing more comes of what was before.
     fn settle(&self) {
         loop {
@@ -129,8 +136,7 @@ fn a_commit_wakes_exactly_the_live_remotes_whose_partitions_it_touches<B: Backen
     devices.iter_mut().for_each(|it| drop(it.sync()));
     let lives = devices.each_ref().map(live);
     for live in &lives {
-        assert!(matches!(live.next(), Told::Synced("connected", _)));
-        live.settle();
+        live.has_connected();
     }
     let [first, second, other] = &lives;
     world.execute("UPDATE customer SET name = 'Changed' WHERE region = 2");
@@ -160,8 +166,7 @@ fn a_live_remote_comes_back_when_its_server_does<B: Backend>() {
     let mut bob = world.device("bob");
     bob.sync();
     let live = live(&bob);
-    assert!(matches!(live.next(), Told::Synced("connected", _)));
-    live.settle();
+    live.has_connected();
     bob.network.break_connections();
     assert_eq!(live.next(), Told::Failed);
     world.execute("UPDATE customer SET name = 'Changed' WHERE region = 2");
@@ -195,8 +200,7 @@ fn a_live_remote_goes_on_at_another_server_when_its_own_shuts_down<B: Backend>()
             Ok(Answer::nothing())
         });
     });
-    assert!(matches!(live.next(), Told::Synced("connected", _)));
-    live.settle();
+    live.has_connected();
     let ada = link_to(&near, "ada");
     let call = ada.begin(&Request::new("where").to_user("bob")).unwrap();
     begun.recv().unwrap();
@@ -231,8 +235,7 @@ fn a_live_remote_executes_what_is_put_into_the_outbox<B: Backend>() {
     let mut bob = world.device("bob");
     bob.sync();
     let live = live(&bob);
-    assert!(matches!(live.next(), Told::Synced("connected", _)));
-    live.settle();
+    live.has_connected();
     place(&bob, 100);
     assert!(matches!(live.next(), Told::Synced("local", _)));
     assert_eq!(
@@ -245,7 +248,7 @@ fn a_live_remote_executes_what_is_put_into_the_outbox<B: Backend>() {
     );
     while !matches!(live.next(), Told::Synced("local", _)) {}
     assert!(matches!(live.next(), Told::Synced("regular", _)));
-    let printer = Printer::at(&world.server);
+    let printer = Provider::at(&world.server, "cleo", "print");
     printer.finish_one();
     let waits = "SELECT 1 FROM tidewater_outbox WHERE state <> 'answered'";
     while !bob.rows(waits).is_empty() {
@@ -260,13 +263,11 @@ fn a_live_remote_hears_of_durable_events_at_once_and_of_a_burst_once<B: Backend>
     let mut bob = world.device("bob");
     bob.sync();
     let live = live(&bob);
-    assert!(matches!(live.next(), Told::Synced("connected", _)));
-    live.settle();
+    live.has_connected();
     // An interest is a reason to sync: from then on it hears.
     bob.edit("INSERT INTO tidewater_interest (space, subject) VALUES ('field', 'unit.>')");
     assert!(matches!(live.next(), Told::Synced("local", _)));
-    let url = format!("tcp://{}", world.server.address);
-    let ada = Link::connect(&url, &LinkOptions::password("ada", PASSWORD)).unwrap();
+    let ada = link_to(&world.server, "ada");
     let events = vec![("unit.7.free", &b"free"[..]); BURST];
     let mut heard = 0;
     for round in 1..=3 {

@@ -23,11 +23,14 @@ mod backend;
 mod compare;
 mod device;
 mod ledger;
+mod provider;
 mod samples;
 mod scenario;
+mod web;
 mod world;
 
 mod accidents;
+mod answers;
 mod asking;
 mod attack;
 mod changes_up;

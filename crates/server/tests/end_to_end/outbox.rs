@@ -1,22 +1,19 @@
 //! Calls that an application writes down: executed once, after the upload of what goes before them,
 //! wherever connections break and whoever dies.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidewater_client::{
-    Answer, Code, ColumnType, Datum, Link, LinkOptions, Request, SyncDirection,
-};
+use tidewater_client::{Answer, Code, Request, SyncDirection};
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::{Backend, Transaction};
 use crate::clocks::Wrong;
 use crate::device::Device;
 use crate::events::link_to;
+use crate::provider::Provider;
 use crate::scenario::{Scenario, shop};
-use crate::world::{LiveServer, PASSWORD, World};
+use crate::world::World;
 
 /// No sync of these tests has so many frames in one direction.
 const MANY_FRAMES: usize = 100;
@@ -316,47 +313,6 @@ fn durable_events_of_the_outbox_come_once_into_the_inbox_of_others<B: Backend>()
     assert_eq!(states(&bob), ["failed|bad_subject"]);
 }
 
-/// Provides `print`, and waits for a word before each answer.
-pub(crate) struct Printer {
-    link: Link,
-    begun: Receiver<()>,
-    go_on: Sender<()>,
-    printed: Arc<AtomicUsize>,
-}
-
-impl Printer {
-    pub(crate) fn at(server: &LiveServer) -> Printer {
-        let options = LinkOptions::password("cleo", PASSWORD);
-        let url = format!("tcp://{}", server.address);
-        let link = Link::connect(&url, &options).expect("the server lets cleo in");
-        let (begin, begun) = channel();
-        let (go_on, may) = channel();
-        let (begin, may) = (Mutex::new(begin), Mutex::new(may));
-        let printed = Arc::new(AtomicUsize::new(0));
-        let counted = printed.clone();
-        let print = move |_: &tidewater_client::Called| {
-            let begin = begin.lock().expect("nobody panics").clone();
-            // A test that has ended does not listen.
-            let _ = begin.send(());
-            let _ = may.lock().expect("nobody panics").recv();
-            let printed = counted.fetch_add(1, Ordering::SeqCst) + 1;
-            let printed = Datum::Integer(printed as i64);
-            Ok(Answer::value(ColumnType::Integer, &printed))
-        };
-        link.provide("print", print).expect("cleo may provide it");
-        Printer {
-            link,
-            begun,
-            go_on,
-            printed,
-        }
-    }
-
-    pub(crate) fn finish_one(&self) {
-        self.go_on.send(()).expect("it is there");
-    }
-}
-
 fn print(device: &Device) {
     device.edit(
         "INSERT INTO tidewater_outbox (name, arguments) VALUES ('print', '{\"text\": \"x\"}')",
@@ -365,7 +321,7 @@ fn print(device: &Device) {
 
 fn what_a_provider_makes_of_a_call_is_heard_after_the_connection_broke<B: Backend>() {
     let world = World::<B>::open(placing_shop());
-    let printer = Printer::at(&world.server);
+    let printer = Provider::at(&world.server, "cleo", "print");
     let mut ada = world.synced("ada");
     print(&ada);
     let network = ada.network.clone();
@@ -383,12 +339,12 @@ fn what_a_provider_makes_of_a_call_is_heard_after_the_connection_broke<B: Backen
     while ada.sync().outbox.pending > 0 {}
     assert_eq!(states(&ada), ["answered|"]);
     assert_eq!(ada.rows("SELECT payload FROM tidewater_inbox"), ["1"]);
-    assert_eq!(printer.printed.load(Ordering::SeqCst), 1);
+    assert_eq!(printer.done.load(Ordering::SeqCst), 1);
 }
 
 fn a_call_whose_provider_or_server_died_is_not_done_again<B: Backend>() {
     let mut world = World::<B>::open(placing_shop());
-    let printer = Printer::at(&world.server);
+    let printer = Provider::at(&world.server, "cleo", "print");
     let mut ada = world.synced("ada");
     print(&ada);
     std::thread::scope(|scope| {
@@ -402,7 +358,7 @@ fn a_call_whose_provider_or_server_died_is_not_done_again<B: Backend>() {
     // Let go of the handler's thread.
     let _ = printer.go_on.send(());
 
-    let printer = Printer::at(&world.server);
+    let printer = Provider::at(&world.server, "cleo", "print");
     print(&ada);
     let clock = Wrong::by(0);
     let second = world.another_server_at(clock.clone());
@@ -418,7 +374,7 @@ fn a_call_whose_provider_or_server_died_is_not_done_again<B: Backend>() {
         assert_eq!((report.outbox.pending, report.outbox.failed), (1, 0));
     });
     printer.finish_one();
-    let another = Printer::at(&world.server);
+    let another = Provider::at(&world.server, "cleo", "print");
     // For all that another server knows, the first one may be at it.
     assert_eq!(ada.sync().outbox.pending, 1);
     assert_eq!(states(&ada), ["failed|provider_gone", "sent|busy"]);
@@ -429,7 +385,7 @@ fn a_call_whose_provider_or_server_died_is_not_done_again<B: Backend>() {
         states(&ada),
         ["failed|provider_gone", "failed|outcome_unknown"]
     );
-    assert_eq!(another.printed.load(Ordering::SeqCst), 0);
+    assert_eq!(another.done.load(Ordering::SeqCst), 0);
 }
 
 fn a_call_that_no_provider_got_in_time_is_done_under_its_key_later<B: Backend>() {

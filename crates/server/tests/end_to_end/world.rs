@@ -82,6 +82,11 @@ impl<B: Backend> World<B> {
         LiveServer::start(&config)
     }
 
+    /// One more server of the same database, which speaks HTTP too.
+    pub(crate) fn web_server(&self) -> LiveServer {
+        self.server_with(|config| config.server.http = Some("http://127.0.0.1:0".into()))
+    }
+
     /// One more server of the same database.
     pub(crate) fn another_server(&self) -> LiveServer {
         LiveServer::start(&config(&self.backend, &self.scenario, &self.publication))

@@ -268,3 +268,84 @@ async fn a_server_that_shuts_down_lets_running_calls_finish() {
     stopping.await.unwrap();
     drop(bob);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_only_told_is_accepted_before_it_is_done() {
+    let world = World::with_limits(PROCEDURES).await;
+    tokio::task::block_in_place(|| {
+        let (ada, bob) = (link(&world, "ada"), link(&world, "bob"));
+        let (begun, begins) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = std::sync::Mutex::new(wait);
+        bob.provide("double", move |called| {
+            wait.lock().unwrap().recv().unwrap();
+            begun
+                .send((called.user().to_owned(), called.integer("number")?))
+                .unwrap();
+            double(called)
+        })
+        .unwrap();
+        let tell = |procedure: &str, number: &str| {
+            ada.tell(&Request::new(procedure).with("number", Some(number.into())))
+        };
+        tell("double", "21").unwrap();
+        go.send(()).unwrap();
+        assert_eq!(begins.recv().unwrap(), ("ada".to_owned(), 21));
+        // What cannot be called is not accepted.
+        for (procedure, number, code) in [
+            ("tripel", "1", Code::NoSuchProcedure),
+            ("double", "many", Code::BadArgument),
+        ] {
+            let refused = tell(procedure, number).unwrap_err();
+            assert_eq!(failure(refused).0, code, "{procedure}");
+        }
+    });
+}
+
+/// On one thread, which the centre keeps until the deadline has passed: it is the call that finds
+/// out first.
+#[tokio::test]
+async fn a_key_that_is_noted_after_the_deadline_is_free_again() {
+    let world = World::with_limits(&format!("call_workers = 1\n{PROCEDURES}")).await;
+    let address = world.running.addresses[0].clone();
+    let connect = |user: &'static str| {
+        let address = address.clone();
+        tokio::task::spawn_blocking(move || {
+            Link::connect(&address, &LinkOptions::password(user, PASSWORD)).unwrap()
+        })
+    };
+    let (ada, bob) = (connect("ada").await.unwrap(), connect("bob").await.unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    let provided = tokio::task::spawn_blocking(move || {
+        bob.provide("double", move |called| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            double(called)
+        })
+        .unwrap();
+        bob
+    });
+    let _bob = provided.await.unwrap();
+    let call = |within: Option<Duration>| {
+        let request = Request::new("double").with("number", Some(4.into()));
+        let request = request.once([7; 16]);
+        let request = match within {
+            Some(time) => request.within(time),
+            None => request,
+        };
+        let ada = ada.clone();
+        tokio::task::spawn_blocking(move || ada.call(&request))
+    };
+    let deadline = Duration::from_millis(50);
+    *world.centre.noted_after.lock().unwrap() = 2 * deadline;
+    // Its time may be over before anything is noted.
+    while world.centre.noted.load(Ordering::SeqCst) == 0 {
+        let error = call(Some(deadline)).await.unwrap().unwrap_err();
+        assert_eq!(failure(error).0, Code::DeadlineExceeded);
+    }
+    *world.centre.noted_after.lock().unwrap() = Duration::ZERO;
+    let answer = call(None).await.unwrap().unwrap();
+    assert_eq!(answer.unpack().unwrap(), [[Value::Integer(8)]]);
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    world.running.shutdown().await;
+}

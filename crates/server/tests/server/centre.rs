@@ -10,6 +10,7 @@ mod worker;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -91,6 +92,8 @@ pub(crate) struct State {
     pub(crate) removed: BTreeSet<RemoteId>,
     subscriptions: HashMap<(RemoteId, String), Subscription>,
     pub(crate) keys: Vec<SigningKey>,
+    /// What came of calls that are done once, by user and key; `None` as long as nobody knows.
+    once: HashMap<(String, [u8; 16]), Option<Vec<u8>>>,
     /// Id to version and note.
     pub(crate) rows: Rows,
     version: u64,
@@ -121,6 +124,10 @@ pub(crate) struct MemoryCentre {
     /// Lists that a worker has begun with, and not finished.
     pub(crate) applying: AtomicUsize,
     pub(crate) workers: AtomicUsize,
+    /// How many keys of calls were noted, and for how long the centre keeps its thread before it
+    /// notes one.
+    pub(crate) noted: AtomicUsize,
+    pub(crate) noted_after: Mutex<Duration>,
 }
 
 impl MemoryCentre {
@@ -144,6 +151,8 @@ impl MemoryCentre {
             prunes: AtomicUsize::new(0),
             applying: AtomicUsize::new(0),
             workers: AtomicUsize::new(0),
+            noted: AtomicUsize::new(0),
+            noted_after: Mutex::default(),
         })
     }
 

@@ -144,6 +144,37 @@ async fn a_program_with_http_alone_provides_and_calls() {
     });
 }
 
+/// Gets the next call of `double`, and answers it.
+fn answer_next(world: &World, provider: &str, number: i64, answer: &str) {
+    let (status, call) = ask(world, provider, "GET", "/v1/provide/double", "");
+    assert_eq!(
+        (status, &call["arguments"]["number"]),
+        (200, &json!(number))
+    );
+    let path = format!("/v1/answer/{}", call["call"].as_str().unwrap());
+    assert_eq!(ask(world, provider, "POST", &path, answer).0, 204);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_waits_for_is_accepted_before_it_is_done() {
+    let world = world().await;
+    tokio::task::block_in_place(|| {
+        let (ada, bob) = (sign_in(&world, "ada"), sign_in(&world, "bob"));
+        assert_eq!(
+            ask(&world, &bob, "GET", "/v1/provide/double?wait=0", "").0,
+            204
+        );
+        let headers = [("authorization", &*ada), ("prefer", "respond-async")];
+        let call = |path: &str, body: &str| request(&world, "POST", path, &headers, body);
+        let (status, _, body) = call("/v1/call/double", r#"{"number": 21}"#);
+        assert_eq!((status, body.as_str()), (202, ""));
+        answer_next(&world, &bob, 21, "42");
+        // What cannot be called is not accepted.
+        assert_eq!(call("/v1/call/tripel", "").0, 404);
+        assert_eq!(call("/v1/call/double", "").0, 400);
+    });
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_asks_for_calls_gets_them_once_the_procedure_is_declared_again() {
     let world = world().await;
@@ -171,10 +202,7 @@ async fn who_asks_for_calls_gets_them_once_the_procedure_is_declared_again() {
     tokio::task::block_in_place(|| {
         thread::scope(|scope| {
             let answered = scope.spawn(|| called(&ada));
-            let (status, call) = ask(&world, &bob, "GET", "/v1/provide/double", "");
-            assert_eq!(status, 200, "{call}");
-            let path = format!("/v1/answer/{}", call["call"].as_str().unwrap());
-            assert_eq!(ask(&world, &bob, "POST", &path, "2").0, 204);
+            answer_next(&world, &bob, 1, "2");
             assert_eq!(answered.join().unwrap(), (200, json!(2)));
         });
     });
@@ -424,13 +452,9 @@ async fn a_provider_that_leaves_and_comes_back_has_another_seat() {
         });
         // Whoever takes calls now gets them.
         thread::scope(|scope| {
-            let provided = scope.spawn(|| wait(20));
+            scope.spawn(|| answer_next(&world, &bob, 1, "2"));
             let body = r#"{"number": 1}"#;
             let called = scope.spawn(|| ask(&world, &ada, "POST", "/v1/call/double", body));
-            let (status, call) = provided.join().unwrap();
-            assert_eq!(status, 200);
-            let path = format!("/v1/answer/{}", call["call"].as_str().unwrap());
-            assert_eq!(ask(&world, &bob, "POST", &path, "2").0, 204);
             assert_eq!(called.join().unwrap(), (200, json!(2)));
         });
     });

@@ -1,5 +1,6 @@
 //! What a worker of the centre in memory does: look-ups, uploads, downloads.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,8 +13,9 @@ use tidewater_centre::records::{
     SubscriptionRecord, SyncRecord,
 };
 use tidewater_centre::{
-    CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, Downloaded, Downloading,
-    OwnUpload, SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult, Worker,
+    Begun, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, Downloaded,
+    Downloading, OwnUpload, SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult,
+    Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges};
 use tidewater_protocol::message::{NumberBlock, TableBegin};
@@ -226,6 +228,49 @@ impl Worker for MemoryWorker {
                     },
                 );
             }
+            Ok(())
+        })
+    }
+
+    fn begin_once<'a>(
+        &'a mut self,
+        user: &'a str,
+        key: [u8; 16],
+        _: &'a str,
+        now_ms: i64,
+    ) -> CentreResult<'a, Begun> {
+        Box::pin(async move {
+            // Nobody else gets on meanwhile, so nothing finds out how late it is.
+            std::thread::sleep(*self.0.noted_after.lock().unwrap());
+            self.0.noted.fetch_add(1, Ordering::SeqCst);
+            let mut state = self.0.state();
+            let outcome = match state.once.entry((user.to_owned(), key)) {
+                Entry::Vacant(entry) => {
+                    entry.insert(None);
+                    return Ok(Begun::New);
+                }
+                Entry::Occupied(entry) => entry.get().clone(),
+            };
+            Ok(outcome.map_or(Begun::Unfinished { begun_ms: now_ms }, Begun::Done))
+        })
+    }
+
+    fn finish_once<'a>(
+        &'a mut self,
+        user: &'a str,
+        key: [u8; 16],
+        outcome: Vec<u8>,
+    ) -> CentreResult<'a, ()> {
+        Box::pin(async move {
+            let mut state = self.0.state();
+            state.once.insert((user.to_owned(), key), Some(outcome));
+            Ok(())
+        })
+    }
+
+    fn forget_once<'a>(&'a mut self, user: &'a str, key: [u8; 16]) -> CentreResult<'a, ()> {
+        Box::pin(async move {
+            self.0.state().once.remove(&(user.to_owned(), key));
             Ok(())
         })
     }

@@ -1,0 +1,148 @@
+//! What the threads that share a link have in common.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
+use std::time::Instant;
+
+use tidewater_protocol::Code;
+use tidewater_protocol::frame::Message;
+use tidewater_protocol::message::CallFailed;
+use tidewater_remote::SyncError;
+
+use super::calls::Waiting;
+use crate::error::ClientError;
+use crate::line::Line;
+use crate::provider::Providers;
+use crate::request::CallError;
+use crate::space::Spaces;
+use crate::word::Words;
+
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Wakes the keeper.
+    pub(super) quiet: Condvar,
+    /// For whoever waits at it.
+    pub(super) socket: TcpStream,
+    pub(super) providers: Providers,
+    pub(crate) words: Arc<Words>,
+    pub(crate) spaces: Spaces,
+    /// As [`State::lost`] says, without its lock.
+    pub(super) is_lost: AtomicBool,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+pub(super) struct State {
+    pub(super) line: Line,
+    /// Somebody waits at the socket.
+    pub(super) led: bool,
+    /// There is a keeper.
+    pub(super) kept: bool,
+    /// The server tells what has changed.
+    pub(super) stays: bool,
+    /// Calls that wait for their answers.
+    pub(super) waiting: HashMap<u64, Waiting>,
+    /// A sync is under way, and its thread may wait for others to read.
+    pub(super) syncing: Option<Option<Thread>>,
+    pub(super) last_id: u64,
+    pub(super) last_call: Instant,
+    pub(super) lost: Option<Arc<ClientError>>,
+    /// The same, for the sync that it broke.
+    pub(super) broken: Option<ClientError>,
+    pub(super) closing: bool,
+}
+
+impl Shared {
+    pub(super) fn over(line: Line, socket: TcpStream) -> Shared {
+        Shared {
+            state: Mutex::new(State {
+                line,
+                led: false,
+                kept: false,
+                stays: false,
+                waiting: HashMap::new(),
+                syncing: None,
+                last_id: 0,
+                last_call: Instant::now(),
+                lost: None,
+                broken: None,
+                closing: false,
+            }),
+            quiet: Condvar::new(),
+            socket,
+            providers: Providers::default(),
+            words: Arc::default(),
+            spaces: Spaces::default(),
+            is_lost: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn why_lost(&self) -> CallError {
+        match &self.state().lost {
+            Some(lost) => CallError::Lost(lost.clone()),
+            None => CallError::Lost(Arc::new(SyncError::Cancelled.into())),
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.spaces.close();
+        let mut state = self.state();
+        state.closing = true;
+        self.quiet.notify_all();
+        // Whoever waits at the socket comes back.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
+impl State {
+    pub(super) fn check(&self) -> Result<(), CallError> {
+        match &self.lost {
+            Some(lost) => Err(CallError::Lost(lost.clone())),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn send(&mut self, message: Message) -> Result<(), CallError> {
+        let sent = self.line.connection.send_call(message);
+        sent.map_err(|_| {
+            CallError::Failed(CallFailed::new(
+                Code::LimitExceeded,
+                "the call is larger than a message can be: one MiB",
+                "send less, or sync it",
+            ))
+        })
+    }
+
+    pub(super) fn lose(&mut self, error: ClientError) {
+        if self.lost.is_none() {
+            let error = if self.line.connection.is_syncing() {
+                self.line.connection.cancel();
+                let for_others = ClientError::of_shared(&error);
+                self.broken = Some(error);
+                Arc::new(for_others)
+            } else {
+                Arc::new(error)
+            };
+            for waiting in self.waiting.values_mut() {
+                waiting.end(Err(CallError::Lost(error.clone())));
+            }
+            self.lost = Some(error);
+        }
+    }
+}
