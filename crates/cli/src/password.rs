@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Read};
 use crate::failure::{Failure, describe};
 
 /// The environment variable that holds a password.
-const VARIABLE: &str = "TIDEWATER_PASSWORD";
+pub(crate) const VARIABLE: &str = "TIDEWATER_PASSWORD";
 /// What the server accepts at most.
 const MAX_BYTES: u64 = 1_024;
 

@@ -4,7 +4,7 @@
 //! and with what the file knows beyond the one sync. Fields are only ever added.
 
 use serde::Serialize;
-use tidewater_client::{Downloaded, OutboxCounts, Report, Uploaded};
+use tidewater_client::{Downloaded, OutboxCounts, RefusedInterest, Report, Uploaded};
 
 use crate::kept::{Embedded, embedded};
 
@@ -22,6 +22,7 @@ pub(crate) struct SyncObject<'a> {
     not_restored: &'a [String],
     outbox: OutboxCounts,
     inbox: u64,
+    refused_interests: &'a [RefusedInterest],
     bytes_sent: u64,
     bytes_received: u64,
     retries: u64,
@@ -71,6 +72,7 @@ impl SyncObject<'_> {
             not_restored: &report.not_restored,
             outbox: report.outbox,
             inbox: report.inbox,
+            refused_interests: &report.refused_interests,
             bytes_sent: report.bytes_sent,
             bytes_received: report.bytes_received,
             retries: report.retries,

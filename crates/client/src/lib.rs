@@ -63,5 +63,5 @@ pub use tidewater_remote::database::{
 };
 pub use tidewater_remote::report::{Downloaded, Uploaded};
 pub use tidewater_remote::{
-    Phase, Progress, RemoteError, Report, SyncDirection, SyncError, Verify,
+    Phase, Progress, RefusedInterest, RemoteError, Report, SyncDirection, SyncError, Verify,
 };

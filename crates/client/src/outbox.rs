@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Answer;
 use tidewater_remote::database::{Database, Emptying, Interest, OutboxOutcome, Took};
-use tidewater_remote::{Progress, Report, SyncDirection, SyncError};
+use tidewater_remote::{Progress, RefusedInterest, Report, SyncDirection, SyncError};
 
 use crate::clock::Clock;
 use crate::error::ClientError;
@@ -90,12 +90,11 @@ impl Calling<'_> {
                 Err(CallError::Failed(failed)) => {
                     let code = failed.code().map_or("unknown", Code::name);
                     let reason = failed.message.as_str();
-                    let now = self.clock.now().unix_ms;
-                    self.database.interest_failed(interest, code, reason, now)?;
+                    self.refuse(interest, code, reason, report)?;
                     return Ok(true);
                 }
             };
-            match self.take(interest, &answer)? {
+            match self.take(interest, &answer, report)? {
                 Some(Took::More(count)) => report.inbox += count,
                 Some(Took::All | Took::Others) | None => return Ok(true),
             }
@@ -106,15 +105,33 @@ impl Calling<'_> {
         &mut self,
         interest: &mut Interest,
         answer: &Answer,
+        report: &mut Report,
     ) -> Result<Option<Took>, ClientError> {
         let now = self.clock.now().unix_ms;
         let took = self.database.take_events(interest, answer, now)?;
         if took.is_none() {
             let code = Code::MalformedMessage.name();
             let reason = "the server's answer cannot be read";
-            self.database.interest_failed(interest, code, reason, now)?;
+            self.refuse(interest, code, reason, report)?;
         }
         Ok(took)
+    }
+
+    /// Notes that what the application is interested in cannot be had.
+    fn refuse(
+        &mut self,
+        interest: &Interest,
+        code: &str,
+        reason: &str,
+        report: &mut Report,
+    ) -> Result<(), ClientError> {
+        report.refused_interests.push(RefusedInterest {
+            space: interest.space.clone(),
+            subject: interest.subject.clone(),
+            reason: reason.to_owned(),
+        });
+        let now = self.clock.now().unix_ms;
+        Ok(self.database.interest_failed(interest, code, reason, now)?)
     }
 
     fn call(&mut self, request: &Request) -> Result<Result<Answer, CallError>, ClientError> {

@@ -16,5 +16,5 @@ pub mod spool;
 
 pub use connection::{Connection, Event};
 pub use error::RemoteError;
-pub use report::Report;
+pub use report::{RefusedInterest, Report};
 pub use session::{Phase, Progress, SyncDirection, SyncError, Verify};

@@ -48,6 +48,9 @@ pub struct Report {
     pub outbox: OutboxCounts,
     /// Rows that came into the inbox.
     pub inbox: u64,
+    /// What the application is interested in and does not get.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused_interests: Vec<RefusedInterest>,
     /// Bytes of the protocol sent, over all connections of this sync. Whoever drives them counts.
     pub bytes_sent: u64,
     /// Bytes of the protocol received.
@@ -56,6 +59,17 @@ pub struct Report {
     pub retries: u64,
     /// How long it took, from the first connection on, waiting to try again included.
     pub duration_ms: u64,
+}
+
+/// Events that the application is interested in and does not get.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RefusedInterest {
+    /// The space.
+    pub space: String,
+    /// Their subject.
+    pub subject: String,
+    /// Why, for people.
+    pub reason: String,
 }
 
 /// Rows that took effect in the centre.
@@ -98,6 +112,7 @@ impl Report {
         self.downloaded.upserts += later.downloaded.upserts;
         self.downloaded.removals += later.downloaded.removals;
         self.tables.extend(later.tables);
+        self.refused_interests.extend(later.refused_interests);
         self.conflicts += later.conflicts;
         self.conflict_rows.extend(later.conflict_rows);
         self.conflict_rows.truncate(ROWS_TOLD);

@@ -264,6 +264,16 @@ impl Calls {
     ) -> Result<Prepared, CallFailed> {
         let procedure = self.find(&call.procedure)?;
         let to = Address::parse(&call.to)?;
+        if let (Work::Sql { .. }, Address::User(_) | Address::Remote(_)) =
+            (&procedure.config.work, &to)
+        {
+            let name = &procedure.config.name;
+            return Err(CallFailed::new(
+                Code::BadArgument,
+                format!("the procedure {name:?} is done by the server, and not by {to}"),
+                "leave out whom it is for: only procedures of providers can be done by one of them",
+            ));
+        }
         let own = procedure.config.timeout;
         let deadline = Instant::now() + deadline.map_or(own, |it| it.min(own));
         Ok(Prepared {

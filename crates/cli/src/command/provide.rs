@@ -16,6 +16,7 @@ use crate::args::with_exit_codes;
 use crate::failure::{Failure, describe};
 use crate::interrupt::Interrupt;
 use crate::output;
+use crate::password;
 
 /// Provide a procedure: run a command for each call
 ///
@@ -91,6 +92,7 @@ pub(crate) fn run_command(command: &str, called: &Called) -> Result<Answer, Call
     let mut child = Command::new("sh");
     child
         .args(["-c", command])
+        .env_remove(password::VARIABLE)
         .env("TIDEWATER_CALLER", called.user())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -57,6 +57,7 @@ The object of --json:
    \"not_restored\":[SQL of your indexes, triggers and views that a new schema made impossible],
    \"outbox\":{\"answered\":n,\"failed\":n,\"pending\":n}, calls and events of tidewater_outbox,
    \"inbox\":n, rows that came into tidewater_inbox,
+   \"refused_interests\":[{\"space\",\"subject\",\"reason\"}, rows of tidewater_interest],
    \"bytes_sent\":n,\"bytes_received\":n,
    \"retries\":n, how often the server turned it away before,
    \"duration_ms\":n}
@@ -164,6 +165,13 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
     }
     if !report.not_restored.is_empty() {
         tell_not_restored(&report);
+    }
+    for interest in &report.refused_interests {
+        let told = format!(
+            "no events of {}/{}: {}",
+            interest.space, interest.subject, interest.reason
+        );
+        output::note(&output::printable(&told));
     }
     if refused_before > 0 {
         output::note(&format!(

@@ -34,4 +34,10 @@ fn what_the_manual_of_calls_shows_works() {
     ];
     let run = desk.place.tidewater_as("annas password", &wrong);
     run.exits(1).tells(&["item", "integer"]);
+    let mut to_somebody = wrong.to_vec();
+    to_somebody[2] = "item=7";
+    to_somebody.extend(["--to-user", "bela"]);
+    let run = desk.place.tidewater_as("annas password", &to_somebody);
+    run.exits(1)
+        .tells(&["is done by the server, and not by user:bela"]);
 }

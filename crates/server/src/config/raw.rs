@@ -206,9 +206,11 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
         .collect::<Result<_, _>>()?;
     check_names("procedure", procedures.iter().map(|it| &it.name))?;
     let insecure = server.insecure;
-    let wakes = raw.wake.into_iter().map(|it| it.read(insecure));
+    let names: Vec<&str> = publications.iter().map(|it| &*it.name).collect();
+    let wakes = raw.wake.into_iter().map(|it| it.read(insecure, &names));
+    let wakes = wakes.collect::<Result<_, _>>()?;
     Ok(Config {
-        wakes: wakes.collect::<Result<_, _>>()?,
+        wakes,
         server: server.read()?,
         retention: raw.retention.read()?,
         log: raw.log.read()?,

@@ -414,7 +414,8 @@ fn what_is_live_and_who_is_woken_is_read() {
     assert_eq!(live.nats.as_deref(), Some("nats://n:4222"));
     assert_eq!(live.servers, ["tls://a:7439", "tcp://127.0.0.1:7"]);
     let wakes = read(
-        "[[wake]]\nurl = \"https://a.b/c/d?e\"\ntoken = \"t\"\npublications = [\"p\"]\n\
+        "[[publication]]\nname = \"p\"\n[[publication.table]]\nname = \"t\"\npartition = \"everyone\"\n\
+         [[wake]]\nurl = \"https://a.b/c/d?e\"\ntoken = \"t\"\npublications = [\"p\"]\n\
          [[wake]]\nurl = \"http://127.0.0.1:8080\"\n",
     );
     let wakes = wakes.unwrap().wakes;
@@ -428,6 +429,11 @@ fn what_is_live_and_who_is_woken_is_read() {
             "live.servers: \"http://a\"",
         ),
         ("[live]\nserver = []", "line 4: unknown key \"server\""),
+        (
+            "[[publication]]\nname = \"field\"\n[[publication.table]]\nname = \"t\"\npartition = \"everyone\"\n\
+             [[wake]]\nurl = \"https://a\"\npublications = [\"fields\"]",
+            "wake.publications is \"fields\"",
+        ),
         ("[[wake]]\ntoken = \"t\"", "wake.url \"\" does not begin"),
         (
             "[[wake]]\nurl = \"http://a.b/c\"",

@@ -45,7 +45,11 @@ pub(super) struct RawWake {
 }
 
 impl RawWake {
-    pub(super) fn read(self, insecure: bool) -> Result<WakeConfig, ServerError> {
+    pub(super) fn read(
+        self,
+        insecure: bool,
+        published: &[&str],
+    ) -> Result<WakeConfig, ServerError> {
         let wrong = |what: &str, hint: &str| {
             let url = self.url.as_deref().unwrap_or_default();
             ServerError::configuration(format!("wake.url {url:?} {what}"), hint)
@@ -80,6 +84,12 @@ impl RawWake {
                 "wake.token has characters that cannot be in a header",
                 "write what the address expects behind Authorization: Bearer",
             ));
+        }
+        let mut publications = self.publications.iter().flatten();
+        let unknown = publications.find(|it| !published.contains(&it.as_str()));
+        // A configuration without publications is of a server that serves what others deploy.
+        if let Some(unknown) = unknown.filter(|_| !published.is_empty()) {
+            return Err(super::raw::choice("wake.publications", unknown, published));
         }
         Ok(WakeConfig {
             url: url.to_owned(),

@@ -309,7 +309,11 @@ fn durable_events_of_the_outbox_come_once_into_the_inbox_of_others<B: Backend>()
     );
     // An event that cannot be, or that nobody may publish, fails.
     publish(&bob, "a..b", "x");
-    assert_eq!(bob.sync().outbox.failed, 1);
+    let report = bob.sync();
+    assert_eq!(report.outbox.failed, 1);
+    let refused = report.refused_interests.iter();
+    let refused: Vec<&str> = refused.map(|it| &*it.space).collect();
+    assert_eq!(refused, ["field", "nowhere"]);
     assert_eq!(states(&bob), ["failed|bad_subject"]);
 }
 
