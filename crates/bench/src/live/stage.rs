@@ -162,16 +162,24 @@ impl Stage {
         programs.into_iter().map(Program::outcome).collect()
     }
 
-    /// Another server of the same database, with TLS, and whom to trust then.
-    pub(super) fn tls_server(&self) -> anyhow::Result<(ServerProcess, PathBuf)> {
-        let folder = self.folder.path().join("tls");
+    /// Another server of the same database, that nobody has used yet.
+    pub(super) fn another_server(&self, tls: bool) -> anyhow::Result<AnotherServer> {
+        let folder = self.folder.path().join("another");
         std::fs::create_dir_all(&folder)?;
+        let http = format!("http = \"http://127.0.0.1:{}\"\n", self.http_port);
+        let configuration = self.configuration.replacen(&http, "", 1);
+        if !tls {
+            let process = ServerProcess::start(&folder, &configuration)?;
+            return Ok(AnotherServer {
+                url: format!("tcp://127.0.0.1:{}", process.port),
+                ca_file: None,
+                process,
+            });
+        }
         let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
         let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
         std::fs::write(&certificate, made.cert.pem())?;
         std::fs::write(&key, made.signing_key.serialize_pem())?;
-        let http = format!("http = \"http://127.0.0.1:{}\"\n", self.http_port);
-        let configuration = self.configuration.replacen(&http, "", 1);
         let configuration = configuration.replacen("\"tcp://", "\"tls://", 1);
         let text = |path: &Path| toml::Value::from(&*path.to_string_lossy()).to_string();
         let tls = format!(
@@ -179,8 +187,12 @@ impl Stage {
             text(&certificate),
             text(&key)
         );
-        let server = ServerProcess::start(&folder, &(configuration + &tls))?;
-        Ok((server, certificate))
+        let process = ServerProcess::start(&folder, &(configuration + &tls))?;
+        Ok(AnotherServer {
+            url: format!("tls://127.0.0.1:{}", process.port),
+            ca_file: Some(certificate),
+            process,
+        })
     }
 
     pub(super) fn clear(mut self) -> anyhow::Result<()> {
@@ -189,6 +201,14 @@ impl Stage {
         }
         base::clear(&mut *self.base)
     }
+}
+
+/// A server beside the one of all measures.
+pub(super) struct AnotherServer {
+    pub(super) process: ServerProcess,
+    pub(super) url: String,
+    /// Whom to trust, with TLS.
+    pub(super) ca_file: Option<PathBuf>,
 }
 
 /// A program that does a job.

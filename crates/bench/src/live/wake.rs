@@ -193,26 +193,15 @@ fn commits(stage: &mut Stage, seconds: f64, meant: &Meant) -> anyhow::Result<Out
 
 /// KiB of the server for each of many that are live and hear nothing.
 fn remember(stage: &mut Stage, idle: u32, tls: bool) -> anyhow::Result<Outcome> {
-    let second = match tls {
-        true => Some(stage.tls_server()?),
-        false => None,
+    // One that has served others would not grow by all that these need.
+    let server = stage.another_server(tls)?;
+    let job = |remotes| Job {
+        server: server.url.clone(),
+        ca_file: server.ca_file.clone(),
+        ..stage.job(0.0, Kind::Idle { remotes })
     };
-    let (process, place) = match &second {
-        None => (stage.process(), None),
-        Some((server, certificate)) => (
-            server.process(),
-            Some((format!("tls://127.0.0.1:{}", server.port), certificate)),
-        ),
-    };
-    let job = |remotes| {
-        let mut job: Job = stage.job(0.0, Kind::Idle { remotes });
-        if let Some((url, certificate)) = &place {
-            job.server = url.clone();
-            job.ca_file = Some((*certificate).clone());
-        }
-        job
-    };
-    let memory = || anonymous_bytes(process).context("nobody knows how much memory it has");
+    let memory =
+        || anonymous_bytes(server.process.process()).context("nobody knows how much memory it has");
     let warm = Program::start(&job(WARM))?;
     let before = memory()?;
     let programs = Program::start(&job(idle))?;
@@ -221,9 +210,7 @@ fn remember(stage: &mut Stage, idle: u32, tls: bool) -> anyhow::Result<Outcome> 
         program.go()?;
         program.outcome()?;
     }
-    if let Some((server, _)) = second {
-        server.stop()?;
-    }
+    server.process.stop()?;
     Ok(Outcome {
         extra: grown as f64 / 1024.0 / f64::from(idle),
         ..Outcome::default()
