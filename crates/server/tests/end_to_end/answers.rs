@@ -48,10 +48,10 @@ fn call(link: &Link, procedure: &str, id: i64) -> Result<Answer, CallError> {
 fn an_answer_that_the_memory_has_no_room_for_is_told_for_what_it_is<B: Backend>() {
     let world = World::<B>::open(scenario());
     let ada = link_to(&world.server, "ada");
-    let code = |procedure: &str| call(&ada, procedure, 1).unwrap_err().code();
+    let refused = |procedure: &str| call(&ada, procedure, 1).map(drop).unwrap_err();
     // What was only read can be read again, what was done must not be done again.
-    assert_eq!(code("read"), Some(Code::Busy));
-    assert_eq!(code("count"), Some(Code::OutcomeUnknown));
+    assert_eq!(refused("read").code(), Some(Code::Busy));
+    assert_eq!(refused("count").code(), Some(Code::OutcomeUnknown));
     let times = world.rows("SELECT times FROM page ORDER BY id");
     assert_eq!(times, ["0", "1"]);
     // The memory of an answer that was taken is there for the next one.

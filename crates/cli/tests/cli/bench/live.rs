@@ -4,7 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{nothing_is_left, read_page};
+use super::nothing_is_left;
+use super::page::read_page;
 use crate::centre::Centre;
 use crate::program::Place;
 
