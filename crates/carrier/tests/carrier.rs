@@ -66,6 +66,7 @@ fn echo(runtime: &Runtime, tls: Option<Tls>) -> ServerUrl {
 
 fn dial(url: &ServerUrl, ca_file: Option<&Path>) -> Result<Carrier, CarrierError> {
     let options = DialOptions {
+        certificate: None,
         ca_file,
         insecure: false,
         timeout: PATIENCE,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_centre::records::Retention;
+use tidewater_centre::records::{Claims, Retention};
 use tidewater_centre::{
     ArgumentSpec, Begun, CallAnswer, CallOutcome, Caller, Cancel, CentreError, Procedure,
     ProcedureCall, ProcedureSpec, Returns, Worker,
@@ -79,6 +79,7 @@ fn call(procedure: &Arc<Procedure>, arguments: &[Value]) -> ProcedureCall {
             user: "anna".into(),
             remote_id: None,
         },
+        claims: Claims::default(),
         arguments: arguments.to_vec(),
         once: None,
         timeout: Duration::from_secs(600),

@@ -7,7 +7,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tidewater_centre::records::{
-    CentreStatus, ConflictRecord, RefusedRecord, RemoteRecord, SigningKey, UserImport, UserRecord,
+    CentreStatus, ConflictRecord, Proven, RefusedRecord, RemoteRecord, SigningKey, UserImport,
+    UserRecord,
 };
 use tidewater_centre::{Centre, CentreError, DeployReport, ListedTable};
 use tidewater_protocol::{Code, RemoteId};
@@ -150,13 +151,14 @@ impl OpenCentre {
         self.wait_deployed(self.centre.newest_conflicts(limit))
     }
 
-    /// False if the name is taken.
-    pub(crate) fn add_user(&self, name: &str, password: &str) -> Result<bool, Failure> {
+    /// Without a password nobody signs in with one. False if the name is taken.
+    pub(crate) fn add_user(&self, name: &str, password: Option<&str>) -> Result<bool, Failure> {
         let user = UserRecord {
             name: name.to_owned(),
-            password_hash: hash(password)?,
+            password_hash: password.map_or_else(|| Ok(String::new()), hash)?,
             disabled: false,
             created_ms: now_ms(),
+            proven: Proven::default(),
         };
         self.wait_deployed(self.centre.add_user(&user))
     }

@@ -21,6 +21,7 @@ use super::identity::RawIdentity;
 use super::lines::Lines;
 use super::partition;
 use super::procedure::{ProcedureConfig, RawProcedure};
+use super::sign_in::RawSignIn;
 use super::space::{self, RawSpace};
 use super::text;
 use super::wake::RawWake;
@@ -47,6 +48,8 @@ struct RawConfig {
     live: RawLive,
     #[serde(default)]
     wake: Vec<RawWake>,
+    #[serde(default)]
+    sign_in: RawSignIn,
 }
 
 #[derive(Deserialize, Default)]
@@ -207,9 +210,12 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
     check_names("procedure", procedures.iter().map(|it| &it.name))?;
     let insecure = server.insecure;
     let wakes = raw.wake.into_iter().map(|it| it.read(insecure));
+    let wakes = wakes.collect::<Result<_, _>>()?;
+    let server = server.read()?;
     Ok(Config {
-        wakes: wakes.collect::<Result<_, _>>()?,
-        server: server.read()?,
+        wakes,
+        sign_in: raw.sign_in.read(insecure)?,
+        server,
         retention: raw.retention.read()?,
         log: raw.log.read()?,
         publications,

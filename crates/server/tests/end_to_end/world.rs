@@ -8,7 +8,7 @@ use std::time::Duration;
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use tempfile::TempDir;
-use tidewater_centre::records::{ConflictRecord, IncidentKind, RefusedRecord, UserRecord};
+use tidewater_centre::records::{ConflictRecord, IncidentKind, Proven, RefusedRecord, UserRecord};
 use tidewater_centre::{Centre, CentreError, DeployReport, HeldUpRemote};
 use tidewater_protocol::RemoteId;
 use tidewater_server::databases::connect;
@@ -82,6 +82,17 @@ impl<B: Backend> World<B> {
         LiveServer::start(&config)
     }
 
+    /// The same with a clock of its own.
+    pub(crate) fn server_in(
+        &self,
+        environment: Environment,
+        change: impl FnOnce(&mut Config),
+    ) -> LiveServer {
+        let mut config = config(&self.backend, &self.scenario, &self.publication);
+        change(&mut config);
+        LiveServer::start_in(&config, environment)
+    }
+
     /// One more server of the same database.
     pub(crate) fn another_server(&self) -> LiveServer {
         LiveServer::start(&config(&self.backend, &self.scenario, &self.publication))
@@ -100,6 +111,16 @@ impl<B: Backend> World<B> {
     /// Has the server go by what the scenario says now.
     pub(crate) fn reconfigure(&self) -> Result<(), ServerError> {
         let config = config(&self.backend, &self.scenario, &self.publication);
+        self.server.reconfigure(config)
+    }
+
+    /// The same, a little different.
+    pub(crate) fn reconfigure_with(
+        &self,
+        change: impl FnOnce(&mut Config),
+    ) -> Result<(), ServerError> {
+        let mut config = config(&self.backend, &self.scenario, &self.publication);
+        change(&mut config);
         self.server.reconfigure(config)
     }
 
@@ -211,6 +232,7 @@ async fn deploy(centre: &dyn Centre, config: &Config, users: &[&str]) {
             password_hash: HASH.clone(),
             disabled: false,
             created_ms: NOW_MS,
+            proven: Proven::default(),
         };
         assert!(centre.add_user(&user).await.expect("a user can be added"));
     }
