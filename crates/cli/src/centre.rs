@@ -121,6 +121,7 @@ impl OpenCentre {
         for warning in &mut report.warnings {
             *warning = config.locate(std::mem::take(warning));
         }
+        report.warnings.extend(config.claim_warnings());
         Ok(report)
     }
 

@@ -1,16 +1,18 @@
 //! `[sign_in]`: who may say who a user is, as it is configured.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use tidewater_carrier::ServerUrl;
+use tidewater_centre::{ActAs, RuleBy, nearest};
 use tidewater_protocol::message::Parameter;
 
 use super::raw::{choice, duration};
 use super::web::WebAddress;
+use super::{Allow, Config, Sql, Work};
 use crate::error::ServerError;
 use crate::listener::names_port;
 
@@ -216,6 +218,69 @@ impl SignInConfig {
         let oidc = self.oidc.iter().flat_map(|it| &it.claims);
         let ldap = self.ldap.iter().flat_map(|it| &it.claims);
         oidc.chain(ldap).map(|it| it.name.as_str())
+    }
+}
+
+impl Config {
+    /// Warns of what queries name as `{s.claims.NAME}` and nobody fills: it would be NULL for
+    /// everybody.
+    pub fn claim_warnings(&self) -> Vec<String> {
+        let filled: Vec<&str> = self.sign_in.claims().collect();
+        let mut named = BTreeSet::new();
+        for query in self.queries() {
+            let rest = query
+                .split("{s.claims.")
+                .chain(query.split("{ml s.claims."));
+            named.extend(rest.filter_map(|it| it.split_once('}').map(|(name, _)| name)));
+        }
+        let is_one = |name: &&str| Parameter::is_name(name) && !filled.contains(name);
+        let unfilled = named.into_iter().filter(is_one);
+        let warning = |name: &str| {
+            let hint = match nearest(name, filled.iter().copied()) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => "name it in claims under [[sign_in.oidc]] or [sign_in.ldap]".into(),
+            };
+            format!(
+                "queries name {{s.claims.{name}}}, and no [sign_in] of this configuration fills \
+                 that: it is NULL for everybody; {hint}"
+            )
+        };
+        unfilled.map(warning).collect()
+    }
+
+    /// Those in which parameters can be named.
+    fn queries(&self) -> impl Iterator<Item = &str> {
+        let of_publications = self.publications.iter().flat_map(|publication| {
+            let rules = publication.tables.iter().flat_map(|it| &it.partition);
+            let partitions = rules.filter_map(|rule| match &rule.by {
+                RuleBy::Columns { values, .. } => Some(values.as_str()),
+                RuleBy::Everyone | RuleBy::Follows { .. } => None,
+            });
+            let writes = publication.tables.iter();
+            let writes = writes.filter_map(|it| Some(it.writes.scope.as_ref()?.values.as_str()));
+            let allowed = publication.parameters.iter();
+            let allowed = allowed.filter_map(|it| it.allowed.as_deref());
+            let role = match &publication.act_as {
+                Some(ActAs::Query(query)) => Some(query.as_str()),
+                _ => None,
+            };
+            partitions.chain(writes).chain(allowed).chain(role)
+        });
+        let of_procedures = self.procedures.iter().flat_map(|procedure| {
+            let statement = match &procedure.work {
+                Work::Sql {
+                    sql: Sql::Text(text),
+                    ..
+                } => Some(text.as_str()),
+                _ => None,
+            };
+            let allow = match &procedure.allow {
+                Allow::Query(query) => Some(query.as_str()),
+                Allow::Everyone => None,
+            };
+            statement.into_iter().chain(allow)
+        });
+        of_publications.chain(of_procedures)
     }
 }
 

@@ -585,3 +585,18 @@ fn who_says_who_users_are_is_read() {
     .unwrap();
     read(&oidc.replace("https://a.b", "http://127.0.0.1:8080")).unwrap();
 }
+
+#[test]
+fn what_nobody_fills_of_what_queries_name_is_warned_of() {
+    let text = "[server]\nconsolidated = \"sqlite:x\"\n\
+        [[sign_in.oidc]]\nissuer = \"https://a.b\"\naudience = [\"t\"]\nclaims = [\"region\"]\n\
+        [[procedure]]\nname = \"p\"\nreturns = \"value\"\n\
+        sql = \"SELECT {s.claims.region}, {ml s.claims.regoin}\"\n\
+        allow = \"SELECT 1 WHERE {s.claims.other} = 'x'\"\n";
+    let warnings = Config::parse(text).unwrap().claim_warnings();
+    let [other, regoin] = &warnings[..] else {
+        panic!("{warnings:?}");
+    };
+    assert!(other.contains("{s.claims.other}") && other.contains("name it in claims"));
+    assert!(regoin.contains("{s.claims.regoin}") && regoin.contains("did you mean \"region\"?"));
+}

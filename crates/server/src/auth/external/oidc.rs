@@ -53,7 +53,7 @@ struct Known {
     keys: Arc<Keys>,
     /// When they were told.
     told: Option<Instant>,
-    /// When it was last asked, successfully or not: the end of that.
+    /// When it was last asked, successfully or not: the end of that, once it has ended.
     asked: Option<Instant>,
     /// Why it has told nothing then.
     failure: Option<String>,
@@ -119,6 +119,8 @@ impl Issuer {
     /// Asks for the keys. At most one does so at a time.
     async fn ask(&self) {
         let issuer = &self.config.issuer;
+        // Whoever goes away meanwhile has asked all the same.
+        self.known().asked = Some(Instant::now());
         let asked = timeout(PATIENCE, self.fetch()).await;
         let asked = asked.unwrap_or_else(|_| Err("it takes too long".into()));
         let mut known = self.known();
@@ -359,14 +361,16 @@ fn check_audience(config: &OidcConfig, claims: &Map<String, Value>) -> Result<()
 fn identity(config: &OidcConfig, claims: &Map<String, Value>) -> Result<Identity, Fault> {
     let from = &config.user_from;
     let name = lookup(claims, from).and_then(text);
-    let name = name.ok_or_else(|| {
+    let name = name.filter(|it| !it.is_empty()).ok_or_else(|| {
         rejected(
             format!("the token has no claim {from:?}, which is to be the user's name"),
             "have the identity provider put it into its tokens; the server's operator can take \
              another one: user_from under [[sign_in.oidc]]",
         )
     })?;
-    let is_unproven = lookup(claims, "email_verified") == Some(&Value::Bool(false));
+    // Some providers write it as text.
+    let verified = lookup(claims, "email_verified").and_then(text);
+    let is_unproven = verified.as_deref() == Some("false");
     if from == "email" && is_unproven {
         return Err(rejected(
             format!("the identity provider has not verified the address {name:?}"),
@@ -446,6 +450,29 @@ mod tests {
         assert_eq!(address.url, document);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn keys_are_used_while_they_are_fresh_and_for_a_day_while_their_issuer_is_away() {
+        let advance = tokio::time::advance;
+        let mut known = Known {
+            told: Some(Instant::now()),
+            asked: Some(Instant::now()),
+            ..Known::default()
+        };
+        assert!(known.usable(|_| true).is_some());
+        assert!(known.usable(|_| false).is_none(), "another key is wanted");
+        advance(FRESH).await;
+        assert!(known.usable(|_| true).is_none(), "they are old");
+        // It was asked, and did not answer.
+        known.failure = Some("away".into());
+        known.asked = Some(Instant::now());
+        assert!(known.usable(|_| true).is_some());
+        advance(AWAY_AGAIN_AFTER).await;
+        assert!(known.usable(|_| true).is_none(), "it is asked again");
+        advance(KEPT).await;
+        known.asked = Some(Instant::now());
+        assert!(known.usable(|_| true).is_none(), "that is too long");
+    }
+
     #[test]
     fn a_token_is_good_from_its_beginning_to_its_end_and_a_minute_beyond() {
         let at = |claims: Value, now_s: i64| check_time(&map(claims), now_s * 1_000);
@@ -500,6 +527,7 @@ mod tests {
         );
         refused(of(json!({ "email": "a@b" })), "\"sub\"");
         refused(of(json!({ "sub": null })), "\"sub\"");
+        refused(of(json!({ "sub": "" })), "\"sub\"");
         refused(of(json!({ "sub": "a\u{0}b" })), "control characters");
     }
 
@@ -518,5 +546,6 @@ mod tests {
         assert_eq!(of(json!(true)).unwrap().user, "p:a@b");
         assert_eq!(of(Value::Null).unwrap().user, "p:a@b");
         refused(of(json!(false)), "verified");
+        refused(of(json!("false")), "verified");
     }
 }
