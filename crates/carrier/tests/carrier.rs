@@ -52,7 +52,7 @@ fn echo(runtime: &Runtime, tls: Option<Tls>) -> ServerUrl {
         let mut stream = listener.accept().await.unwrap().stream;
         if let Some(tls) = tls {
             match tls.accept(stream).await {
-                Ok(encrypted) => stream = encrypted,
+                Ok((encrypted, _)) => stream = encrypted,
                 Err(_) => return,
             }
         }

@@ -2,7 +2,6 @@
 //! test's own; and what the command line says of proofs.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
@@ -36,8 +35,7 @@ departmentNumber: south
 ";
 
 fn now_s() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    i64::try_from(now.as_secs()).unwrap()
+    tidewater_server::Environment::real().clock.now_ms() / 1_000
 }
 
 fn token(issuer: &Issuer, user: &str, region: &str) -> String {
