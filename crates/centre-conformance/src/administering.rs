@@ -1,7 +1,7 @@
 //! The server's records: users, remotes, credentials, history, figures.
 
 use tidewater_centre::records::{
-    IncidentKind, IncidentRecord, RemoteRecord, Retention, ShutOut, SigningKey, SyncRecord,
+    IncidentKind, IncidentRecord, Proven, RemoteRecord, Retention, ShutOut, SigningKey, SyncRecord,
     UserRecord,
 };
 use tidewater_protocol::RemoteId;
@@ -20,6 +20,7 @@ pub fn user(name: &str) -> UserRecord {
         password_hash: "$argon2id$x".into(),
         disabled: false,
         created_ms: NOW_MS,
+        proven: Proven::default(),
     }
 }
 

@@ -28,6 +28,7 @@ pub mod interrupting;
 pub mod making;
 pub mod offline;
 pub mod parents;
+pub mod proving;
 pub mod publishing;
 pub mod redeploying;
 pub mod refusing;
@@ -149,6 +150,9 @@ macro_rules! suite {
             following::rows_that_follow_a_parent_concern_whom_it_does,
             following::what_a_remote_holds_is_told_by_its_download_and_its_checkpoint,
             following::whoever_follows_busy_writers_is_told_of_every_commit,
+            proving::what_is_said_of_a_user_is_kept_and_replaced,
+            proving::a_scope_is_what_others_say_and_nothing_without_it,
+            proving::a_call_knows_what_others_say_of_its_caller,
             publishing::events_are_numbered_and_read_in_their_order,
             publishing::as_many_bytes_are_read_as_are_wanted_and_one_event_at_least,
             publishing::whoever_reads_while_others_append_skips_nothing,

@@ -16,8 +16,9 @@ use crate::procedure::{
 };
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
-    RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
+    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Proven, Pruned, Pulse,
+    RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord,
+    UserImport, UserRecord,
 };
 use crate::scope::Checkpoint;
 use crate::upload::{SyncUpload, UploadOutcome};
@@ -215,6 +216,15 @@ pub trait Worker: Send {
 
     /// Registers a remote, or a new credential of a known one (matched by id).
     fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()>;
+
+    /// Notes what was said of a user who has just proven himself, and adds him if he is new and
+    /// may be. Tells whether he is there.
+    fn prove_user<'a>(
+        &'a mut self,
+        user: &'a str,
+        proven: &'a Proven,
+        creates: bool,
+    ) -> CentreResult<'a, bool>;
 
     /// Hands out numbers to a remote: they are nobody else's from then on.
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>>;

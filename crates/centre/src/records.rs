@@ -1,5 +1,8 @@
 //! Records of the server's own state in the consolidated database.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use tidewater_protocol::{RemoteId, UploadId};
 
 /// What is known of who wants to open a session. Everything in one round trip.
@@ -69,7 +72,7 @@ pub enum History {
 }
 
 /// A user.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct UserRecord {
     /// The login name.
     pub name: String,
@@ -79,6 +82,58 @@ pub struct UserRecord {
     pub disabled: bool,
     /// When the user was added, in milliseconds since 1970.
     pub created_ms: i64,
+    /// What others than this database have said of the user.
+    pub proven: Proven,
+}
+
+/// What an identity provider, a directory or a certificate has said of a user, the last time.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Proven {
+    /// When that was, in milliseconds since 1970; 0 if never.
+    pub at_ms: i64,
+    /// Who it was: the issuer's URL, the directory's, or `certificate`.
+    pub by: String,
+    /// What `{s.claims.NAME}` stands for.
+    pub claims: Claims,
+}
+
+/// What is known of a user beside the name, each as text.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Claims(Arc<BTreeMap<String, String>>);
+
+impl Claims {
+    /// These.
+    pub fn new(claims: BTreeMap<String, String>) -> Claims {
+        Claims(Arc::new(claims))
+    }
+
+    /// The one of this name.
+    pub fn named(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// As they are stored: JSON, or nothing if there are none.
+    pub fn to_json(&self) -> String {
+        match self.0.is_empty() {
+            true => String::new(),
+            false => serde_json::to_string(&*self.0).unwrap_or_default(),
+        }
+    }
+
+    /// Reads that; `None` if it is something else.
+    pub fn from_json(text: &str) -> Option<Claims> {
+        match text.is_empty() {
+            true => Some(Claims::default()),
+            false => serde_json::from_str(text).ok().map(Claims::new),
+        }
+    }
+
+    /// By name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
 }
 
 /// What became of a list of users that were to be added at once.

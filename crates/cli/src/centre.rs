@@ -7,7 +7,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tidewater_centre::records::{
-    CentreStatus, ConflictRecord, RefusedRecord, RemoteRecord, SigningKey, UserImport, UserRecord,
+    CentreStatus, ConflictRecord, Proven, RefusedRecord, RemoteRecord, SigningKey, UserImport,
+    UserRecord,
 };
 use tidewater_centre::{Centre, CentreError, DeployReport, ListedTable};
 use tidewater_protocol::{Code, RemoteId};
@@ -120,6 +121,7 @@ impl OpenCentre {
         for warning in &mut report.warnings {
             *warning = config.locate(std::mem::take(warning));
         }
+        report.warnings.extend(config.claim_warnings());
         Ok(report)
     }
 
@@ -150,13 +152,14 @@ impl OpenCentre {
         self.wait_deployed(self.centre.newest_conflicts(limit))
     }
 
-    /// False if the name is taken.
-    pub(crate) fn add_user(&self, name: &str, password: &str) -> Result<bool, Failure> {
+    /// Without a password nobody signs in with one. False if the name is taken.
+    pub(crate) fn add_user(&self, name: &str, password: Option<&str>) -> Result<bool, Failure> {
         let user = UserRecord {
             name: name.to_owned(),
-            password_hash: hash(password)?,
+            password_hash: password.map_or_else(|| Ok(String::new()), hash)?,
             disabled: false,
             created_ms: now_ms(),
+            proven: Proven::default(),
         };
         self.wait_deployed(self.centre.add_user(&user))
     }

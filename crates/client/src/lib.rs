@@ -30,6 +30,7 @@
 mod clock;
 mod driver;
 mod error;
+mod identity;
 mod line;
 mod link;
 mod live;
@@ -46,6 +47,7 @@ mod tests;
 mod word;
 
 pub use error::ClientError;
+pub use identity::{Bearer, ClientCertificate};
 pub use link::{Link, Pending};
 pub use live::{LiveCallback, LiveEvent, LiveOptions, Why};
 pub use options::SyncOptions;

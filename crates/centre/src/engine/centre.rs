@@ -21,8 +21,9 @@ use crate::follow::{FollowPosition, Followed, Holding};
 use crate::procedure::{Begun, CallOutcome, Interrupt, Procedure, ProcedureCall, ProcedureSpec};
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
-    RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
+    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Proven, Pruned, Pulse,
+    RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord,
+    UserImport, UserRecord,
 };
 use crate::scope::Checkpoint;
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
@@ -317,6 +318,18 @@ impl<D: Database> Worker for EngineWorker<D> {
         let remote = remote.clone();
         self.0
             .run(job!(|connection| session::save_remote(connection, &remote)))
+    }
+
+    fn prove_user<'a>(
+        &'a mut self,
+        user: &'a str,
+        proven: &'a Proven,
+        creates: bool,
+    ) -> CentreResult<'a, bool> {
+        let (user, proven) = (user.to_owned(), proven.clone());
+        self.0.run(job!(|connection| records::prove_user(
+            connection, &user, &proven, creates
+        )))
     }
 
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {

@@ -235,7 +235,7 @@ async fn permits<T: Tracking>(
     let named = queries.flat_map(|query| &query.parameters);
     let named = named.filter_map(|parameter| match parameter {
         Parameter::User(name) => Some(name.as_str()),
-        Parameter::System(_) | Parameter::Argument(_) => None,
+        Parameter::System(_) | Parameter::Claim(_) | Parameter::Argument(_) => None,
     });
     let named: Vec<&str> = named.collect();
     let mut permits = Vec::new();

@@ -10,8 +10,8 @@ use super::numbers;
 use crate::engine::evolution::encode_known;
 use crate::error::CentreError;
 use crate::records::{
-    Blocker, CentreStatus, ConflictRecord, IncidentKind, IncidentRecord, RefusedRecord,
-    RemoteRecord, SigningKey, SyncRecord, UserImport, UserRecord,
+    Blocker, CentreStatus, Claims, ConflictRecord, IncidentKind, IncidentRecord, Proven,
+    RefusedRecord, RemoteRecord, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -91,7 +91,8 @@ pub(super) async fn retire_signing_key(connection: &mut impl Connection, id: u32
 macro_rules! select_user {
     ($rest:literal) => {
         concat!(
-            "SELECT name, password_hash, disabled, created_ms FROM tidewater.user_account ",
+            "SELECT name, password_hash, disabled, created_ms, proven_ms, proven_by, claims
+             FROM tidewater.user_account ",
             $rest
         )
     };
@@ -103,6 +104,17 @@ fn user(row: &Row) -> Result<UserRecord> {
         password_hash: row.get(1)?,
         disabled: row.get(2)?,
         created_ms: row.get(3)?,
+        proven: Proven {
+            at_ms: row.get(4)?,
+            by: row.get(5)?,
+            claims: claims(row.get(6)?)?,
+        },
+    })
+}
+
+fn claims(text: String) -> Result<Claims> {
+    Claims::from_json(&text).ok_or_else(|| CentreError::Internal {
+        message: format!("the claims of a user are no JSON object of texts: {text:?}"),
     })
 }
 
@@ -113,7 +125,8 @@ pub(super) async fn users(connection: &mut impl Connection) -> Result<Vec<UserRe
 
 /// Finds a user, for [`Connection::gather`]; [`found_user`] reads the answer.
 pub(super) fn find_user(name: &str) -> Own {
-    let select = "SELECT v.n, name, password_hash, disabled, created_ms
+    let select =
+        "SELECT v.n, name, password_hash, disabled, created_ms, proven_ms, proven_by, claims
                   FROM {rows TEXT} JOIN tidewater.user_account ON name = v.c1";
     each(select, vec![own_row![name]])
 }
@@ -124,13 +137,49 @@ pub(super) fn found_user(rows: &[Row]) -> Result<Option<UserRecord>> {
 
 fn insert_user(user: &UserRecord) -> Own {
     own!(
-        "INSERT INTO tidewater.user_account (name, password_hash, disabled, created_ms)
-         VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+        "INSERT INTO tidewater.user_account (name, password_hash, disabled, created_ms,
+         proven_ms, proven_by, claims)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
         user.name,
         user.password_hash,
         user.disabled,
         user.created_ms,
+        user.proven.at_ms,
+        user.proven.by,
+        user.proven.claims.to_json(),
     )
+}
+
+/// See [`crate::Worker::prove_user`].
+pub(super) async fn prove_user(
+    connection: &mut impl Connection,
+    user: &str,
+    proven: &Proven,
+    creates: bool,
+) -> Result<bool> {
+    let update = own!(
+        "UPDATE tidewater.user_account SET proven_ms = ?2, proven_by = ?3, claims = ?4
+         WHERE name = ?1",
+        user,
+        proven.at_ms,
+        proven.by,
+        proven.claims.to_json(),
+    );
+    let what = "noting who a user is";
+    if change(connection, what, update.clone()).await? {
+        return Ok(true);
+    }
+    if !creates {
+        return Ok(false);
+    }
+    let user = UserRecord {
+        name: user.to_owned(),
+        created_ms: proven.at_ms,
+        proven: proven.clone(),
+        ..UserRecord::default()
+    };
+    // Another of the user's devices may have signed in first, just now.
+    Ok(add_user(connection, &user).await? || change(connection, what, update).await?)
 }
 
 fn update_password(name: &str, hash: &str) -> Own {

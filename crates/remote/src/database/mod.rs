@@ -290,6 +290,25 @@ impl Database {
             .doing("storing the certificate file's name")
     }
 
+    /// Remembers who the user is, as the server tells him by what he has proven.
+    ///
+    /// # Errors
+    /// SQLite failed, or the remote belongs to another user.
+    pub fn store_user(&mut self, user: &str) -> Result<(), RemoteError> {
+        let account = self.account()?;
+        if account.remote_id.is_some() && !account.user.is_empty() && account.user != user {
+            return Err(RemoteError::OtherAccount {
+                server: account.server,
+                user: account.user,
+            });
+        }
+        self.connection
+            .prepare_cached("UPDATE tidewater_state SET user = ?1 WHERE user IS NOT ?1")
+            .and_then(|mut statement| statement.execute([user]))
+            .map(drop)
+            .doing("storing the user's name")
+    }
+
     /// Stores what a SignedIn brought, at once. `None` leaves token or credential as it is, and
     /// so does an empty name the centre's. `said` is the identity of the SignIn that it answers.
     ///

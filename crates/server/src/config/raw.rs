@@ -21,6 +21,7 @@ use super::identity::RawIdentity;
 use super::lines::Lines;
 use super::partition;
 use super::procedure::{ProcedureConfig, RawProcedure};
+use super::sign_in::RawSignIn;
 use super::space::{self, RawSpace};
 use super::text;
 use super::wake::RawWake;
@@ -47,6 +48,8 @@ struct RawConfig {
     live: RawLive,
     #[serde(default)]
     wake: Vec<RawWake>,
+    #[serde(default)]
+    sign_in: RawSignIn,
 }
 
 #[derive(Deserialize, Default)]
@@ -209,9 +212,11 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
     let names: Vec<&str> = publications.iter().map(|it| &*it.name).collect();
     let wakes = raw.wake.into_iter().map(|it| it.read(insecure, &names));
     let wakes = wakes.collect::<Result<_, _>>()?;
+    let server = server.read()?;
     Ok(Config {
         wakes,
-        server: server.read()?,
+        sign_in: raw.sign_in.read(insecure)?,
+        server,
         retention: raw.retention.read()?,
         log: raw.log.read()?,
         publications,

@@ -11,9 +11,9 @@ use tokio::time::sleep;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
-    RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord,
-    UserImport, UserRecord,
+    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Proven, Pruned, Pulse,
+    RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord,
+    SyncRecord, UserImport, UserRecord,
 };
 use tidewater_centre::{
     Appended, Begun, CallOutcome, Centre, CentreError, Checkpoint, DeployReport, Deployed,
@@ -254,6 +254,15 @@ impl Worker for MeddlingWorker {
     fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()> {
         self.inner.record_syncs(records)
     }
+    fn prove_user<'a>(
+        &'a mut self,
+        user: &'a str,
+        proven: &'a Proven,
+        creates: bool,
+    ) -> CentreResult<'a, bool> {
+        self.inner.prove_user(user, proven, creates)
+    }
+
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
         self.inner.hand_out(asked)
     }
