@@ -11,7 +11,7 @@ use tidewater_carrier::ServerUrl;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Answer, CallFailed};
 use tidewater_remote::database::{
-    Account, Adopt, Database, Interest, LeftTable, Parameters, RefusedRow, Status,
+    Account, Adopt, Conflict, Database, Interest, LeftTable, Parameters, RefusedRow, Status,
     TableDifferences, Which,
 };
 use tidewater_remote::{Progress, RemoteError, Report, SyncDirection, SyncError, Verify};
@@ -417,6 +417,31 @@ impl Remote {
     /// SQLite failed.
     pub fn status(&mut self) -> Result<Status, RemoteError> {
         self.database()?.status()
+    }
+
+    /// The conflicts of this device's changes that are listed, oldest first: of what lost, and of
+    /// what was merged.
+    ///
+    /// # Errors
+    /// See [`Database::conflicts`].
+    pub fn conflicts(&mut self) -> Result<Vec<Conflict>, RemoteError> {
+        self.database()?.conflicts()
+    }
+
+    /// Writes the device's own versions again, as ordinary changes; returns how many.
+    ///
+    /// # Errors
+    /// See [`Database::apply_conflicts`].
+    pub fn apply_conflicts(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+        self.database()?.apply_conflicts(which)
+    }
+
+    /// Takes conflicts off the list; returns how many.
+    ///
+    /// # Errors
+    /// See [`Database::dismiss_conflicts`].
+    pub fn dismiss_conflicts(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+        self.database()?.dismiss_conflicts(which)
     }
 
     /// Every refused change, oldest first.

@@ -11,6 +11,7 @@ use super::compile::{CompiledRule, Published, WhichRule, compile};
 use super::database::{ChangeLog, Tracking};
 use super::download::PublishedSchema;
 use super::evolution::PastSchemas;
+use super::resolve::Resolver;
 use super::scope::{Permit, ScopeQuery, wrong};
 use super::window::Window;
 use crate::engine::script::{Dialect, Parameter, Script};
@@ -36,6 +37,8 @@ pub struct Publication<T> {
     pub rules: Arc<[Rule]>,
     /// What remotes may write of them.
     pub writes: Vec<Writes>,
+    /// What becomes of their rows that two sides have changed.
+    pub resolvers: Vec<Resolver>,
     /// Which values the parameters of remotes may have, where that is limited.
     pub permits: Vec<Permit>,
     /// The role under which its remotes act, if that is not the server's own.
@@ -156,7 +159,7 @@ pub async fn compile_one<T: Tracking>(
     let (schema, published) = compile(spec, infos)?;
     let shapes: Arc<[RowShape]> = schema.tables.iter().map(Table::shape).collect();
     let (mut rules, mut tables, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
-    let mut writes = Vec::new();
+    let (mut writes, mut resolvers) = (Vec::new(), Vec::new());
     let mut row_types = Vec::new();
     for (index, (published, table)) in published.iter().zip(&schema.tables).enumerate() {
         let served = T::table(published, table, catalog);
@@ -193,6 +196,7 @@ pub async fn compile_one<T: Tracking>(
             read_only: read_only.unwrap_or_default(),
             hand_over: published.writes.hand_over,
         });
+        resolvers.push(published.resolver.clone());
         row_types.push(types);
         warnings.extend(published.warnings(infos, table));
         tables.push(served);
@@ -214,6 +218,7 @@ pub async fn compile_one<T: Tracking>(
         shapes,
         rules: rules.into(),
         writes,
+        resolvers,
         row_types: row_types.into(),
         tables,
         warnings,

@@ -4,14 +4,15 @@
 //! Owns the connection. Leaves to its modules: the internal tables ([`layout`]), user
 //! tables ([`tables`]), tracking ([`triggers`]), generations ([`take`]), what is recorded
 //! in them ([`changes`]), reading an upload
-//! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]), acknowledged uploads
-//! ([`kept`]), what is compared ([`compare`]), tables that are made again ([`repair`]), parameters
+//! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]), conflicts ([`conflicts`]),
+//! acknowledged uploads ([`kept`]), what is compared ([`compare`]), tables that are made again ([`repair`]), parameters
 //! ([`parameter`]), calls and events ([`outbox`], [`inbox`]), and subscriptions that end
 //! ([`unsubscribe`]).
 
 mod apply;
 mod changes;
 pub(crate) mod compare;
+mod conflicts;
 mod inbox;
 pub(crate) mod kept;
 mod layout;
@@ -34,6 +35,7 @@ pub use apply::{
     Adopt, Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary, RowDifference,
     TableDifferences,
 };
+pub use conflicts::Conflict;
 pub use inbox::{Interest, Took};
 pub(crate) use kept::Former;
 pub use kept::{CentreState, Giving, KeptLimits};

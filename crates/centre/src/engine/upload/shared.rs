@@ -506,7 +506,7 @@ impl<'s, R: Rows> Sharing<'s, R> {
                 let mut made = |row: RowRef, central: &[Datum<'_>]| {
                     let owner = owners[row.chunk()];
                     if memberships[owner].has(central) {
-                        builders[owner].made(table.index, &central[..columns]);
+                        builders[owner].made(table.index, Op::Made, &central[..columns]);
                     }
                 };
                 let taken = (op, &*refs);

@@ -7,7 +7,9 @@
 
 use tidewater_protocol::{Datum, Row, Value};
 
+use super::ack::note_conflict;
 use super::rows::{Sink, failed, is_local_rule};
+use crate::database::conflicts::Outcome;
 use crate::database::{changes, quote, row};
 use crate::error::{Doing, RemoteError};
 
@@ -30,6 +32,13 @@ impl Sink<'_> {
             None => self.write(&row.new, &row.key).map(drop),
             Some(later) => self.become_pre_image(row, later),
         }
+    }
+
+    /// The same, together with a change of somebody else's.
+    pub(super) fn merged(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+        note_conflict(self.summary, self.table.name(), &row.key);
+        self.record_conflict(&row.key, Some(&row.new), Outcome::Merged)?;
+        self.made(row)
     }
 
     fn become_pre_image(&mut self, row: &Row<'_>, later: i64) -> Result<(), RemoteError> {

@@ -13,6 +13,7 @@ use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
 use tidewater_protocol::{Datum, Op, PublicationSchema, Row, RowsReader};
 
 use super::{Giving, Refused, TableAndKey, frames, next_frame, put};
+use crate::database::conflicts::{self, Images};
 use crate::database::row;
 use crate::error::RemoteError;
 
@@ -170,6 +171,40 @@ pub(crate) fn own_changes(
             let key = (begin.table.clone(), key_packed);
             if wanted.contains(&key) {
                 found.insert(key, own_change(&begin, row, &|_| true));
+            }
+        })
+    })?;
+    Ok(found)
+}
+
+/// Finds these changes in an upload that is given back, with the whole rows of both their images.
+pub(crate) fn images(
+    connection: &Connection,
+    giving: Giving,
+    wanted: &Refused,
+) -> Result<HashMap<TableAndKey, Images>, RemoteError> {
+    let mut found = HashMap::new();
+    if wanted.is_empty() {
+        return Ok(found);
+    }
+    each_part(frames(connection, giving)?, |part| {
+        let Part::Table(begin, rows) = part else {
+            return Ok(());
+        };
+        each_row(&begin, &rows, |row, key_packed, _| {
+            let key = (begin.table.clone(), key_packed);
+            if wanted.contains(&key) {
+                let columns = || begin.columns.iter().map(|column| column.name.as_str());
+                let whole = |image: &[Datum<'_>]| {
+                    (!image.is_empty()).then(|| conflicts::object(columns().zip(image)))
+                };
+                let images = Images {
+                    key_packed: key.1.clone(),
+                    key: row::readable_key(&row.key),
+                    pre_image: whole(&row.old),
+                    mine: whole(&row.new),
+                };
+                found.insert(key, images);
             }
         })
     })?;
