@@ -12,6 +12,7 @@ pub mod fixture;
 mod procedures;
 pub mod remote;
 pub mod resolving;
+pub mod settling;
 pub mod world;
 
 pub mod acting;
@@ -201,6 +202,12 @@ macro_rules! suite {
             resolving::what_is_resolved_is_refused_as_anything_else,
             resolving::a_delete_that_wins_leaves_rows_with_children,
             resolving::resolvers_that_cannot_be_are_named,
+            settling::a_version_that_is_chosen_reaches_everybody,
+            settling::a_row_that_is_gone_can_be_chosen_and_one_that_is_there_can_go,
+            settling::what_was_resolved_by_rule_can_be_chosen_otherwise,
+            settling::a_row_that_was_changed_since_is_not_written_over_unasked,
+            settling::what_cannot_be_is_refused_with_its_reason,
+            settling::conflicts_are_found_by_what_they_are,
             redeploying::what_is_deployed_is_served_whatever_was_configured,
             redeploying::where_nothing_is_deployed_nothing_is_served,
             redeploying::a_deployment_is_noticed_by_a_centre_that_serves,

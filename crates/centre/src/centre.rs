@@ -16,11 +16,12 @@ use crate::procedure::{
 };
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Proven, Pruned, Pulse,
-    RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord,
+    AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
+    Pulse, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord,
     UserImport, UserRecord,
 };
 use crate::scope::Checkpoint;
+use crate::settling::{Choice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// The result of everything that talks to the consolidated database.
@@ -132,8 +133,14 @@ pub trait Centre: Send + Sync {
     /// The conflicts kept, oldest first.
     fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>>;
 
-    /// The newest of the conflicts kept, newest first, and no more than `limit`.
-    fn newest_conflicts(&self, limit: u64) -> CentreResult<'_, Vec<ConflictRecord>>;
+    /// Those of the conflicts kept that are asked for, newest first.
+    fn find_conflicts<'a>(
+        &'a self,
+        filter: &'a ConflictFilter,
+    ) -> CentreResult<'a, Vec<ConflictRecord>>;
+
+    /// The conflict with this number, if it is kept.
+    fn conflict(&self, id: i64) -> CentreResult<'_, Option<ConflictRecord>>;
 
     /// The refused rows kept, oldest first.
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>>;
@@ -243,6 +250,19 @@ pub trait Worker: Send {
     /// (if the connection broke during the commit) it is unknown, and a retry under
     /// the same sequence and id tells.
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
+
+    /// Writes the version of a row that an operator has chosen, and notes with the conflict that it
+    /// is settled, in one transaction. No remote's rights count. Deadlocks and serialization
+    /// failures are retried inside.
+    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+        let _ = choice;
+        Box::pin(async {
+            Err(CentreError::Configuration {
+                message: "conflicts cannot be settled in this consolidated database".into(),
+                hint: "write the row there yourself: that reaches everybody".into(),
+            })
+        })
+    }
 
     /// The stored result of the last upload of a subscription.
     fn stored_result<'a>(

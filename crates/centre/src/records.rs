@@ -334,9 +334,50 @@ impl ConflictOutcome {
     }
 }
 
+/// Which of the kept conflicts are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConflictFilter {
+    /// Those of this table only.
+    pub table: Option<String>,
+    /// Those of this user's changes only.
+    pub user: Option<String>,
+    /// Those that have come to this only.
+    pub outcome: Option<ConflictOutcome>,
+    /// Those only that wait for the operator.
+    pub open: bool,
+    /// No more than so many, the newest.
+    pub limit: u64,
+}
+
+impl ConflictFilter {
+    /// So many of all.
+    pub fn newest(limit: u64) -> ConflictFilter {
+        ConflictFilter {
+            table: None,
+            user: None,
+            outcome: None,
+            open: false,
+            limit,
+        }
+    }
+}
+
+/// An operator has chosen a version of a row that was in conflict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// Who.
+    pub by: String,
+    /// Which version: see [`Version::name`](crate::settling::Version::name).
+    pub version: String,
+}
+
 /// A conflict as it is kept: images as JSON objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConflictRecord {
+    /// Its number.
+    pub id: i64,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
     /// Whose change lost.
@@ -361,6 +402,23 @@ pub struct ConflictRecord {
     pub replaced: Option<String>,
     /// What it has come to.
     pub outcome: ConflictOutcome,
+    /// What an operator has chosen since, if one has.
+    pub settled: Option<Settlement>,
+}
+
+impl ConflictRecord {
+    /// What the centre had before the conflict was resolved; `None` if the row was gone.
+    pub fn centre(&self) -> Option<&str> {
+        match self.outcome {
+            ConflictOutcome::Centre | ConflictOutcome::Parked => self.winner.as_deref(),
+            ConflictOutcome::Remote | ConflictOutcome::Merged => self.replaced.as_deref(),
+        }
+    }
+
+    /// Whether it waits for the operator.
+    pub fn is_open(&self) -> bool {
+        self.outcome == ConflictOutcome::Parked && self.settled.is_none()
+    }
 }
 
 /// A refused row as it is kept.
@@ -397,6 +455,8 @@ pub struct CentreStatus {
     pub remotes: [u64; 2],
     /// Conflicts kept.
     pub conflicts: u64,
+    /// Those among them that wait for the operator.
+    pub open_conflicts: u64,
     /// Refused rows kept: each once, however often its remote tried.
     pub refused: u64,
     /// Per change log: the table's name and its entries (an estimate where counting
@@ -484,7 +544,8 @@ pub struct Retention {
     pub log_ms: i64,
     /// The sync history and incidents.
     pub history_ms: i64,
-    /// Conflicts and refused rows.
+    /// Conflicts and refused rows; a conflict that waits for the operator is kept until he has
+    /// settled it.
     pub conflicts_ms: i64,
 }
 

@@ -21,11 +21,12 @@ use crate::follow::{FollowPosition, Followed, Holding};
 use crate::procedure::{Begun, CallOutcome, Interrupt, Procedure, ProcedureCall, ProcedureSpec};
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Proven, Pruned, Pulse,
-    RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord,
+    AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
+    Pulse, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord,
     UserImport, UserRecord,
 };
 use crate::scope::Checkpoint;
+use crate::settling::{Choice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
 
 /// A centre over a database.
@@ -221,9 +222,18 @@ impl<D: Database> Centre for EngineCentre<D> {
             .run(job!(|connection| records::conflicts(connection)))
     }
 
-    fn newest_conflicts(&self, limit: u64) -> CentreResult<'_, Vec<ConflictRecord>> {
-        let newest = job!(|connection| records::newest_conflicts(connection, limit));
-        self.0.run(newest)
+    fn find_conflicts<'a>(
+        &'a self,
+        filter: &'a ConflictFilter,
+    ) -> CentreResult<'a, Vec<ConflictRecord>> {
+        let filter = filter.clone();
+        let find = job!(|connection| records::find_conflicts(connection, &filter));
+        self.0.run(find)
+    }
+
+    fn conflict(&self, id: i64) -> CentreResult<'_, Option<ConflictRecord>> {
+        self.0
+            .run(job!(|connection| records::conflict(connection, id)))
     }
 
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
@@ -351,6 +361,10 @@ impl<D: Database> Worker for EngineWorker<D> {
 
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
         self.0.apply(uploads)
+    }
+
+    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+        self.0.settle_conflict(choice)
     }
 
     fn stored_result<'a>(

@@ -10,8 +10,9 @@ use super::numbers;
 use crate::engine::evolution::encode_known;
 use crate::error::CentreError;
 use crate::records::{
-    Blocker, CentreStatus, Claims, ConflictOutcome, ConflictRecord, IncidentKind, IncidentRecord,
-    Proven, RefusedRecord, RemoteRecord, SigningKey, SyncRecord, UserImport, UserRecord,
+    Blocker, CentreStatus, Claims, ConflictFilter, ConflictOutcome, ConflictRecord, IncidentKind,
+    IncidentRecord, Proven, RefusedRecord, RemoteRecord, Settlement, SigningKey, SyncRecord,
+    UserImport, UserRecord,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -321,19 +322,30 @@ pub(super) async fn set_revoked(
     change(connection, "revoking a remote", own!(sql, id, revoked)).await
 }
 
-/// The columns of [`conflict`].
+/// The columns of [`read_conflict`].
 macro_rules! select_conflict {
     ($rest:literal) => {
         concat!(
             "SELECT at_ms, remote_id, user_name, publication, table_name, row_key, operation,
-             pre_image, uploaded, winner, replaced, outcome FROM tidewater.conflict ",
+             pre_image, uploaded, winner, replaced, outcome, id, settled_ms, settled_by, settled_as
+             FROM tidewater.conflict ",
             $rest
         )
     };
 }
 
-fn conflict(row: &Row) -> Result<ConflictRecord> {
+fn read_conflict(row: &Row) -> Result<ConflictRecord> {
+    let settled_ms: Option<i64> = row.get(13)?;
+    let settled = settled_ms.map(|at_ms| -> Result<Settlement> {
+        Ok(Settlement {
+            at_ms,
+            by: row.get(14)?,
+            version: row.get(15)?,
+        })
+    });
     Ok(ConflictRecord {
+        id: row.get(12)?,
+        settled: settled.transpose()?,
         at_ms: row.get(0)?,
         remote_id: row.get(1)?,
         user: row.get(2)?,
@@ -356,15 +368,40 @@ fn conflict(row: &Row) -> Result<ConflictRecord> {
 
 pub(super) async fn conflicts(connection: &mut impl Connection) -> Result<Vec<ConflictRecord>> {
     let conflicts = own!(select_conflict!("ORDER BY id"));
-    list(connection, "reading conflicts", conflicts, conflict).await
+    list(connection, "reading conflicts", conflicts, read_conflict).await
 }
 
-pub(super) async fn newest_conflicts(
+pub(super) async fn find_conflicts(
     connection: &mut impl Connection,
-    limit: u64,
+    filter: &ConflictFilter,
 ) -> Result<Vec<ConflictRecord>> {
-    let conflicts = own!(select_conflict!("ORDER BY id DESC LIMIT ?1"), limit);
-    list(connection, "reading conflicts", conflicts, conflict).await
+    // What is not asked for is empty: no table, user or outcome is.
+    let conflicts = own!(
+        select_conflict!(
+            "WHERE (?1 = '' OR table_name = ?1) AND (?2 = '' OR user_name = ?2)
+             AND (?3 = '' OR outcome = ?3)
+             AND (?4 = '' OR (outcome = ?4 AND settled_ms IS NULL))
+             ORDER BY id DESC LIMIT ?5"
+        ),
+        filter.table.as_deref().unwrap_or_default(),
+        filter.user.as_deref().unwrap_or_default(),
+        filter.outcome.map_or("", ConflictOutcome::name),
+        match filter.open {
+            true => ConflictOutcome::Parked.name(),
+            false => "",
+        },
+        filter.limit,
+    );
+    list(connection, "reading conflicts", conflicts, read_conflict).await
+}
+
+pub(in crate::engine) async fn conflict(
+    connection: &mut impl Connection,
+    id: i64,
+) -> Result<Option<ConflictRecord>> {
+    let conflicts = own!(select_conflict!("WHERE id = ?1"), id);
+    let found = list(connection, "reading a conflict", conflicts, read_conflict).await?;
+    Ok(found.into_iter().next())
 }
 
 pub(super) async fn refused(connection: &mut impl Connection) -> Result<Vec<RefusedRecord>> {
@@ -415,7 +452,9 @@ pub(super) async fn status(
              (SELECT count(*) FROM tidewater.remote WHERE revoked),
              (SELECT count(*) FROM tidewater.conflict),
              (SELECT count(*) FROM (SELECT DISTINCT remote_id, publication, table_name, row_key
-                FROM tidewater.refused) AS refused)"
+                FROM tidewater.refused) AS refused),
+             (SELECT count(*) FROM tidewater.conflict
+                WHERE outcome = 'parked' AND settled_ms IS NULL)"
         ),
         own!(
             "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts, updates,
@@ -451,6 +490,7 @@ pub(super) async fn status(
         remotes: [count(2)?, count(3)?],
         conflicts: count(4)?,
         refused: count(5)?,
+        open_conflicts: count(6)?,
         logs,
         syncs: syncs.rows.iter().map(sync).collect::<Result<_>>()?,
         incident_counts,

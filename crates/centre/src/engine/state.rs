@@ -116,7 +116,10 @@ CREATE TABLE tidewater.conflict (
   uploaded TEXT,
   winner TEXT,
   replaced TEXT,
-  outcome TEXT NOT NULL
+  outcome TEXT NOT NULL,
+  settled_ms INTEGER,
+  settled_by TEXT,
+  settled_as TEXT
 );
 CREATE TABLE tidewater.refused (
   id SERIAL,

@@ -159,7 +159,7 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
         output::text(&describe(&report))?;
     }
     if report.conflicts > 0 {
-        tell_conflicts(&report);
+        tell_conflicts(&report, &args.remote);
     }
     if report.stale_count > 0 {
         tell_stale(&report);
@@ -381,8 +381,11 @@ fn describe(report: &Report) -> String {
         output::counted(down.removals, "removal", "removals"),
     );
     if report.conflicts > 0 {
-        let lost = output::counted(report.conflicts, "change", "changes");
-        let _ = writeln!(text, "conflicts   {lost} lost against the centre's");
+        let met = output::counted(report.conflicts, "change", "changes");
+        let _ = writeln!(
+            text,
+            "conflicts   {met} met somebody else's of the same row"
+        );
     }
     if report.refused > 0 {
         let rows = output::counted(report.refused, "row", "rows");
@@ -418,19 +421,20 @@ fn describe(report: &Report) -> String {
     text
 }
 
-/// Lists the changes that lost, on standard error like what was refused: the rows now hold
-/// what somebody else wrote.
-fn tell_conflicts(report: &Report) {
+/// Lists the changes that met somebody else's, on standard error like what was refused: the rows
+/// now hold what somebody else wrote, or something of both.
+fn tell_conflicts(report: &Report, remote: &Path) {
     let mut table = Table::new(&["table", "key"]);
     for row in &report.conflict_rows {
         table.row([row.table.clone(), row.key.clone()]);
     }
-    output::note("changes that lost:");
+    output::note("changes that lost, or were merged with somebody else's:");
     output::note(table.render(2).trim_end());
     tell_more(report.conflicts, report.conflict_rows.len());
-    output::note(
-        "both versions are kept in the centre; its operator lists them: tidewater conflicts list",
-    );
+    output::note(&format!(
+        "both versions are kept; see: tidewater conflicts list {}",
+        remote.display()
+    ));
 }
 
 /// Lists the rows that are not as in the centre, on standard error.

@@ -187,7 +187,6 @@ pub(crate) fn object<'n, 'v>(columns: impl Iterator<Item = (&'n str, &'v Datum<'
 
 /// The values that were recorded of a row as it was before a generation; `Some(None)` if it was
 /// not there, `None` if nothing was recorded.
-#[expect(clippy::option_option, reason = "two things can be missing")]
 fn recorded(
     connection: &Connection,
     names: &Names,

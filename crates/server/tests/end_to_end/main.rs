@@ -35,6 +35,7 @@ mod asking;
 mod attack;
 mod changes_up;
 mod clocks;
+mod conflicts;
 mod convergence;
 mod cuts;
 mod directory;

@@ -11,9 +11,9 @@ use tokio::time::sleep;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Proven, Pruned, Pulse,
-    RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord,
-    SyncRecord, UserImport, UserRecord,
+    AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
+    Pulse, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey,
+    SubscriptionRecord, SyncRecord, UserImport, UserRecord,
 };
 use tidewater_centre::{
     Appended, Begun, CallOutcome, Centre, CentreError, Checkpoint, DeployReport, Deployed,
@@ -151,8 +151,14 @@ impl Centre for Meddling {
     fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>> {
         self.0.conflicts()
     }
-    fn newest_conflicts(&self, limit: u64) -> CentreResult<'_, Vec<ConflictRecord>> {
-        self.0.newest_conflicts(limit)
+    fn find_conflicts<'a>(
+        &'a self,
+        filter: &'a ConflictFilter,
+    ) -> CentreResult<'a, Vec<ConflictRecord>> {
+        self.0.find_conflicts(filter)
+    }
+    fn conflict(&self, id: i64) -> CentreResult<'_, Option<ConflictRecord>> {
+        self.0.conflict(id)
     }
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
         self.0.refused()

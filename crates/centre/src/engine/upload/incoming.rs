@@ -138,6 +138,18 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
         Ok(incoming)
     }
 
+    /// The same with everybody's rights: no column is kept from whoever writes.
+    pub(crate) fn unrestricted(mut self) -> Incoming<'u, T> {
+        self.read_only.clear();
+        self.written.clone_from(&self.sent);
+        self.written.retain(|column| self.table.is_written(*column));
+        self.updatable.clone_from(&self.written);
+        self.updatable
+            .retain(|&column| self.table.is_settable(column));
+        self.is_open = true;
+        self
+    }
+
     fn look_through(&mut self) -> Result<(), CentreError> {
         let (mut inserts, mut few) = (0, Vec::new());
         let mut of_chunks = std::mem::take(&mut self.inserts_of_chunks);
