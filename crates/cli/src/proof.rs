@@ -23,11 +23,11 @@ pub(crate) struct ProofArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "password_stdin")]
     token_file: Option<PathBuf>,
     /// Show this client certificate (PEM); without a password or a token it signs in
-    #[arg(long, value_name = "FILE", requires = "key")]
+    #[arg(long, value_name = "FILE", requires = "certificate_key")]
     certificate: Option<PathBuf>,
     /// The certificate's private key (PEM)
     #[arg(long, value_name = "FILE", requires = "certificate")]
-    key: Option<PathBuf>,
+    certificate_key: Option<PathBuf>,
 }
 
 /// What was given to sign in with.
@@ -68,7 +68,7 @@ impl ProofArgs {
         if let Some(file) = &self.token_file {
             return Ok(Some(Given::Bearer(Bearer::File(file.clone()))));
         }
-        if let (Some(certificate), Some(key)) = (&self.certificate, &self.key) {
+        if let (Some(certificate), Some(key)) = (&self.certificate, &self.certificate_key) {
             return Ok(Some(Given::Certificate(ClientCertificate {
                 certificate: certificate.clone(),
                 key: key.clone(),

@@ -106,8 +106,10 @@ impl Shared {
 
     /// Others may from now on.
     fn replace_ways(&self, ways: Arc<Ways>) {
-        // It ends by itself, with or without an answer.
-        tokio::spawn(ways.clone().warm_up());
+        if ways.have_issuers() {
+            // It ends by itself, with or without an answer.
+            tokio::spawn(ways.clone().warm_up());
+        }
         *self.ways.write().unwrap_or_else(PoisonError::into_inner) = ways;
     }
 

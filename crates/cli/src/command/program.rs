@@ -52,7 +52,7 @@ impl ProgramArgs {
         if user.is_empty() && !self.proof.tells_user() {
             return Err(Failure::usage(
                 "nobody is named who signs in",
-                "add --user NAME, or --token-file FILE, or --certificate FILE with --key FILE",
+                "add --user NAME, or --token-file FILE, or --certificate FILE with --certificate-key FILE",
             ));
         }
         let prompt = format!("Password of {user}: ");

@@ -243,7 +243,7 @@ impl From<ClientError> for Failure {
         }
         if error.code() == Code::SignInAgain {
             hint = format!(
-                "{hint}: --token-file FILE, --password-stdin, or --certificate FILE with --key FILE"
+                "{hint}: --token-file FILE, --password-stdin, or --certificate FILE with --certificate-key FILE"
             );
         }
         Failure {

@@ -212,7 +212,7 @@ fn a_certificate_signs_in_and_one_that_proves_nothing_says_why() {
             "tidewater-dev.pem",
             "--certificate",
             &certificate,
-            "--key",
+            "--certificate-key",
             &key,
         ];
         place.tidewater(&[&arguments, more].concat())
@@ -275,7 +275,7 @@ fn a_certificate_signs_in_and_one_that_proves_nothing_says_why() {
         "tidewater-dev.pem",
         "--certificate",
         "nameless.pem",
-        "--key",
+        "--certificate-key",
         "nameless.key",
     ];
     place.tidewater(&arguments).done();
@@ -328,12 +328,18 @@ fn certificates_need_an_address_where_they_can_be_shown_and_files_that_are_some(
         "tls://127.0.0.1:1",
         "--certificate",
     ];
-    let run = place.tidewater(&[&connect[..], &["tidewater-dev.pem", "--key", "shop.db"]].concat());
+    let run = place.tidewater(
+        &[
+            &connect[..],
+            &["tidewater-dev.pem", "--certificate-key", "shop.db"],
+        ]
+        .concat(),
+    );
     run.exits(1).tells(&["shop.db"]);
     place
         .tidewater(&[&connect[..], &["tidewater-dev.pem"]].concat())
         .exits(1)
-        .tells(&["--key"]);
+        .tells(&["--certificate-key"]);
 }
 
 #[test]

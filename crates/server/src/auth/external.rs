@@ -74,6 +74,10 @@ impl Ways {
         self.config == *config
     }
 
+    pub(crate) fn have_issuers(&self) -> bool {
+        !self.issuers.is_empty()
+    }
+
     /// Asks issuers for their keys, so that the first sign-in need not wait, and that the log tells
     /// of an address that is wrong.
     pub(crate) async fn warm_up(self: Arc<Ways>) {
