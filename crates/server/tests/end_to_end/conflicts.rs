@@ -53,6 +53,9 @@ fn settle<B: Backend>(world: &World<B>, conflict: i64, version: Version) -> Sett
     settled.expect("it is settled")
 }
 
+/// A resolver, what the devices tell and what there is in the end, and how the conflicts ended.
+type End<'e> = (&'e str, &'e [&'e str], &'e [&'e str], &'e [ConflictOutcome]);
+
 /// What ada does is later in every sense; of two products both update the first, and the other one
 /// is deleted by one of them.
 fn each_outcome_is_the_same_everywhere_and_told_to_who_lost<B: Backend>() {
@@ -60,7 +63,7 @@ fn each_outcome_is_the_same_everywhere_and_told_to_who_lost<B: Backend>() {
                   DELETE FROM product WHERE product_id = 2";
     let mine = "UPDATE product SET name = 'adas', stock = 11 WHERE product_id = 1;
                 UPDATE product SET stock = 21 WHERE product_id = 2";
-    let ends: [(&str, &[&str], &[&str], &[ConflictOutcome]); 6] = [
+    let ends: [End; 6] = [
         (
             "\"server_wins\"",
             &["1|bobs|8"],

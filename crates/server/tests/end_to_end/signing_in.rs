@@ -17,8 +17,8 @@ use tidewater_testing::proxy::{Accident, Place, Way};
 use crate::backend::Backend;
 use crate::clocks::Wrong;
 use crate::device::Device;
-use crate::events::{http, whole};
 use crate::scenario::Scenario;
+use crate::web::{send, whole};
 use crate::world::{LiveServer, PASSWORD, World};
 
 /// What the server is called by the issuer.
@@ -264,7 +264,7 @@ fn a_token_that_proves_nothing_is_refused_with_the_reason_and_others_go_on<B: Ba
         assert_eq!(stranger.user(), "");
         // The same over HTTP.
         let body = json!({ "token": token }).to_string();
-        let answer = whole(http(&server, "POST /v1/sign-in HTTP/1.1", &body));
+        let answer = whole(send(&server, "POST /v1/sign-in HTTP/1.1", &body));
         assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
         assert!(answer.contains("proof_rejected"), "{answer}");
     }
@@ -277,7 +277,7 @@ fn a_token_that_proves_nothing_is_refused_with_the_reason_and_others_go_on<B: Ba
         .unwrap_err();
     assert_eq!(error.code(), Code::Usage, "{error}");
     let body = json!({ "token": much }).to_string();
-    let answer = whole(http(&server, "POST /v1/sign-in HTTP/1.1", &body));
+    let answer = whole(send(&server, "POST /v1/sign-in HTTP/1.1", &body));
     assert!(
         answer.starts_with("HTTP/1.1 401") && answer.contains("bytes"),
         "{answer}"
@@ -524,20 +524,20 @@ fn programs_and_http_sign_in_by_token<B: Backend>() {
     assert!(region().unwrap().contains("north"));
     // It counts what is kept now, not what it was when she connected.
     let body = json!({ "token": token(&issuer, "nancy", "south") }).to_string();
-    let answer = whole(http(&server, "POST /v1/sign-in HTTP/1.1", &body));
+    let answer = whole(send(&server, "POST /v1/sign-in HTTP/1.1", &body));
     assert!(answer.contains("\"user\":\"nancy\""), "{answer}");
     assert!(region().unwrap().contains("south"));
     let (_, json) = answer.split_once("\r\n\r\n").unwrap();
     let json: Value = serde_json::from_str(json.trim()).unwrap();
     let own = json["token"].as_str().unwrap();
     let head = format!("POST /v1/call/region HTTP/1.1\r\nauthorization: Bearer {own}");
-    let called = whole(http(&server, &head, "{}"));
+    let called = whole(send(&server, &head, "{}"));
     assert!(called.contains("south"), "{called}");
     let nowhere = json!({ "token": token(&issuer, "nancy", "nowhere") }).to_string();
-    whole(http(&server, "POST /v1/sign-in HTTP/1.1", &nowhere));
+    whole(send(&server, "POST /v1/sign-in HTTP/1.1", &nowhere));
     assert_eq!(region(), Err(Some(Code::NotAllowed)));
     let both = json!({ "token": "t", "password": "p", "user": "u" }).to_string();
-    let answer = whole(http(&server, "POST /v1/sign-in HTTP/1.1", &both));
+    let answer = whole(send(&server, "POST /v1/sign-in HTTP/1.1", &both));
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
 }
 
