@@ -120,8 +120,7 @@ impl Link {
 
     /// Whether another sync can begin on it.
     pub(crate) fn can_sync(&self) -> bool {
-        let state = self.shared.state();
-        state.lost.is_none() && !state.closing && state.line.connection.can_sync()
+        self.shared.state().can_sync()
     }
 
     /// Bytes sent and received so far.

@@ -28,7 +28,7 @@ impl Link {
     ) -> (Database, Result<Outcome, ClientError>) {
         let shared = &self.shared;
         let mut state = shared.state();
-        if !state.line.connection.can_sync() {
+        if !state.can_sync() {
             // The server has said goodbye since somebody looked: the next sync makes a connection.
             let lost = SyncError::ConnectionLost {
                 during: "before the sync began",

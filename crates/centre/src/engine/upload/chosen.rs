@@ -7,7 +7,6 @@
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Code, ColumnType, Datum, Op, RowShape, RowsWriter, Table, Value, pack};
 
-use super::columns::{Announced, ColumnMap};
 use super::incoming::{Incoming, RowRef};
 use super::row_json;
 use super::rows::{Batch, Central, Image, OnDelete, Refusal, Rows, TargetTable};
@@ -387,13 +386,7 @@ impl Change {
         &'u self,
         publication: &'u Publication<T>,
     ) -> Result<Incoming<'u, T>> {
-        let announced = ColumnMap::find(&publication.schema, &self.upload.begin)?;
-        let Announced::Published(index, map) = announced else {
-            return Err(CentreError::Internal {
-                message: "a published table is not published".into(),
-            });
-        };
-        Ok(Incoming::new(publication, &self.upload, 0, index, map)?.unrestricted())
+        Ok(Incoming::of_ours(publication, &self.upload, 0)?.unrestricted())
     }
 
     fn refs<T>(&self, table: &Incoming<'_, T>) -> Result<Vec<RowRef>> {

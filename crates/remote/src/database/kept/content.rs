@@ -159,30 +159,38 @@ pub(crate) fn own_changes(
     giving: Giving,
     wanted: &Refused,
 ) -> Result<HashMap<TableAndKey, OwnChange>, RemoteError> {
-    let mut found = HashMap::new();
-    if wanted.is_empty() {
-        return Ok(found);
-    }
-    each_part(frames(connection, giving)?, |part| {
-        let Part::Table(begin, rows) = part else {
-            return Ok(());
-        };
-        each_row(&begin, &rows, |row, key_packed, _| {
-            let key = (begin.table.clone(), key_packed);
-            if wanted.contains(&key) {
-                found.insert(key, own_change(&begin, row, &|_| true));
-            }
-        })
-    })?;
-    Ok(found)
+    find(connection, giving, wanted, |begin, row, _| {
+        own_change(begin, row, &|_| true)
+    })
 }
 
-/// Finds these changes in an upload that is given back, with the whole rows of both their images.
+/// The same, with the whole rows of both their images.
 pub(crate) fn images(
     connection: &Connection,
     giving: Giving,
     wanted: &Refused,
 ) -> Result<HashMap<TableAndKey, Images>, RemoteError> {
+    find(connection, giving, wanted, |begin, row, key_packed| {
+        let whole = |image: &[Datum<'_>]| {
+            let names = begin.columns.iter().map(|column| column.name.as_str());
+            (!image.is_empty()).then(|| conflicts::object(names.zip(image)))
+        };
+        Images {
+            key_packed: key_packed.to_vec(),
+            key: row::readable_key(&row.key),
+            pre_image: whole(&row.old),
+            mine: whole(&row.new),
+        }
+    })
+}
+
+/// Reads these changes, each in some way.
+fn find<T>(
+    connection: &Connection,
+    giving: Giving,
+    wanted: &Refused,
+    read: impl Fn(&TableBegin, &Row<'_>, &[u8]) -> T,
+) -> Result<HashMap<TableAndKey, T>, RemoteError> {
     let mut found = HashMap::new();
     if wanted.is_empty() {
         return Ok(found);
@@ -194,17 +202,8 @@ pub(crate) fn images(
         each_row(&begin, &rows, |row, key_packed, _| {
             let key = (begin.table.clone(), key_packed);
             if wanted.contains(&key) {
-                let columns = || begin.columns.iter().map(|column| column.name.as_str());
-                let whole = |image: &[Datum<'_>]| {
-                    (!image.is_empty()).then(|| conflicts::object(columns().zip(image)))
-                };
-                let images = Images {
-                    key_packed: key.1.clone(),
-                    key: row::readable_key(&row.key),
-                    pre_image: whole(&row.old),
-                    mine: whole(&row.new),
-                };
-                found.insert(key, images);
+                let change = read(&begin, row, &key.1);
+                found.insert(key, change);
             }
         })
     })?;
