@@ -10,6 +10,7 @@
 
 pub mod fixture;
 mod procedures;
+pub mod rejecting;
 pub mod remote;
 pub mod resolving;
 pub mod settling;
@@ -208,6 +209,13 @@ macro_rules! suite {
             settling::a_row_that_was_changed_since_is_not_written_over_unasked,
             settling::what_cannot_be_is_refused_with_its_reason,
             settling::conflicts_are_found_by_what_they_are,
+            rejecting::a_refused_row_is_replayed_once_the_centre_takes_it,
+            rejecting::a_replay_does_not_write_over_what_others_have_changed,
+            rejecting::an_edit_that_still_fails_changes_nothing,
+            rejecting::what_is_given_up_leaves_the_centres_row,
+            rejecting::what_is_sent_again_is_settled_as_what_it_comes_to,
+            rejecting::children_are_refused_with_their_parent_and_name_it,
+            rejecting::an_upload_that_is_aborted_takes_no_effect,
             redeploying::what_is_deployed_is_served_whatever_was_configured,
             redeploying::where_nothing_is_deployed_nothing_is_served,
             redeploying::a_deployment_is_noticed_by_a_centre_that_serves,

@@ -208,8 +208,8 @@ pub async fn a_child_of_a_refused_parent_does_not_attach_to_somebody_elses_row<F
         [
             "151 inserted, 0 updated, 0 deleted, 0 conflicts, 3 refused".to_owned(),
             "refused customer [3] Insert key_in_use: key in use".to_owned(),
-            format!("refused purchase [10] Update {reason}"),
-            format!("refused purchase [50] Insert {reason}"),
+            format!("refused purchase [10] Update {reason}: customer [3]"),
+            format!("refused purchase [50] Insert {reason}: customer [3]"),
         ]
     );
     let attached = "SELECT purchase_id FROM purchase WHERE customer_id = 3 ORDER BY 1";
@@ -259,13 +259,13 @@ pub async fn what_refers_to_a_child_of_a_refused_parent_is_refused_too<F: Fixtur
         result,
         [
             "2 inserted, 0 updated, 0 deleted, 0 conflicts, 7 refused".to_owned(),
-            format!("refused bed [50] Insert {reason}"),
-            format!("refused bed [51] Insert {reason}"),
-            format!("refused bed [60] Insert {reason}"),
-            format!("refused bed [61] Insert {reason}"),
+            format!("refused bed [50] Insert {reason}: room [5]"),
+            format!("refused bed [51] Insert {reason}: bed [50]"),
+            format!("refused bed [60] Insert {reason}: bed [90]"),
+            format!("refused bed [61] Insert {reason}: bed [60]"),
             "refused bed [90] Insert key_in_use: key in use".to_owned(),
             "refused house [1] Insert key_in_use: key in use".to_owned(),
-            format!("refused room [5] Insert {reason}"),
+            format!("refused room [5] Insert {reason}: house [1]"),
         ]
     );
     let beds = "SELECT id FROM bed ORDER BY 1";

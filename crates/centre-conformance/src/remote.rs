@@ -8,10 +8,11 @@ use tidewater_centre::records::{AskedSession, AskedSubscription, Claims, Session
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
     Downloading, GainedPartitions, Holding, OwnUpload, Parameters, RowsChunk, SyncContext,
-    SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult, UploadTable, Worker,
+    SyncUpload, TableCompare, TableRequest, ToldSettled, UploadOutcome, UploadResult, UploadTable,
+    Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
-use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::message::{GivenUp, TableBegin};
 use tidewater_protocol::pack::{pack_values, unpack_values};
 use tidewater_protocol::{
     ColumnType, Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter, Table,
@@ -43,6 +44,11 @@ pub struct Remote {
     pub parameters: BTreeMap<String, String>,
     /// What is known of the user.
     pub claims: Claims,
+    /// What its next upload gives up.
+    pub given_up: Vec<GivenUp>,
+    /// See [`tidewater_centre::DownloadSubscription`].
+    pub refused_from: u64,
+    pub settled_after: u64,
     /// Whether its sink takes no rows.
     pub refuse_rows: bool,
     /// What happens when the first rows of the next download come, and its snapshot is open.
@@ -66,6 +72,8 @@ pub struct Received {
     /// Tables of which ranges were sent, with the changes since the checkpoint before them.
     pub followed: Vec<String>,
     pub outcome: Option<DownloadOutcome>,
+    /// What it was told of its refused rows.
+    pub settled: ToldSettled,
     /// What it holds by now.
     pub holding: Option<Holding>,
 }
@@ -256,6 +264,9 @@ impl Remote {
             now_ms: NOW_MS,
             parameters: BTreeMap::new(),
             claims: Claims::default(),
+            given_up: Vec::new(),
+            refused_from: 0,
+            settled_after: 0,
             refuse_rows: false,
             meanwhile: None,
             rows: vec![BTreeMap::new(); schema.tables.len()],
@@ -319,6 +330,7 @@ impl Remote {
             upload_id: UploadId::from_random(fresh_id()),
             checkpoint: self.checkpoint.clone(),
             given_back: false,
+            given_up: std::mem::take(&mut self.given_up),
             tables: upload_tables(&self.schema, changes),
         }
     }
@@ -488,6 +500,8 @@ impl Remote {
                 compares: std::mem::take(&mut self.compares),
                 own: self.own.take(),
                 gained: std::mem::take(&mut self.gained),
+                refused_from: self.refused_from,
+                settled_after: self.settled_after,
             }],
         }
     }
@@ -566,6 +580,10 @@ impl DownloadSink for Sink {
     fn begin(&mut self, index: usize, scope_changed: bool) {
         assert_eq!(index, 0);
         self.received.scope_changed = scope_changed;
+    }
+
+    fn settled(&mut self, told: ToldSettled) {
+        self.received.settled = told;
     }
 
     fn table(&mut self, begin: TableBegin) {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidewater_centre::records::AskedSubscription;
 use tidewater_centre::{
-    Centre, CentreError, ConflictSpec, DeployReport, OnUnseenChildren, PublicationSpec, RuleSpec,
-    TableSpec, Tracking, Worker, WritesSpec,
+    Centre, CentreError, ConflictSpec, DeployReport, OnReject, OnUnseenChildren, PublicationSpec,
+    Replay, RuleSpec, TableSpec, Tracking, Worker, WritesSpec,
 };
 use tidewater_protocol::{Direction, PublicationSchema};
 
@@ -71,6 +71,8 @@ pub fn publication(name: &str, tables: Vec<TableSpec>) -> PublicationSpec {
         tables,
         parameters: Vec::new(),
         act_as: None,
+        on_reject: OnReject::SetAside,
+        replay: Replay::Auto,
     }
 }
 

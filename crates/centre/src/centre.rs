@@ -17,11 +17,11 @@ use crate::procedure::{
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
     AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
-    Pulse, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord,
-    UserImport, UserRecord,
+    Pulse, RefusedFilter, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut,
+    SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::scope::Checkpoint;
-use crate::settling::{Choice, SettleOutcome};
+use crate::settling::{Choice, RefusedChoice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// The result of everything that talks to the consolidated database.
@@ -142,8 +142,18 @@ pub trait Centre: Send + Sync {
     /// The conflict with this number, if it is kept.
     fn conflict(&self, id: i64) -> CentreResult<'_, Option<ConflictRecord>>;
 
-    /// The refused rows kept, oldest first.
+    /// The refused rows kept that nobody has settled: every attempt, oldest first.
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>>;
+
+    /// Those of the refused rows kept that are asked for, each once, by its last attempt, newest
+    /// first.
+    fn find_refused<'a>(
+        &'a self,
+        filter: &'a RefusedFilter,
+    ) -> CentreResult<'a, Vec<RefusedRecord>>;
+
+    /// The refused row with an attempt of this number, by its last attempt.
+    fn refused_row(&self, id: i64) -> CentreResult<'_, Option<RefusedRecord>>;
 
     /// Figures for the operator.
     fn status(&self) -> CentreResult<'_, CentreStatus>;
@@ -259,6 +269,19 @@ pub trait Worker: Send {
         Box::pin(async {
             Err(CentreError::Configuration {
                 message: "conflicts cannot be settled in this consolidated database".into(),
+                hint: "write the row there yourself: that reaches everybody".into(),
+            })
+        })
+    }
+
+    /// Settles a refused row as an operator says: writes it, if it is to be written, and notes how
+    /// it is settled, in one transaction. No remote's rights count. Deadlocks and serialization
+    /// failures are retried inside.
+    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
+        let _ = choice;
+        Box::pin(async {
+            Err(CentreError::Configuration {
+                message: "refused rows cannot be settled in this consolidated database".into(),
                 hint: "write the row there yourself: that reaches everybody".into(),
             })
         })

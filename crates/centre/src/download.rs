@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use tidewater_protocol::PublicationSchema;
-use tidewater_protocol::message::{KeyRange, TableBegin};
+use tidewater_protocol::message::{KeyRange, SettledRefusal, TableBegin};
 
 use crate::context::SyncContext;
 use crate::error::CentreError;
@@ -56,6 +56,20 @@ pub struct DownloadSubscription {
     pub own: Option<OwnUpload>,
     /// Of the result that this sync tells: [`crate::upload::UploadResult::gained`].
     pub gained: Vec<GainedPartitions>,
+    /// The lowest number of an upload of which the remote still keeps something as refused: what
+    /// operators have settled of that is told. 0: it keeps nothing.
+    pub refused_from: u64,
+    /// Only what is behind this, see [`ToldSettled::after`].
+    pub settled_after: u64,
+}
+
+/// Refused rows of a remote that operators have settled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToldSettled {
+    /// Those.
+    pub rows: Vec<SettledRefusal>,
+    /// What the remote presents next time, because there are more; 0 if that is all.
+    pub after: u64,
 }
 
 /// Keys of one table that a remote wants again.
@@ -94,6 +108,12 @@ pub trait DownloadSink: Send {
     /// The download of a subscription begins; `index` counts in
     /// [`DownloadJob::subscriptions`].
     fn begin(&mut self, index: usize, scope_changed: bool);
+
+    /// What operators have settled of the remote's refused rows, as of the same snapshot. Comes
+    /// right after [`Self::begin`], if there is any.
+    fn settled(&mut self, told: ToldSettled) {
+        let _ = told;
+    }
 
     /// The rows that follow are of this table.
     fn table(&mut self, begin: TableBegin);

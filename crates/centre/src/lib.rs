@@ -26,7 +26,7 @@ pub use centre::{Centre, Worker};
 pub use context::{Parameters, SyncContext};
 pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, Downloaded, Downloading,
-    TableCompare, TableRequest,
+    TableCompare, TableRequest, ToldSettled,
 };
 pub use error::CentreError;
 pub use events::{Appended, NewEvents, SpaceRetention, StoredEvent};
@@ -38,12 +38,12 @@ pub use procedure::{
 };
 pub use publication::{
     ActAs, ConflictSpec, DeployReport, DeployStep, Deployed, Detect, HeldUpRemote, IdentitySpec,
-    Last, ListedColumn, ListedReference, ListedTable, OnUnseenChildren, ParameterSpec,
-    PublicationSpec, RemoteEffect, RuleBy, RuleSpec, TableSpec, Tracking, Unit, WindowSpec,
+    Last, ListedColumn, ListedReference, ListedTable, OnReject, OnUnseenChildren, ParameterSpec,
+    PublicationSpec, RemoteEffect, Replay, RuleBy, RuleSpec, TableSpec, Tracking, Unit, WindowSpec,
     WriteScopeSpec, WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
-pub use settling::{Choice, SettleOutcome, Version};
+pub use settling::{Choice, RefusedAction, RefusedChoice, SettleOutcome, Version};
 pub use upload::{
     GainedPartitions, OwnUpload, ResultTable, RowsChunk, SyncUpload, UploadOutcome, UploadResult,
     UploadTable,

@@ -23,6 +23,35 @@ pub struct PublicationSpec {
     /// As whom the database sees its remotes; as the server's own role if `None`.
     #[serde(default)]
     pub act_as: Option<ActAs>,
+    /// What becomes of an upload of which a row is refused.
+    #[serde(default)]
+    pub on_reject: OnReject,
+    /// Whether remotes try refused rows again by themselves after a deployment, or when partitions
+    /// came to them.
+    #[serde(default)]
+    pub replay: Replay,
+}
+
+/// What becomes of an upload of which a row is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnReject {
+    /// The row is set aside, and the others go in.
+    #[default]
+    SetAside,
+    /// Nothing of it takes effect: all rows are refused.
+    Abort,
+}
+
+/// Whether remotes try refused rows again by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Replay {
+    /// After a deployment, and when partitions came to them.
+    #[default]
+    Auto,
+    /// Only when somebody says so.
+    No,
 }
 
 /// The role of the database under which the application's tables are read and written for a remote.
@@ -327,6 +356,8 @@ pub struct Deployed {
     pub version: String,
     /// The publications as remotes are told of them.
     pub schemas: Vec<Arc<PublicationSchema>>,
+    /// The publications whose remotes try refused rows again only when somebody says so.
+    pub no_replay: Vec<String>,
 }
 
 /// The facts of a sync that `{s.name}` parameters can name.

@@ -421,9 +421,87 @@ impl ConflictRecord {
     }
 }
 
+/// How a refused row is settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalOutcome {
+    /// An operator has written the change as it was sent.
+    Replayed,
+    /// An operator has written it with other values.
+    Edited,
+    /// An operator has given it up: the centre's row stands.
+    Discarded,
+    /// Its remote has sent it again, or written its row again, and that was taken.
+    Taken,
+    /// Its remote has sent it again, and it lost: that is a conflict.
+    Lost,
+    /// Its user has given it up.
+    GivenUp,
+}
+
+impl RefusalOutcome {
+    const ALL: [(RefusalOutcome, &str); 6] = [
+        (RefusalOutcome::Replayed, "replayed"),
+        (RefusalOutcome::Edited, "edited"),
+        (RefusalOutcome::Discarded, "discarded"),
+        (RefusalOutcome::Taken, "taken"),
+        (RefusalOutcome::Lost, "lost"),
+        (RefusalOutcome::GivenUp, "given_up"),
+    ];
+
+    /// `replayed`, `edited`, `discarded`, `taken`, `lost` or `given_up`.
+    pub fn name(self) -> &'static str {
+        let named = RefusalOutcome::ALL.iter().find(|it| it.0 == self);
+        named.map_or("", |it| it.1)
+    }
+
+    /// By its name.
+    pub fn of(name: &str) -> Option<RefusalOutcome> {
+        let named = RefusalOutcome::ALL.iter().find(|it| it.1 == name);
+        named.map(|it| it.0)
+    }
+
+    /// Whether an operator has settled it, of which its remote has to be told.
+    pub fn is_by_operator(self) -> bool {
+        use RefusalOutcome::{Discarded, Edited, Replayed};
+        matches!(self, Replayed | Edited | Discarded)
+    }
+}
+
+/// A refused row was settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusalEnd {
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// Who: the operator, or the user.
+    pub by: String,
+    /// How.
+    pub outcome: RefusalOutcome,
+    /// The row that an operator has written, a JSON object.
+    pub row: Option<String>,
+    /// Why an operator has given it up.
+    pub reason: Option<String>,
+}
+
+/// Which of the refused rows kept are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RefusedFilter {
+    /// Those of this table only.
+    pub table: Option<String>,
+    /// Those of this user's changes only.
+    pub user: Option<String>,
+    /// Those that were refused for this only: the name of the code.
+    pub cause: Option<String>,
+    /// Those only that nobody has settled.
+    pub open: bool,
+    /// No more than so many, the newest.
+    pub limit: u64,
+}
+
 /// A refused row as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedRecord {
+    /// The number of the attempt.
+    pub id: i64,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
     /// Whose change it was.
@@ -444,6 +522,16 @@ pub struct RefusedRecord {
     pub code: String,
     /// The reason, for people.
     pub reason: String,
+    /// The number of the upload that it was part of.
+    pub sequence: u64,
+    /// The pre-image that the remote had, a JSON object; `None` for inserts.
+    pub pre_image: Option<String>,
+    /// Table and key of the refused row that it refers to, if it was refused for that.
+    pub parent: Option<(String, String)>,
+    /// How often it was sent, as far as that is kept.
+    pub attempts: u64,
+    /// How it is settled, if it is.
+    pub settled: Option<RefusalEnd>,
 }
 
 /// The state of a centre in figures, for `tidewater status -c FILE`.
@@ -457,7 +545,7 @@ pub struct CentreStatus {
     pub conflicts: u64,
     /// Those among them that wait for the operator.
     pub open_conflicts: u64,
-    /// Refused rows kept: each once, however often its remote tried.
+    /// Refused rows that nobody has settled: each once, however often its remote tried.
     pub refused: u64,
     /// Per change log: the table's name and its entries (an estimate where counting
     /// is expensive).

@@ -1,4 +1,4 @@
-//! Conflicts that an operator settles: what he chooses, and what comes of it.
+//! Conflicts and refused rows that an operator settles: what he chooses, and what comes of it.
 
 use tidewater_protocol::Code;
 
@@ -44,6 +44,34 @@ impl Version {
     }
 }
 
+/// What an operator does about a refused row. What is written of it is an ordinary change of the
+/// consolidated database, and the remote hears with its next download that the row is settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedChoice {
+    /// The row, by the number of one of its attempts.
+    pub refused: i64,
+    /// What is done.
+    pub action: RefusedAction,
+    /// Also if the centre's row is not any more what the change was made from, and if rows that
+    /// refer to it go with it.
+    pub force: bool,
+    /// Who does it.
+    pub by: String,
+    /// When, in milliseconds since 1970.
+    pub now_ms: i64,
+}
+
+/// What is done about a refused row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RefusedAction {
+    /// It is written as it was sent.
+    Replay,
+    /// It is written with these values in place of those that were sent: a JSON object of columns.
+    Edit(String),
+    /// It is given up, for this reason.
+    Discard(String),
+}
+
 /// What came of a choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettleOutcome {
@@ -52,9 +80,10 @@ pub enum SettleOutcome {
         /// The row.
         row: Option<String>,
     },
-    /// No such conflict is kept.
+    /// No such conflict is kept, or no such refused row that is open.
     Unknown,
-    /// Nothing was done: the row is not any more what the conflict left, but this.
+    /// Nothing was done: the row is not any more what the conflict left, or what the change was
+    /// made from, but this.
     Changed {
         /// The row, as a JSON object; `None`: it is gone.
         row: Option<String>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
-use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::message::{GivenUp, TableBegin};
 use tidewater_protocol::{Code, Op, Row, RowShape, RowsReader, UploadId};
 
 use crate::context::SyncContext;
@@ -33,6 +33,8 @@ pub struct SyncUpload {
     /// The remote says that the centre has forgotten it. Such an upload is applied once,
     /// whatever the remotes are that give it back; for the others it comes to nothing.
     pub given_back: bool,
+    /// Refused rows that its user has given up since.
+    pub given_up: Vec<GivenUp>,
     /// The rows, a table after the other in the order in which they were sent.
     pub tables: Vec<UploadTable>,
 }

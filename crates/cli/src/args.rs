@@ -79,7 +79,8 @@ pub(crate) enum Command {
     Unsubscribe(command::unsubscribe::UnsubscribeArgs),
     Status(command::status::StatusArgs),
     Verify(command::verify::VerifyArgs),
-    Refused(command::refused::RefusedArgs),
+    #[command(visible_alias = "rejected")]
+    Refused(Box<command::refused::RefusedArgs>),
     Conflicts(command::conflicts::ConflictsArgs),
     Ping(command::ping::PingArgs),
     Cert(command::cert::CertArgs),

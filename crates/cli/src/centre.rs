@@ -7,10 +7,12 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tidewater_centre::records::{
-    CentreStatus, ConflictFilter, ConflictRecord, Proven, RefusedRecord, RemoteRecord, SigningKey,
-    UserImport, UserRecord,
+    CentreStatus, ConflictFilter, ConflictRecord, Proven, RefusedFilter, RefusedRecord,
+    RemoteRecord, SigningKey, UserImport, UserRecord,
 };
-use tidewater_centre::{Centre, CentreError, Choice, DeployReport, ListedTable, SettleOutcome};
+use tidewater_centre::{
+    Centre, CentreError, Choice, DeployReport, ListedTable, RefusedChoice, SettleOutcome,
+};
 use tidewater_protocol::{Code, RemoteId};
 use tidewater_server::{Config, Environment};
 use tokio::runtime::{Builder, Runtime};
@@ -145,6 +147,36 @@ impl OpenCentre {
     /// What was refused, in the order in which it was.
     pub(crate) fn refused(&self) -> Result<Vec<RefusedRecord>, Failure> {
         self.wait_deployed(self.centre.refused())
+    }
+
+    /// Those of the refused rows that are asked for, each once, newest first.
+    pub(crate) fn find_refused(
+        &self,
+        filter: &RefusedFilter,
+    ) -> Result<Vec<RefusedRecord>, Failure> {
+        self.wait_deployed(self.centre.find_refused(filter))
+    }
+
+    /// One of the refused rows kept.
+    pub(crate) fn refused_row(&self, id: i64) -> Result<Option<RefusedRecord>, Failure> {
+        self.wait_deployed(self.centre.refused_row(id))
+    }
+
+    /// Settles refused rows, each in a transaction of its own.
+    pub(crate) fn settle_refused(
+        &self,
+        choices: Vec<RefusedChoice>,
+    ) -> Result<Vec<SettleOutcome>, Failure> {
+        let publications = self.config.as_ref().map(|it| &*it.publications);
+        self.wait_deployed(async {
+            self.centre.load(publications.unwrap_or_default()).await?;
+            let mut worker = self.centre.worker().await?;
+            let mut outcomes = Vec::with_capacity(choices.len());
+            for choice in choices {
+                outcomes.push(worker.settle_refused(choice).await?);
+            }
+            Ok(outcomes)
+        })
     }
 
     /// Those of the kept conflicts that are asked for, newest first.

@@ -74,9 +74,10 @@ impl ConflictLine<'_> {
     }
 }
 
-/// A change that the centre refused.
+/// A change that the centre refused: its last attempt.
 #[derive(Serialize)]
 pub(crate) struct RefusedLine<'a> {
+    id: i64,
     at_ms: i64,
     remote_id: String,
     user: &'a str,
@@ -87,11 +88,35 @@ pub(crate) struct RefusedLine<'a> {
     row: Embedded,
     code: &'a str,
     reason: &'a str,
+    pre_image: Option<Embedded>,
+    sequence: u64,
+    attempts: u64,
+    parent: Option<ParentLine<'a>>,
+    settled: Option<RefusalEndLine<'a>>,
+}
+
+/// The refused row that one refers to.
+#[derive(Serialize)]
+struct ParentLine<'a> {
+    table: &'a str,
+    key: Embedded,
+}
+
+/// How a refused row is settled.
+#[derive(Serialize)]
+struct RefusalEndLine<'a> {
+    at_ms: i64,
+    by: &'a str,
+    #[serde(rename = "as")]
+    outcome: &'static str,
+    row: Option<Embedded>,
+    reason: Option<&'a str>,
 }
 
 impl RefusedLine<'_> {
     pub(crate) fn of(record: &RefusedRecord) -> RefusedLine<'_> {
         RefusedLine {
+            id: record.id,
             at_ms: record.at_ms,
             remote_id: record.remote_id.to_string(),
             user: &record.user,
@@ -102,6 +127,20 @@ impl RefusedLine<'_> {
             row: embedded(&record.row),
             code: &record.code,
             reason: &record.reason,
+            pre_image: record.pre_image.as_deref().map(embedded),
+            sequence: record.sequence,
+            attempts: record.attempts,
+            parent: record.parent.as_ref().map(|(table, key)| ParentLine {
+                table,
+                key: embedded(key),
+            }),
+            settled: record.settled.as_ref().map(|it| RefusalEndLine {
+                at_ms: it.at_ms,
+                by: &it.by,
+                outcome: it.outcome.name(),
+                row: it.row.as_deref().map(embedded),
+                reason: it.reason.as_deref(),
+            }),
         }
     }
 }

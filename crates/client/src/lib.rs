@@ -61,7 +61,7 @@ pub use tidewater_protocol::message::{Answer, Argument, CallFailed, Given, Retur
 pub use tidewater_protocol::{Code, ColumnType, Datum, RemoteId, Value};
 pub use tidewater_remote::database::{
     Account, Adopt, Conflict, ConflictSummary, Database, LeftTable, OutboxCounts, OutboxStatus,
-    RefusedRow, RefusedSummary, StaleRow, Status, SubscriptionStatus, TableDifferences,
+    RefusedRow, RefusedSummary, SettledRow, StaleRow, Status, SubscriptionStatus, TableDifferences,
     TableStatus, Which,
 };
 pub use tidewater_remote::report::{Downloaded, Uploaded};

@@ -11,8 +11,8 @@ use tidewater_carrier::ServerUrl;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Answer, CallFailed};
 use tidewater_remote::database::{
-    Account, Adopt, Conflict, Database, Interest, LeftTable, Parameters, RefusedRow, Status,
-    TableDifferences, Which,
+    Account, Adopt, Conflict, Database, Interest, LeftTable, Parameters, RefusedRow, SettledRow,
+    Status, TableDifferences, Which,
 };
 use tidewater_remote::{Progress, RemoteError, Report, SyncDirection, SyncError, Verify};
 
@@ -452,7 +452,25 @@ impl Remote {
         self.database()?.refused()
     }
 
-    /// Makes refused changes pending again; returns how many.
+    /// What was refused and is settled since, or goes up again, oldest first: how, by whom and when.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn settled_refused(&mut self) -> Result<Vec<SettledRow>, RemoteError> {
+        self.database()?.settled_refused()
+    }
+
+    /// Writes other values into a refused row, as an ordinary change that goes up with the next
+    /// sync.
+    ///
+    /// # Errors
+    /// See [`Database::edit_refused`].
+    pub fn edit_refused(&mut self, id: i64, values: &str) -> Result<(), RemoteError> {
+        self.database()?.edit_refused(id, values)
+    }
+
+    /// Makes refused changes pending again, and with them those that were refused because of them;
+    /// returns how many.
     ///
     /// # Errors
     /// SQLite failed.

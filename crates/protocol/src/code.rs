@@ -150,6 +150,8 @@ codes! {
     RowUntracked = 709, "untracked";
     /// A restored centre may have forgotten that the remote deleted the row, which is back.
     RowForgotten = 710, "forgotten";
+    /// Another row of the same upload was refused, and nothing of the upload takes effect.
+    RowAborted = 711, "aborted";
 
     /// There is no procedure of this name.
     NoSuchProcedure = 800, "no_such_procedure";

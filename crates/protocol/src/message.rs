@@ -26,6 +26,9 @@ pub const PROTOCOL_MAJOR: u32 = 1;
 /// Minor versions only add.
 pub const PROTOCOL_MINOR: u32 = 0;
 
+/// How many refused rows an upload gives up.
+pub const MAX_GIVEN_UP: usize = 1_000;
+
 /// How many former ids a remote names, of each subscription.
 pub const MAX_FORMERS: usize = 16;
 
@@ -181,6 +184,13 @@ pub struct HelloSubscription {
     /// The parameters that are set.
     #[prost(message, repeated, tag = "10")]
     pub parameters: Vec<Parameter>,
+    /// The lowest number of an upload of which the remote still keeps something as refused; 0 if
+    /// it keeps nothing.
+    #[prost(uint64, tag = "11")]
+    pub refused_from: u64,
+    /// The last [`DownloadBegin::settled_after`].
+    #[prost(uint64, tag = "12")]
+    pub settled_after: u64,
 }
 
 /// An id that the remote had before its file was restored or copied.
@@ -281,6 +291,23 @@ pub struct UploadBegin {
     /// the remote's file has given it back already, nothing of it is done.
     #[prost(bool, tag = "6")]
     pub given_back: bool,
+    /// Refused rows that the user has given up; no more than [`MAX_GIVEN_UP`].
+    #[prost(message, repeated, tag = "7")]
+    pub given_up: Vec<GivenUp>,
+}
+
+/// A refused row that its user has given up.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct GivenUp {
+    /// The table's name on remotes.
+    #[prost(string, tag = "1")]
+    pub table: String,
+    /// The key, as a JSON array.
+    #[prost(string, tag = "2")]
+    pub key: String,
+    /// The number of the upload with which it was refused last.
+    #[prost(uint64, tag = "3")]
+    pub sequence: u64,
 }
 
 /// See [`Control::TableBegin`].
@@ -485,6 +512,43 @@ pub struct DownloadBegin {
     /// its scope may be tried again.
     #[prost(bool, tag = "2")]
     pub scope_changed: bool,
+    /// Refused rows of the remote that an operator has settled.
+    #[prost(message, repeated, tag = "3")]
+    pub settled: Vec<SettledRefusal>,
+    /// There are more of them: the next Hello says this number. 0 if that is all.
+    #[prost(uint64, tag = "4")]
+    pub settled_after: u64,
+    /// Another number when something else is deployed, or tables were altered: what was refused
+    /// may be tried again. 0 if that is not known.
+    #[prost(fixed64, tag = "5")]
+    pub deployment: u64,
+    /// What was refused is tried again only when somebody says so.
+    #[prost(bool, tag = "6")]
+    pub keeps_refused: bool,
+}
+
+/// A refused row that an operator has settled. The centre's row counts from now on.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SettledRefusal {
+    /// The table's name on remotes.
+    #[prost(string, tag = "1")]
+    pub table: String,
+    /// The key, as a JSON array.
+    #[prost(string, tag = "2")]
+    pub key: String,
+    /// The number of the upload with which it was refused: what was refused again since is not
+    /// meant.
+    #[prost(uint64, tag = "3")]
+    pub sequence: u64,
+    /// When, in milliseconds since 1970.
+    #[prost(int64, tag = "4")]
+    pub at_ms: i64,
+    /// Who.
+    #[prost(string, tag = "5")]
+    pub by: String,
+    /// `replayed`, `edited` or `discarded`.
+    #[prost(string, tag = "6")]
+    pub outcome: String,
 }
 
 /// See [`Control::DownloadEnd`].

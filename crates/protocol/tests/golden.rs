@@ -20,7 +20,7 @@ use tidewater_protocol::*;
 
 /// The first so many lines of the vectors as they were committed, and their SHA-256: to
 /// change one is to change the protocol. Whoever adds vectors adds a line here.
-const COMMITTED: [(usize, &str); 5] = [
+const COMMITTED: [(usize, &str); 6] = [
     (
         64,
         "196e976d322cd0360e17379abd1dc5ab5a05014a2b154567403de568b64040b1",
@@ -40,6 +40,10 @@ const COMMITTED: [(usize, &str); 5] = [
     (
         74,
         "2d0ef965f7ef180327088d1d7fcb90ede7ab2d58c3c44dcf6275fd2fd31f00ce",
+    ),
+    (
+        77,
+        "b832e026611eca6ae7791a4e8ec82f1cd050126274531173565db221083d35e0",
     ),
 ];
 
@@ -164,9 +168,7 @@ fn controls() -> Vec<(&'static str, Control)> {
         checkpoint: vec![3; 5],
         schema_hash: vec![4; 32],
         compares: false,
-        formers: Vec::new(),
-        numbers: Vec::new(),
-        parameters: Vec::new(),
+        ..Default::default()
     };
     let sign_in = |proof| {
         Control::SignIn(SignIn {
@@ -230,7 +232,7 @@ fn controls() -> Vec<(&'static str, Control)> {
                 upload_id: vec![2; 16],
                 rows: 1000,
                 bytes: 92_000,
-                given_back: false,
+                ..Default::default()
             }),
         ),
         (
@@ -291,6 +293,7 @@ fn controls() -> Vec<(&'static str, Control)> {
             Control::DownloadBegin(DownloadBegin {
                 subscription: 1,
                 scope_changed: true,
+                ..Default::default()
             }),
         ),
         (
@@ -436,6 +439,47 @@ fn controls_at_odds() -> Vec<(&'static str, Control)> {
                     first: 1001,
                     last: 2000,
                 }],
+                ..Default::default()
+            }),
+        ),
+        (
+            "hello-refused",
+            Control::Hello(Hello {
+                subscriptions: vec![HelloSubscription {
+                    publication: "sales".into(),
+                    refused_from: 5,
+                    settled_after: 77,
+                    ..Default::default()
+                }],
+            }),
+        ),
+        (
+            "upload-begin-given-up",
+            Control::UploadBegin(UploadBegin {
+                sequence: 7,
+                upload_id: vec![2; 16],
+                given_up: vec![GivenUp {
+                    table: "customer".into(),
+                    key: "[13]".into(),
+                    sequence: 5,
+                }],
+                ..Default::default()
+            }),
+        ),
+        (
+            "download-begin-settled",
+            Control::DownloadBegin(DownloadBegin {
+                settled: vec![SettledRefusal {
+                    table: "customer".into(),
+                    key: "[13]".into(),
+                    sequence: 5,
+                    at_ms: 1_700_000_000_000,
+                    by: "olga".into(),
+                    outcome: "edited".into(),
+                }],
+                settled_after: 78,
+                deployment: 3 << 32,
+                keeps_refused: true,
                 ..Default::default()
             }),
         ),

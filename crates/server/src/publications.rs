@@ -35,6 +35,8 @@ pub(crate) struct Published {
 /// The publications of one deployment.
 pub(crate) struct Served {
     deployed: Deployed,
+    /// Another one when something else is deployed, or tables were altered; never 0.
+    number: u64,
     by_name: HashMap<String, Arc<Published>>,
 }
 
@@ -48,10 +50,23 @@ impl Served {
             };
             (schema.name.clone(), Arc::new(published))
         });
+        let version = crc32fast::hash(deployed.version.as_bytes());
+        let number = deployed.number.unsigned_abs() << 32 | u64::from(version);
         Arc::new(Served {
             by_name: by_name.collect(),
+            number: number.max(1),
             deployed,
         })
+    }
+
+    /// See [`Served::number`].
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether the remotes of a publication try again what was refused only when somebody says so.
+    pub(crate) fn keeps_refused(&self, publication: &str) -> bool {
+        self.deployed.no_replay.iter().any(|it| it == publication)
     }
 
     /// The publication of this name.

@@ -537,6 +537,8 @@ impl<'a> Sync<'a> {
                             compares,
                             own: take_own(&mut applied.own, index),
                             gained: applied.gained(index),
+                            refused_from: subscription.refused[0],
+                            settled_after: subscription.refused[1],
                         },
                     )
                     .collect(),

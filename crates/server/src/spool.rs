@@ -18,7 +18,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use tidewater_centre::{
-    CentreError, DownloadOutcome, DownloadSink, Holding, RowsChunk, UploadResult,
+    CentreError, DownloadOutcome, DownloadSink, Holding, RowsChunk, ToldSettled, UploadResult,
 };
 use tidewater_protocol::message::TableBegin;
 
@@ -119,6 +119,8 @@ pub(crate) enum SpoolItem {
     Stored(usize, UploadResult),
     /// See [`DownloadSink::begin`].
     Begin(usize, bool),
+    /// See [`DownloadSink::settled`].
+    Settled(ToldSettled),
     /// See [`DownloadSink::table`].
     Table(TableBegin),
     /// See [`DownloadSink::rows`].
@@ -254,6 +256,10 @@ impl DownloadSink for SpoolWriter {
     fn begin(&mut self, index: usize, scope_changed: bool) {
         self.begun = true;
         self.push(SpoolItem::Begin(index, scope_changed));
+    }
+
+    fn settled(&mut self, told: ToldSettled) {
+        self.push(SpoolItem::Settled(told));
     }
 
     fn table(&mut self, begin: TableBegin) {

@@ -182,7 +182,7 @@ pub fn result_begin(upload: &UploadBegin) -> Control {
 pub fn download_begin(subscription: u32) -> Control {
     Control::DownloadBegin(DownloadBegin {
         subscription,
-        scope_changed: false,
+        ..DownloadBegin::default()
     })
 }
 

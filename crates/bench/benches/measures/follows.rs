@@ -309,6 +309,8 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
             requests: Vec::new(),
             compares: Vec::new(),
             own: None,
+            refused_from: 0,
+            settled_after: 0,
             gained: Vec::new(),
         }],
     };

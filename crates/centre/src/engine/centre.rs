@@ -10,7 +10,8 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 use super::catalog::{Catalog, listed};
 use super::database::{Database, Job, Lane};
 use super::{
-    deploy, events, follow, numbers, once, procedure, prune, recorded, records, session, state,
+    deploy, events, follow, numbers, once, procedure, prune, recorded, records, refusals, session,
+    state,
 };
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{Downloaded, Downloading};
@@ -22,11 +23,11 @@ use crate::procedure::{Begun, CallOutcome, Interrupt, Procedure, ProcedureCall, 
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
     AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
-    Pulse, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord,
-    UserImport, UserRecord,
+    Pulse, RefusedFilter, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut,
+    SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::scope::Checkpoint;
-use crate::settling::{Choice, SettleOutcome};
+use crate::settling::{Choice, RefusedChoice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
 
 /// A centre over a database.
@@ -236,8 +237,21 @@ impl<D: Database> Centre for EngineCentre<D> {
             .run(job!(|connection| records::conflict(connection, id)))
     }
 
+    fn find_refused<'a>(
+        &'a self,
+        filter: &'a RefusedFilter,
+    ) -> CentreResult<'a, Vec<RefusedRecord>> {
+        let filter = filter.clone();
+        let find = job!(|connection| refusals::find(connection, &filter));
+        self.0.run(find)
+    }
+
+    fn refused_row(&self, id: i64) -> CentreResult<'_, Option<RefusedRecord>> {
+        self.0.run(job!(|connection| refusals::row(connection, id)))
+    }
+
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
-        self.0.run(job!(|connection| records::refused(connection)))
+        self.0.run(job!(|connection| refusals::all(connection)))
     }
 
     fn status(&self) -> CentreResult<'_, CentreStatus> {
@@ -365,6 +379,10 @@ impl<D: Database> Worker for EngineWorker<D> {
 
     fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
         self.0.settle_conflict(choice)
+    }
+
+    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
+        self.0.settle_refused(choice)
     }
 
     fn stored_result<'a>(

@@ -22,7 +22,7 @@ use crate::error::CentreError;
 use crate::procedure::{CallOutcome, Interrupt, ProcedureCall};
 use crate::publication::DeployStep;
 use crate::records::Blocker;
-use crate::settling::{Choice, SettleOutcome};
+use crate::settling::{Choice, RefusedChoice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// Something to do on a connection.
@@ -314,6 +314,9 @@ pub trait Lane: Send + 'static {
 
     /// See [`crate::Worker::settle_conflict`].
     fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome>;
+
+    /// See [`crate::Worker::settle_refused`].
+    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome>;
 
     /// See [`crate::Worker::call`].
     fn call(

@@ -19,7 +19,7 @@ use super::state::check;
 use crate::engine::evolution::{Mode, PastSchemas};
 use crate::error::CentreError;
 use crate::publication::{
-    self, DeployReport, DeployStep, Deployed, PublicationSpec, circle_warnings,
+    self, DeployReport, DeployStep, Deployed, PublicationSpec, Replay, circle_warnings,
     self_service_warnings,
 };
 
@@ -132,6 +132,12 @@ impl<T> Loaded<T> {
             number: self.number,
             version: self.version.clone(),
             schemas: publications.map(|it| it.announced.clone()).collect(),
+            no_replay: self
+                .publications
+                .iter()
+                .filter(|it| it.replay == Replay::No)
+                .map(|it| it.schema.name.clone())
+                .collect(),
         }
     }
 

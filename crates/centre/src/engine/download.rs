@@ -29,9 +29,10 @@ use super::watermark::Watermark;
 use crate::centre::CentreResult;
 use crate::download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, Downloaded, Downloading,
-    TableRequest,
+    TableRequest, ToldSettled,
 };
 use crate::engine::comparing::{self, Comparison};
+use crate::engine::refusals;
 use crate::engine::upload::columns::{Announced, ColumnMap};
 use crate::error::CentreError;
 use crate::follow::Holding;
@@ -276,7 +277,9 @@ async fn plan(
     for (opened, subscription) in opened.into_iter().zip(&job.subscriptions) {
         let differences = differences(snapshot, subscription, &opened).await?;
         let now_ms = job.context.now_ms;
-        plans.push(Plan::new(subscription, opened, differences, now_ms));
+        let mut plan = Plan::new(subscription, opened, differences, now_ms);
+        plan.settled = settled(snapshot, job, subscription).await?;
+        plans.push(plan);
     }
     Ok(Ok(Planned {
         first,
@@ -341,6 +344,9 @@ impl Planned {
             let mut counts = Counts::default();
             let mut checkpoint = None;
             sink.begin(index, plan.scope_changed);
+            if let Some(told) = plan.settled.clone() {
+                sink.settled(told);
+            }
             let holding = Holding::of(&plan.published.rules, &plan.scope);
             if plan.is_due {
                 let serial = plan.serial.ok_or_else(|| CentreError::Internal {
@@ -377,6 +383,23 @@ impl Planned {
         }
         Ok(())
     }
+}
+
+/// What operators have settled of the remote's refused rows.
+async fn settled(
+    snapshot: &mut dyn Snapshot,
+    job: &DownloadJob,
+    subscription: &DownloadSubscription,
+) -> Result<Option<ToldSettled>> {
+    let from = subscription.refused_from;
+    if from == 0 {
+        return Ok(None);
+    }
+    let (remote_id, name) = (job.context.remote_id, &subscription.publication);
+    let asked = refusals::ask_settled(remote_id, name, from, subscription.settled_after);
+    let answers = snapshot.own(vec![asked]).await?;
+    let told = answers.first().map(refusals::settled).transpose()?;
+    Ok(told.filter(|it| *it != ToldSettled::default() || subscription.settled_after > 0))
 }
 
 /// How the scope differs from what the remote holds, by rule.

@@ -99,6 +99,13 @@ async fn pieces<T: Tracking>(
     .await?;
     older(
         connection,
+        piece!("settled_refusal", "id", "settled_ms"),
+        conflicts,
+        conflict_rows,
+    )
+    .await?;
+    older(
+        connection,
         piece!("given_back", "upload_id", "at_ms"),
         given_back,
         &mut 0,

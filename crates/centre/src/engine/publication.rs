@@ -17,7 +17,7 @@ use super::window::Window;
 use crate::engine::script::{Dialect, Parameter, Script};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::{Last, ParameterSpec, PublicationSpec};
+use crate::publication::{Last, OnReject, ParameterSpec, PublicationSpec, Replay};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -43,6 +43,10 @@ pub struct Publication<T> {
     pub permits: Vec<Permit>,
     /// The role under which its remotes act, if that is not the server's own.
     pub act_as: Option<Assumed>,
+    /// What becomes of an upload of which a row is refused.
+    pub on_reject: OnReject,
+    /// Whether its remotes try refused rows again by themselves.
+    pub replay: Replay,
     /// The types of the values of the tables' rows as they are read: of the published columns, and
     /// of what decides beside them who holds a row.
     pub row_types: Arc<[Vec<ColumnType>]>,
@@ -212,6 +216,8 @@ pub async fn compile_one<T: Tracking>(
     Ok(Publication {
         permits,
         act_as,
+        on_reject: spec.on_reject,
+        replay: spec.replay,
         announced: schema.clone(),
         schema,
         past: Arc::default(),

@@ -11,8 +11,8 @@ use crate::engine::evolution::encode_known;
 use crate::error::CentreError;
 use crate::records::{
     Blocker, CentreStatus, Claims, ConflictFilter, ConflictOutcome, ConflictRecord, IncidentKind,
-    IncidentRecord, Proven, RefusedRecord, RemoteRecord, Settlement, SigningKey, SyncRecord,
-    UserImport, UserRecord,
+    IncidentRecord, Proven, RemoteRecord, Settlement, SigningKey, SyncRecord, UserImport,
+    UserRecord,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -402,28 +402,6 @@ pub(in crate::engine) async fn conflict(
     let conflicts = own!(select_conflict!("WHERE id = ?1"), id);
     let found = list(connection, "reading a conflict", conflicts, read_conflict).await?;
     Ok(found.into_iter().next())
-}
-
-pub(super) async fn refused(connection: &mut impl Connection) -> Result<Vec<RefusedRecord>> {
-    let refused = own!(
-        "SELECT at_ms, remote_id, user_name, publication, table_name, row_key, operation,
-         uploaded, code, reason FROM tidewater.refused ORDER BY id"
-    );
-    let record = |row: &Row| {
-        Ok(RefusedRecord {
-            at_ms: row.get(0)?,
-            remote_id: row.get(1)?,
-            user: row.get(2)?,
-            publication: row.get(3)?,
-            table: row.get(4)?,
-            key: row.get(5)?,
-            operation: row.get(6)?,
-            row: row.get(7)?,
-            code: row.get(8)?,
-            reason: row.get(9)?,
-        })
-    };
-    list(connection, "reading refused rows", refused, record).await
 }
 
 /// When the remote synced that has not for the longest time, of those that may.

@@ -132,8 +132,40 @@ CREATE TABLE tidewater.refused (
   operation TEXT NOT NULL,
   uploaded TEXT NOT NULL,
   code TEXT NOT NULL,
-  reason TEXT NOT NULL
+  reason TEXT NOT NULL,
+  -- The number of the upload.
+  sequence INTEGER NOT NULL,
+  pre_image TEXT,
+  -- The refused row that it refers to, if it was refused for that.
+  parent_table TEXT,
+  parent_key TEXT
 );
+-- Refused rows that are settled, each once, by the number of its last attempt.
+CREATE TABLE tidewater.settled_refusal (
+  id INTEGER NOT NULL PRIMARY KEY,
+  at_ms INTEGER NOT NULL,
+  remote_id BLOB NOT NULL,
+  user_name TEXT NOT NULL,
+  publication TEXT NOT NULL,
+  table_name TEXT NOT NULL,
+  row_key TEXT NOT NULL,
+  operation TEXT NOT NULL,
+  uploaded TEXT NOT NULL,
+  code TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  sequence INTEGER NOT NULL,
+  pre_image TEXT,
+  parent_table TEXT,
+  parent_key TEXT,
+  attempts INTEGER NOT NULL,
+  settled_ms INTEGER NOT NULL,
+  settled_by TEXT NOT NULL,
+  settled_as TEXT NOT NULL,
+  settled_row TEXT,
+  settled_reason TEXT
+);
+CREATE INDEX tidewater_settled_refusal_remote
+  ON tidewater.settled_refusal (remote_id, publication, id);
 CREATE TABLE tidewater.sync_history (
   id SERIAL,
   remote_id BLOB,

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use tidewater_protocol::message::TableBegin;
 
-use crate::download::{DownloadOutcome, DownloadSink, Downloaded, Downloading};
+use crate::download::{DownloadOutcome, DownloadSink, Downloaded, Downloading, ToldSettled};
 use crate::error::CentreError;
 use crate::follow::Holding;
 
@@ -144,6 +144,10 @@ impl<C: Owned> ConnectionThread<C> {
                     sink.begin(index, scope_changed);
                     Ok(())
                 }
+                Event::Settled(told) => {
+                    sink.settled(told);
+                    Ok(())
+                }
                 Event::Table(begin) => {
                     sink.table(begin);
                     Ok(())
@@ -232,6 +236,7 @@ pub fn at_once<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 /// A step of a download, for a sink on another thread.
 enum Event {
     Begin(usize, bool),
+    Settled(ToldSettled),
     Table(TableBegin),
     Rows(Vec<u8>),
     Comparing,
@@ -264,6 +269,10 @@ impl AwaySink {
 impl DownloadSink for AwaySink {
     fn begin(&mut self, index: usize, scope_changed: bool) {
         let _ = self.send(Event::Begin(index, scope_changed));
+    }
+
+    fn settled(&mut self, told: ToldSettled) {
+        let _ = self.send(Event::Settled(told));
     }
 
     fn table(&mut self, begin: TableBegin) {

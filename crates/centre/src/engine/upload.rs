@@ -16,6 +16,7 @@ pub mod incoming;
 mod made;
 mod outcomes;
 mod own;
+mod replayed;
 mod resolved;
 mod result;
 mod retry;
@@ -30,6 +31,7 @@ mod unpublished;
 
 pub use apply::apply;
 pub use chosen::settle;
+pub use replayed::settle as settle_refused;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -318,10 +320,14 @@ pub struct Refused {
     pub op: Op,
     /// A JSON object: the new image, of a delete the old one.
     pub row: String,
+    /// The old image of an update or a delete, a JSON object.
+    pub pre_image: Option<String>,
     /// Why.
     pub code: Code,
     /// The same for people.
     pub reason: String,
+    /// Table and key of the refused row that it refers to, if that is why.
+    pub parent: Option<(String, String)>,
 }
 
 impl Records {
@@ -367,8 +373,9 @@ impl Refused {
     fn insert(&self, upload: &SyncUpload) -> Own {
         own!(
             "INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication,
-             table_name, row_key, operation, uploaded, code, reason)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+             table_name, row_key, operation, uploaded, code, reason, sequence, pre_image,
+             parent_table, parent_key)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
             upload.context.now_ms,
             upload.context.remote_id,
             upload.context.user,
@@ -379,6 +386,10 @@ impl Refused {
             self.row,
             self.code.name(),
             text(&self.reason),
+            upload.sequence,
+            self.pre_image,
+            self.parent.as_ref().map(|it| text(&it.0)),
+            self.parent.as_ref().map(|it| it.1.clone()),
         )
     }
 }

@@ -269,7 +269,7 @@ fn row_of(path: &Path) -> Result<Option<String>, Failure> {
     }
 }
 
-fn system_user() -> String {
+pub(super) fn system_user() -> String {
     let named = ["USER", "LOGNAME"].map(|it| std::env::var(it).unwrap_or_default());
     let named = named.into_iter().find(|it| !it.is_empty());
     named.unwrap_or_else(|| "operator".into())

@@ -18,6 +18,7 @@ pub(crate) mod provide;
 pub(crate) mod publish;
 pub(crate) mod refused;
 mod refused_in_centre;
+mod refused_on_device;
 pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod status;

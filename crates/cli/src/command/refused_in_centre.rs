@@ -1,110 +1,431 @@
-//! `tidewater refused list -c FILE`: what the centre refused, for its operator.
-//!
-//! The centre records every attempt; here a row of a remote is one line, however often
-//! it was sent.
+//! `tidewater refused -c FILE`: what the centre refused, for its operator.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fmt::Write;
-use std::path::PathBuf;
 
 use serde::Serialize;
-use tidewater_centre::records::RefusedRecord;
+use tidewater_centre::records::{RefusalEnd, RefusedFilter, RefusedRecord};
+use tidewater_centre::{RefusedAction, RefusedChoice, SettleOutcome};
+use tidewater_protocol::Code;
 
+use super::conflicts_in_centre::system_user;
+use super::refused::Operator;
 use crate::Done;
 use crate::args::ConfigArgs;
-use crate::centre::OpenCentre;
+use crate::centre::{OpenCentre, now_ms};
 use crate::failure::Failure;
-use crate::kept::RefusedLine;
+use crate::kept::{Embedded, RefusedLine, embedded};
 use crate::output::{self, moment, printable};
 
+/// Which refused rows are meant.
+pub(super) enum Which<'a> {
+    /// Those of these numbers.
+    Ids(&'a [i64]),
+    /// All that were refused for this.
+    Cause(&'a str),
+    /// All.
+    All,
+}
+
 /// Lists the rows that were refused last, newest first.
-pub(super) fn list(config: PathBuf, limit: u64, json: bool) -> Result<Done, Failure> {
-    let records = OpenCentre::open(&ConfigArgs { path: config })?.refused()?;
-    let mut rows = rows(&records);
-    rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+pub(super) fn list(
+    config: &ConfigArgs,
+    filter: &RefusedFilter,
+    json: bool,
+) -> Result<Done, Failure> {
+    let rows = OpenCentre::open(config)?.find_refused(filter)?;
     if json {
-        let refused = rows.iter().map(ListedRow::of).collect();
+        let refused = rows.iter().map(RefusedLine::of).collect();
         output::json(&ListedRows { refused })?;
     } else if rows.is_empty() {
-        output::note("no refused rows are kept");
+        let all = RefusedFilter {
+            limit: filter.limit,
+            ..RefusedFilter::default()
+        };
+        output::note(match *filter == all {
+            true => "no refused rows are kept",
+            false => "no such refused rows are kept",
+        });
     } else {
         output::text(&describe(&rows))?;
     }
     Ok(Done::Fully)
 }
 
-/// A refused row of a remote.
-struct RefusedRow<'a> {
-    last: &'a RefusedRecord,
-    attempts: u64,
+/// Shows one with everything that is known of it.
+pub(super) fn show(config: &ConfigArgs, id: i64, json: bool) -> Result<Done, Failure> {
+    let row = OpenCentre::open(config)?.refused_row(id)?;
+    let row = row.ok_or_else(|| unknown(id, config))?;
+    if json {
+        output::json(&RefusedLine::of(&row))?;
+        return Ok(Done::Fully);
+    }
+    let mut text = describe(std::slice::from_ref(&row));
+    let mut say = |name: &str, what: &str| {
+        let _ = writeln!(text, "    {name:<7} {}", printable(what));
+    };
+    if let Some(pre_image) = &row.pre_image {
+        say("before", pre_image);
+    }
+    if let Some((table, key)) = &row.parent {
+        say("refers", &format!("to {table} {key}, which was refused"));
+    }
+    say(
+        "upload",
+        &format!("{} of {}", row.sequence, row.publication),
+    );
+    if let Some(written) = row.settled.as_ref().and_then(|it| it.row.as_ref()) {
+        say("written", written);
+    }
+    output::text(&text)?;
+    Ok(Done::Fully)
 }
 
-/// The rows of records that are in the order in which they were made, newest first.
-fn rows(records: &[RefusedRecord]) -> Vec<RefusedRow<'_>> {
-    let mut places = HashMap::new();
-    let mut rows: Vec<RefusedRow<'_>> = Vec::new();
-    for record in records.iter().rev() {
-        let row = (
-            record.remote_id,
-            &record.publication,
-            &record.table,
-            &record.key,
-        );
-        let place = *places.entry(row).or_insert_with(|| {
-            rows.push(RefusedRow {
-                last: record,
-                attempts: 0,
-            });
-            rows.len() - 1
-        });
-        rows[place].attempts += 1;
+fn unknown(id: i64, config: &ConfigArgs) -> Failure {
+    Failure::usage(
+        format!("no refused row {id} is kept"),
+        format!("see: tidewater refused list -c {}", config.path.display()),
+    )
+}
+
+/// A row that nobody has settled.
+pub(super) fn open_row(config: &ConfigArgs, id: i64) -> Result<RefusedRecord, Failure> {
+    let row = OpenCentre::open(config)?.refused_row(id)?;
+    check_open(id, row, config)
+}
+
+fn check_open(
+    id: i64,
+    row: Option<RefusedRecord>,
+    config: &ConfigArgs,
+) -> Result<RefusedRecord, Failure> {
+    let row = row.ok_or_else(|| unknown(id, config))?;
+    match &row.settled {
+        None => Ok(row),
+        Some(end) => Err(Failure::usage(
+            format!(
+                "refused row {id} is settled already: {}; nothing was changed",
+                how(end)
+            ),
+            format!(
+                "see: tidewater refused show {id} -c {}",
+                config.path.display()
+            ),
+        )),
     }
-    rows
 }
 
 /// A paragraph for each row: whole rows and reasons do not fit a table.
-fn describe(rows: &[RefusedRow<'_>]) -> String {
+fn describe(rows: &[RefusedRecord]) -> String {
     let mut text = String::new();
     for row in rows {
-        let last = row.last;
         let attempts = match row.attempts {
             1 => String::new(),
             attempts => format!("  ({attempts} attempts)"),
         };
         let line = format!(
-            "{}  {}  {} {} {}{attempts}",
-            moment(last.at_ms),
-            last.user,
-            last.operation,
-            last.table,
-            last.key,
+            "{}  {}  {}  {} {} {}{attempts}",
+            row.id,
+            moment(row.at_ms),
+            row.user,
+            row.operation,
+            row.table,
+            row.key,
         );
         let _ = writeln!(text, "{}", printable(&line));
-        let reason = format!("{}: {}", last.code, last.reason);
+        let reason = format!("{}: {}", row.code, row.reason);
         let _ = writeln!(text, "    {}", printable(&reason));
-        let _ = writeln!(text, "    row     {}", printable(&last.row));
-        let _ = writeln!(text, "    remote  {}", last.remote_id);
+        let _ = writeln!(text, "    row     {}", printable(&row.row));
+        let _ = writeln!(text, "    remote  {}", row.remote_id);
+        if let Some(end) = &row.settled {
+            let _ = writeln!(text, "    settled {}", printable(&how(end)));
+        }
     }
     text
 }
 
-#[derive(Serialize)]
-struct ListedRows<'a> {
-    refused: Vec<ListedRow<'a>>,
+/// How a row is settled.
+fn how(end: &RefusalEnd) -> String {
+    let outcome = match end.outcome.name() {
+        "taken" => "sent again and taken",
+        "lost" => "sent again, and lost as a conflict",
+        "given_up" => "given up",
+        name => name,
+    };
+    let reason = match &end.reason {
+        None => String::new(),
+        Some(reason) => format!(": {reason}"),
+    };
+    format!("{outcome} by {}, {}{reason}", end.by, moment(end.at_ms))
 }
 
-#[derive(Serialize)]
-struct ListedRow<'a> {
-    #[serde(flatten)]
-    last: RefusedLine<'a>,
-    attempts: u64,
+/// Writes rows as they were sent, and those that refer to them.
+pub(super) fn replay(
+    config: &ConfigArgs,
+    which: &Which<'_>,
+    operator: &Operator,
+) -> Result<Done, Failure> {
+    let centre = OpenCentre::open(config)?;
+    let rows = chosen(&centre, config, which)?;
+    let action = |_: &RefusedRecord| RefusedAction::Replay;
+    settle(&centre, config, rows, &action, operator)
 }
 
-impl ListedRow<'_> {
-    fn of<'a>(row: &RefusedRow<'a>) -> ListedRow<'a> {
-        ListedRow {
-            last: RefusedLine::of(row.last),
-            attempts: row.attempts,
+/// Gives rows up, and those that refer to them.
+pub(super) fn discard(
+    config: &ConfigArgs,
+    which: &Which<'_>,
+    reason: &str,
+    operator: &Operator,
+) -> Result<Done, Failure> {
+    let centre = OpenCentre::open(config)?;
+    let rows = chosen(&centre, config, which)?;
+    let action = |_: &RefusedRecord| RefusedAction::Discard(reason.to_owned());
+    settle(&centre, config, rows, &action, operator)
+}
+
+/// Writes a row with other values.
+pub(super) fn edit(
+    config: &ConfigArgs,
+    id: i64,
+    values: String,
+    operator: &Operator,
+) -> Result<Done, Failure> {
+    let centre = OpenCentre::open(config)?;
+    let row = check_open(id, centre.refused_row(id)?, config)?;
+    let action = |_: &RefusedRecord| RefusedAction::Edit(values.clone());
+    settle(&centre, config, vec![row], &action, operator)
+}
+
+/// The rows that are meant and nobody has settled, with those that were refused because of them,
+/// these behind them.
+fn chosen(
+    centre: &OpenCentre,
+    config: &ConfigArgs,
+    which: &Which<'_>,
+) -> Result<Vec<RefusedRecord>, Failure> {
+    let open = RefusedFilter {
+        open: true,
+        limit: u64::MAX >> 1,
+        ..RefusedFilter::default()
+    };
+    let mut waiting = centre.find_refused(&open)?;
+    // As they happened.
+    waiting.reverse();
+    let mut wanted = HashSet::new();
+    match which {
+        Which::All => wanted.extend(waiting.iter().map(|it| it.id)),
+        Which::Cause(cause) => {
+            let of_cause = waiting.iter().filter(|it| it.code == *cause);
+            wanted.extend(of_cause.map(|it| it.id));
+        }
+        Which::Ids([]) => {
+            return Err(Failure::usage(
+                "which refused rows are meant?",
+                format!(
+                    "name their numbers, as tidewater refused list --open -c {} shows them, or --all",
+                    config.path.display()
+                ),
+            ));
+        }
+        Which::Ids(ids) => {
+            for id in *ids {
+                wanted.insert(check_open(*id, centre.refused_row(*id)?, config)?.id);
+            }
         }
     }
+    let place = |it: &RefusedRecord, row: (&str, &str)| {
+        (
+            it.remote_id,
+            it.publication.clone(),
+            row.0.to_owned(),
+            row.1.to_owned(),
+        )
+    };
+    let mut ordered: Vec<RefusedRecord> = Vec::new();
+    let mut taken = HashSet::new();
+    let all: HashSet<_> = waiting
+        .iter()
+        .map(|it| place(it, (&it.table, &it.key)))
+        .collect();
+    // Parents go first; who refers to one that was chosen goes with it.
+    loop {
+        let before = ordered.len();
+        let mut left = Vec::new();
+        for row in waiting {
+            let parent = row.parent.as_ref();
+            let parent = parent.map(|(table, key)| place(&row, (table, key)));
+            let parent = parent.filter(|it| all.contains(it));
+            let goes_along = parent.as_ref().is_some_and(|it| taken.contains(it));
+            let has_to_wait = parent.is_some() && !goes_along;
+            if goes_along || wanted.contains(&row.id) && !has_to_wait {
+                taken.insert(place(&row, (&row.table, &row.key)));
+                ordered.push(row);
+            } else {
+                left.push(row);
+            }
+        }
+        waiting = left;
+        if ordered.len() == before {
+            break;
+        }
+    }
+    // Their parents are not among the chosen.
+    ordered.extend(waiting.into_iter().filter(|it| wanted.contains(&it.id)));
+    Ok(ordered)
+}
+
+/// Settles rows one by one; what fails is tried again as long as others succeed.
+fn settle(
+    centre: &OpenCentre,
+    config: &ConfigArgs,
+    rows: Vec<RefusedRecord>,
+    action: &dyn Fn(&RefusedRecord) -> RefusedAction,
+    operator: &Operator,
+) -> Result<Done, Failure> {
+    let by = operator.by.clone().unwrap_or_else(system_user);
+    let (mut settled, mut failed) = (Vec::new(), rows);
+    loop {
+        let choices = failed.iter().map(|row| RefusedChoice {
+            refused: row.id,
+            action: action(row),
+            force: operator.force,
+            by: by.clone(),
+            now_ms: now_ms(),
+        });
+        let outcomes = centre.settle_refused(choices.collect())?;
+        let before = settled.len();
+        let mut reasons = Vec::new();
+        let mut left = Vec::new();
+        for (row, outcome) in failed.into_iter().zip(outcomes) {
+            match outcome {
+                SettleOutcome::Settled { row: written } => settled.push((row, written)),
+                outcome => {
+                    reasons.push(outcome);
+                    left.push(row);
+                }
+            }
+        }
+        failed = left;
+        if failed.is_empty() || settled.len() == before {
+            return tell(
+                config,
+                action,
+                &settled,
+                failed.iter().zip(&reasons),
+                operator,
+            );
+        }
+    }
+}
+
+/// Tells what was settled, and what was not and why.
+fn tell<'r>(
+    config: &ConfigArgs,
+    action: &dyn Fn(&RefusedRecord) -> RefusedAction,
+    settled: &[(RefusedRecord, Option<String>)],
+    failed: impl Iterator<Item = (&'r RefusedRecord, &'r SettleOutcome)>,
+    operator: &Operator,
+) -> Result<Done, Failure> {
+    let done = |row: &RefusedRecord| match action(row) {
+        RefusedAction::Replay => "replayed",
+        RefusedAction::Edit(_) => "edited",
+        RefusedAction::Discard(_) => "discarded",
+    };
+    let mut failures: Vec<Failure> = failed.map(|(row, why)| failure(row, why, config)).collect();
+    if failures.is_empty() && operator.json {
+        let settled = settled.iter().map(|(row, written)| Settled {
+            id: row.id,
+            outcome: done(row),
+            row: written.as_deref().map(embedded),
+        });
+        output::json(&SettledRows {
+            settled: settled.collect(),
+        })?;
+        return Ok(Done::Fully);
+    }
+    for (row, written) in settled {
+        let line = format!("{} is {}", name(row), done(row));
+        output::note(&printable(&match (action(row), written) {
+            (RefusedAction::Discard(_), _) => line,
+            (_, Some(written)) => format!("{line}: {written}"),
+            (_, None) => format!("{line}: the row is gone"),
+        }));
+    }
+    if settled.is_empty() && failures.is_empty() {
+        output::note("nothing is refused that nobody has settled");
+    }
+    let Some(last) = failures.pop() else {
+        return Ok(Done::Fully);
+    };
+    for failure in &failures {
+        output::note(&printable(&failure.message));
+    }
+    Err(last)
+}
+
+fn name(row: &RefusedRecord) -> String {
+    format!(
+        "refused row {} ({} {} {})",
+        row.id, row.operation, row.table, row.key
+    )
+}
+
+/// Why a row was not settled.
+fn failure(row: &RefusedRecord, outcome: &SettleOutcome, config: &ConfigArgs) -> Failure {
+    let name = name(row);
+    let config = config.path.display();
+    match outcome {
+        SettleOutcome::Refused { code, reason } => Failure::new(
+            *code,
+            format!(
+                "{name} cannot be written: {}: {reason}; nothing of it was changed",
+                code.name()
+            ),
+            match code {
+                Code::RowForeignKey => {
+                    "put the rows in order that it refers to, or that refer to it, and replay it \
+                     then"
+                        .to_owned()
+                }
+                _ => format!(
+                    "give it values that fit: tidewater refused edit {} --set COLUMN=VALUE -c \
+                     {config}; or discard it",
+                    row.id
+                ),
+            },
+        ),
+        SettleOutcome::Changed { row: now } => Failure::usage(
+            format!(
+                "{name} is not written: the row is not any more what the change was made from; {}",
+                match now {
+                    Some(now) => format!("it is {now} now"),
+                    None => "it is gone".to_owned(),
+                }
+            ),
+            "look whether the change is right by now; to write it over the row, add --force",
+        ),
+        SettleOutcome::Unknown | SettleOutcome::Settled { .. } => Failure::usage(
+            format!("{name} was settled by somebody else meanwhile"),
+            format!("see: tidewater refused show {} -c {config}", row.id),
+        ),
+    }
+}
+
+#[derive(Serialize)]
+struct ListedRows<'a> {
+    refused: Vec<RefusedLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct SettledRows {
+    settled: Vec<Settled>,
+}
+
+#[derive(Serialize)]
+struct Settled {
+    id: i64,
+    #[serde(rename = "as")]
+    outcome: &'static str,
+    row: Option<Embedded>,
 }

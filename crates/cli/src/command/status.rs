@@ -425,9 +425,12 @@ fn describe_centre(status: &CentreStatus, server: &RunningServer, config: &Path)
     let _ = writeln!(text, "conflicts  {} kept{open}{list}", status.conflicts);
     let list = match status.refused {
         0 => String::new(),
-        _ => format!("; see: tidewater refused list -c {}", config.display()),
+        _ => format!(
+            "; see: tidewater refused list --open -c {}",
+            config.display()
+        ),
     };
-    let _ = writeln!(text, "refused    {} kept{list}", status.refused);
+    let _ = writeln!(text, "refused    {} open{list}", status.refused);
     for blocker in &status.blockers {
         let _ = writeln!(text, "waiting    {}", describe_blocker(blocker));
     }

@@ -396,7 +396,7 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 }
 
 /// A connection that writes as applications do.
-fn as_application(path: &std::path::Path) -> rusqlite::Result<Connection> {
+pub(crate) fn as_application(path: &std::path::Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(
         path,
         rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX,

@@ -22,6 +22,9 @@ pub(crate) const PREFIX: &str = "tidewater_";
 /// `tidewater_subscription.compare_due`: see [`super::subscription::CompareDue`].
 /// In `tidewater_refused`, `again` is 1 where the next sync tries the change again: it was
 /// refused by the very sync that changed the scope or the schema, and stays listed until then.
+/// `tidewater_settled` has what was refused and is settled, by the same ids: see
+/// [`super::refused::settled`]. `tidewater_subscription.deployment` is what the centre last said of
+/// its deployment, `settled_after` where it goes on to tell what operators have settled.
 /// `tidewater_conflicts` has what [`super::conflicts`] tells the application; its ids are never given
 /// out again, so that nobody dismisses another one than he has seen.
 /// `tidewater_kept` holds acknowledged uploads as [`super::kept`] packs them; `total_bytes` is the
@@ -65,10 +68,12 @@ CREATE TABLE tidewater_subscription (
   schema BLOB,
   schema_hash BLOB,
   last_sync_at INTEGER,
-  compare_due INTEGER NOT NULL DEFAULT 0
+  compare_due INTEGER NOT NULL DEFAULT 0,
+  deployment INTEGER NOT NULL DEFAULT 0,
+  settled_after INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE tidewater_refused (
-  id INTEGER PRIMARY KEY,
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
   publication TEXT NOT NULL,
   table_name TEXT NOT NULL,
   key TEXT NOT NULL,
@@ -82,6 +87,25 @@ CREATE TABLE tidewater_refused (
   again INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX tidewater_refused_key ON tidewater_refused (table_name, key_packed);
+CREATE TABLE tidewater_settled (
+  id INTEGER PRIMARY KEY,
+  publication TEXT NOT NULL,
+  table_name TEXT NOT NULL,
+  key TEXT NOT NULL,
+  key_packed BLOB NOT NULL,
+  operation TEXT NOT NULL,
+  code TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  sequence INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  row_values TEXT,
+  outcome TEXT NOT NULL,
+  settled_by TEXT NOT NULL,
+  settled_at INTEGER NOT NULL,
+  generation INTEGER
+);
+CREATE INDEX tidewater_settled_generation ON tidewater_settled (publication, generation)
+  WHERE generation IS NOT NULL;
 CREATE TABLE tidewater_conflicts (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   publication TEXT NOT NULL,

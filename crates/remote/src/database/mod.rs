@@ -41,6 +41,7 @@ pub(crate) use kept::Former;
 pub use kept::{CentreState, Giving, KeptLimits};
 pub use outbox::{Emptying, OutboxCall, OutboxCounts, OutboxOutcome};
 pub use parameter::Parameters;
+pub use refused::settled::SettledRow;
 pub use refused::{RefusedRow, Which};
 pub use status::{OutboxStatus, StaleRow, Status, SubscriptionStatus, TableStatus};
 pub use subscription::{CompareDue, SubscriptionState};

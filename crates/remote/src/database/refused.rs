@@ -7,7 +7,10 @@
 //! the next one: `again` is set in its row until then. A refused change whose row had to leave
 //! the remote has no parked row any more, only all the values of the row: see [`restore`].
 
+mod edit;
 mod restore;
+pub(crate) mod settled;
+pub(crate) mod together;
 
 use std::collections::HashSet;
 
@@ -19,7 +22,8 @@ pub(crate) use restore::{
     exists, kept_values, key_in, key_of, run, settle_written, value_of, write_pending,
 };
 
-use super::apply::{ApplySummary, fire_harmless_triggers};
+use self::settled::End;
+use super::apply::{ApplySummary, fire_harmless_triggers, row_values};
 use super::changes::{self, has_change, move_to};
 use super::subscription::load_all;
 use super::tables::Names;
@@ -53,6 +57,25 @@ pub struct RefusedRow {
     pub values: Option<String>,
 }
 
+/// The columns of [`read`].
+const SELECT: &str = "SELECT id, publication, table_name, key, operation, code, reason, sequence, \
+     at, row_values FROM tidewater_refused";
+
+fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<RefusedRow> {
+    Ok(RefusedRow {
+        id: row.get(0)?,
+        publication: row.get(1)?,
+        table: row.get(2)?,
+        key: row.get(3)?,
+        operation: row.get(4)?,
+        code: row.get(5)?,
+        reason: row.get(6)?,
+        sequence: row.get::<_, i64>(7)?.unsigned_abs(),
+        at_ms: row.get(8)?,
+        values: row.get(9)?,
+    })
+}
+
 /// Which refused rows or conflicts are meant.
 #[derive(Clone, Copy, Debug)]
 pub enum Which<'a> {
@@ -77,41 +100,34 @@ impl Database {
     /// # Errors
     /// SQLite failed.
     pub fn refused(&self) -> Result<Vec<RefusedRow>, RemoteError> {
-        let read = || -> rusqlite::Result<Vec<RefusedRow>> {
+        let read_all = || -> rusqlite::Result<Vec<RefusedRow>> {
             self.connection
-                .prepare(
-                    "SELECT id, publication, table_name, key, operation, code, reason, sequence, \
-                     at, row_values FROM tidewater_refused ORDER BY id",
-                )?
-                .query_map([], |row| {
-                    Ok(RefusedRow {
-                        id: row.get(0)?,
-                        publication: row.get(1)?,
-                        table: row.get(2)?,
-                        key: row.get(3)?,
-                        operation: row.get(4)?,
-                        code: row.get(5)?,
-                        reason: row.get(6)?,
-                        sequence: row.get::<_, i64>(7)?.unsigned_abs(),
-                        at_ms: row.get(8)?,
-                        values: row.get(9)?,
-                    })
-                })?
+                .prepare(&format!("{SELECT} ORDER BY id"))?
+                .query_map([], read)?
                 .collect()
         };
-        read().doing("reading refused rows")
+        read_all().doing("reading refused rows")
     }
 
-    /// Makes refused changes pending again, so that the next sync uploads them; returns how
-    /// many. Those whose row left the remote cannot be: there is nothing to upload.
+    /// Makes refused changes pending again, so that the next sync uploads them, and with them
+    /// those that were refused because of them; returns how many. Those whose row left the remote
+    /// cannot be: there is nothing to upload.
     ///
     /// # Errors
     /// The file is locked or SQLite failed.
     pub fn retry_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
         let doing = "retrying refused rows";
+        let with = match which {
+            Which::All => Vec::new(),
+            Which::Ids(ids) => together::with(self, ids)?,
+        };
+        let which = match which {
+            Which::All => which,
+            Which::Ids(_) => Which::Ids(&with),
+        };
         self.decide(which, doing, RowsChange::No, |connection, found| {
             let Some(parked) = &found.parked else {
-                return Ok(false);
+                return Ok(None);
             };
             move_to(
                 connection,
@@ -120,7 +136,7 @@ impl Database {
                 PARKED,
                 parked.generation,
             )?;
-            Ok(true)
+            Ok(Some(End::retried(parked.generation)))
         })
     }
 
@@ -136,18 +152,18 @@ impl Database {
                 give_up(connection, parked)?;
                 mark_stale(connection, &parked.table.name, &found.key_packed)?;
             }
-            Ok(true)
+            Ok(Some(End::given_up()))
         })
     }
 
-    /// Goes through refused rows in one transaction; those that `decision` settled are
-    /// forgotten.
+    /// Goes through refused rows in one transaction, and settles those of which `decision` says
+    /// how.
     fn decide(
         &mut self,
         which: Which<'_>,
         doing: &str,
         rows_change: RowsChange,
-        decision: impl Fn(&Connection, &Found<'_>) -> rusqlite::Result<bool>,
+        decision: impl Fn(&Connection, &Found<'_>) -> rusqlite::Result<Option<End<'static>>>,
     ) -> Result<u64, RemoteError> {
         let entries: Vec<RefusedRow> = self.refused()?;
         let transaction = self.write(doing)?;
@@ -158,16 +174,15 @@ impl Database {
                 let decided = find(&transaction, &subscriptions, entry)
                     .and_then(|found| match found {
                         Some(found) => decision(&transaction, &found),
-                        None => Ok(false),
+                        None => Ok(None),
                     })
                     .doing(doing)?;
-                if decided {
-                    transaction
-                        .execute("DELETE FROM tidewater_refused WHERE id = ?1", [entry.id])
-                        .doing(doing)?;
+                if let Some(end) = decided {
+                    settled::settle(&transaction, entry.id, &end).doing(doing)?;
                     settled += 1;
                 }
             }
+            settled::drop_oldest(&transaction).doing(doing)?;
             Ok(settled)
         };
         let settled = match rows_change {
@@ -279,10 +294,10 @@ pub(crate) fn unpark_all(
     for key in keys_of(connection, &sql, &[], table).doing(doing)? {
         // What is recorded under a changed key goes with its other record.
         let pair = changes::rekeyed(connection, &names, PARKED, &key).doing(doing)?;
-        if pair.is_none_or(|pair| pair.old == key)
-            && !fresh.contains(&row::pack_key(&types, &row::datums(&types, &key)))
-        {
+        let packed = row::pack_key(&types, &row::datums(&types, &key));
+        if pair.is_none_or(|pair| pair.old == key) && !fresh.contains(&packed) {
             move_to(connection, &names, &key, PARKED, generation).doing(doing)?;
+            settled::retried(connection, &table.name, &packed, generation)?;
         }
     }
     connection
@@ -401,6 +416,7 @@ pub(crate) fn unpark_waiting(
             let key: Vec<Value> = key.iter().map(|datum| datum.to_value()).collect();
             if is_parked(connection, &names, &key).doing(doing)? {
                 move_to(connection, &names, &key, PARKED, subscription.generation).doing(doing)?;
+                settled::retried(connection, &table.name, packed, subscription.generation)?;
             }
             forget(connection, &table.name, packed)?;
         }
@@ -509,6 +525,16 @@ pub(crate) fn forget(
         .and_then(|mut statement| statement.execute(params![table, key_packed]))
         .map(drop)
         .doing("forgetting a refusal")
+}
+
+/// A key is going to be refused: what was said of it before is superseded.
+pub(crate) fn supersede(
+    connection: &Connection,
+    table: &str,
+    key_packed: &[u8],
+) -> Result<(), RemoteError> {
+    settled::refused_again(connection, table, key_packed).doing("forgetting a refusal")?;
+    forget(connection, table, key_packed)
 }
 
 /// The name of a code, or its number where this version does not know it.

@@ -77,6 +77,14 @@ pub struct SubscriptionState {
     pub(crate) last_sync_ms: Option<i64>,
     /// Whether the file has refused changes, of whatever subscription.
     pub(crate) any_refused: bool,
+    /// The lowest number of an upload of which something is still refused; 0 if nothing is.
+    pub refused_from: u64,
+    /// Where the centre goes on to tell what operators have settled.
+    pub settled_after: u64,
+    /// What the centre last said of its deployment; 0 if nothing yet.
+    pub(crate) deployment: i64,
+    /// Whether refused changes are pending again, or the centre is to be told what was given up.
+    pub(crate) any_unsettled: bool,
     /// Whether the file has stale rows, of whatever subscription.
     pub(crate) any_stale: bool,
     /// How many numbers are left for the rows of its tables, where there are any.
@@ -130,7 +138,11 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
              EXISTS (SELECT 1 FROM tidewater_identity_block), \
              EXISTS (SELECT 1 FROM tidewater_parameter), \
              EXISTS (SELECT 1 FROM tidewater_refused), \
-             EXISTS (SELECT 1 FROM tidewater_stale) \
+             EXISTS (SELECT 1 FROM tidewater_stale), deployment, settled_after, \
+             (SELECT min(sequence) FROM tidewater_refused \
+             WHERE publication = s.publication AND sequence > 0), \
+             EXISTS (SELECT 1 FROM tidewater_settled \
+             WHERE publication = s.publication AND generation IS NOT NULL) \
              FROM tidewater_subscription AS s ORDER BY id",
         )
         .doing(doing)?;
@@ -203,6 +215,10 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Has)> {
         last_sync_ms: row.get(12)?,
         any_refused: row.get(17)?,
         any_stale: row.get(18)?,
+        deployment: row.get(19)?,
+        settled_after: row.get::<_, i64>(20)?.unsigned_abs(),
+        refused_from: row.get::<_, Option<i64>>(21)?.unwrap_or(0).unsigned_abs(),
+        any_unsettled: row.get(22)?,
         compares: false,
     };
     Ok((subscription, has))

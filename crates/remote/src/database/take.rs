@@ -109,8 +109,11 @@ fn can_take(
     if !compares_next && has_generation(connection, schema, subscription.generation)? {
         return Ok(true);
     }
-    Ok(subscription.any_refused
-        && refused::wait_for_another_try(connection, &subscription.publication)?)
+    let publication = &subscription.publication;
+    Ok(
+        subscription.any_refused && refused::wait_for_another_try(connection, publication)?
+            || subscription.any_unsettled && refused::settled::has_untold(connection, publication)?,
+    )
 }
 
 /// Whether there are changes that are neither taken nor known to the centre.
@@ -188,6 +191,7 @@ fn take(
 ) -> Result<(), RemoteError> {
     if subscription.any_refused {
         refused::unpark_waiting(connection, subscription)?;
+        refused::together::take(connection, subscription)?;
     }
     if let Some(schema) = &subscription.schema {
         for table in &schema.tables {
@@ -197,6 +201,14 @@ fn take(
             changes::keep_whole(connection, &Names::of(table), subscription.generation)
                 .doing("taking an upload")?;
         }
+    }
+    if subscription.any_unsettled {
+        refused::settled::take(
+            connection,
+            &subscription.publication,
+            subscription.generation,
+        )
+        .doing("taking an upload")?;
     }
     connection
         .prepare_cached(
@@ -239,7 +251,7 @@ fn adopt_parked(
             &row::key_types(table),
             &row::datums(&row::key_types(table), &key),
         );
-        refused::forget(connection, &table.name, &packed)?;
+        refused::settled::retried(connection, &table.name, &packed, generation)?;
     }
     Ok(())
 }

@@ -77,6 +77,7 @@ impl Feed {
             }
             Control::DownloadBegin(begin) => {
                 self.rows = 0;
+                applier.refused_told(begin)?;
                 applier.download_begin(begin.subscription as usize, begin.scope_changed)?;
             }
             Control::TableBegin(begin) => {

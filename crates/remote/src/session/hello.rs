@@ -32,6 +32,8 @@ pub(super) fn hello(subscriptions: &[SubscriptionState], downloads: bool) -> Con
             })
             .collect(),
         parameters: subscription.parameters.clone(),
+        refused_from: subscription.refused_from,
+        settled_after: subscription.settled_after,
     });
     Control::Hello(Hello {
         subscriptions: subscriptions.collect(),

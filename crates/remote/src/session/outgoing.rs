@@ -249,6 +249,7 @@ impl Outgoing {
                     rows,
                     bytes,
                     given_back: false,
+                    given_up: database.given_up(subscription)?,
                 })
             }
             Step::Requests(index) => {

@@ -105,7 +105,17 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
     ),
     ("retention", &["log", "history", "conflicts", "interval"]),
     ("log", &["format", "level"]),
-    ("publication", &["name", "act_as", "parameter", "table"]),
+    (
+        "publication",
+        &[
+            "name",
+            "act_as",
+            "on_reject",
+            "replay",
+            "parameter",
+            "table",
+        ],
+    ),
     ("publication.act_as", &["query"]),
     ("publication.parameter", &["name", "allowed"]),
     (

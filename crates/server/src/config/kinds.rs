@@ -88,6 +88,8 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("log.level", Text, "level = \"info\""),
     ("publication", Sections, "[[publication]]"),
     ("publication.name", Text, "name = \"main\""),
+    ("publication.on_reject", Text, "on_reject = \"abort\""),
+    ("publication.replay", Text, "replay = \"no\""),
     (
         "publication.parameter",
         Sections,

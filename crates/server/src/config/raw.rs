@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use tidewater_carrier::ServerUrl;
 use tidewater_centre::{
-    ConflictSpec, Detect, OnUnseenChildren, ParameterSpec, PublicationSpec, TableSpec, Tracking,
-    WriteScopeSpec, WritesSpec, nearest,
+    ConflictSpec, Detect, OnReject, OnUnseenChildren, ParameterSpec, PublicationSpec, Replay,
+    TableSpec, Tracking, WriteScopeSpec, WritesSpec, nearest,
 };
 
 use crate::databases::check_url;
@@ -148,6 +148,8 @@ struct RawPublication {
     #[serde(default)]
     parameter: Vec<RawParameter>,
     act_as: Option<toml::Value>,
+    on_reject: Option<String>,
+    replay: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -516,7 +518,22 @@ impl RawPublication {
             }
             parameters.push(parameter);
         }
+        let named = |key: &str| format!("publication {name:?}: {key}");
+        let on_reject = match self.on_reject.as_deref() {
+            None | Some("set_aside") => OnReject::SetAside,
+            Some("abort") => OnReject::Abort,
+            Some(other) => {
+                return Err(choice(&named("on_reject"), other, &["set_aside", "abort"]));
+            }
+        };
+        let replay = match self.replay.as_deref() {
+            None | Some("auto") => Replay::Auto,
+            Some("no") => Replay::No,
+            Some(other) => return Err(choice(&named("replay"), other, &["auto", "no"])),
+        };
         Ok(PublicationSpec {
+            on_reject,
+            replay,
             act_as: acting::read(&name, self.act_as)?,
             name,
             tables,

@@ -36,6 +36,8 @@ pub(crate) struct Subscription {
     pub(crate) numbers: Vec<NumbersLeft>,
     /// What the remote has set.
     pub(crate) parameters: BTreeMap<String, String>,
+    /// See [`HelloSubscription::refused_from`] and the field behind it.
+    pub(crate) refused: [u64; 2],
     /// The checkpoint, once it is found to be what a server signed for the remote of the
     /// Hello under the schema of the Hello.
     pub(crate) genuine: Option<Checkpoint>,
@@ -164,6 +166,7 @@ impl Subscription {
             formers: formers.collect::<Result<_, _>>()?,
             numbers: wire.numbers,
             parameters: parameters.map(|it| (it.name, it.value)).collect(),
+            refused: [wire.refused_from, wire.settled_after],
             genuine: None,
         })
     }
@@ -219,6 +222,7 @@ mod tests {
             formers: Vec::new(),
             numbers: Vec::new(),
             parameters: BTreeMap::new(),
+            refused: [0; 2],
             genuine: None,
         }
     }

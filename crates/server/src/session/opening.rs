@@ -31,6 +31,8 @@ pub(super) struct Opened {
     pub(super) user: String,
     pub(super) subscriptions: Vec<OpenSubscription>,
     pub(super) keyring: Keyring,
+    /// What is served to it.
+    pub(super) served: Arc<Served>,
     /// What the remote has set.
     parameters: Arc<Parameters>,
     /// What is known of the user.
@@ -57,6 +59,8 @@ pub(super) struct OpenSubscription {
     pub(super) compare: bool,
     /// The last uploads that the centre has under the remote's former ids.
     formers: Vec<u64>,
+    /// From which upload on it keeps refused rows, and behind which settled ones are told.
+    pub(super) refused: [u64; 2],
 }
 
 impl Sync<'_> {
@@ -126,6 +130,7 @@ impl Sync<'_> {
             user: guest.user.clone(),
             subscriptions,
             keyring,
+            served,
         }))
     }
 
@@ -280,6 +285,7 @@ impl Sync<'_> {
             Ok(OpenSubscription {
                 state: upload_state,
                 formers,
+                refused: subscription.refused,
                 stored,
                 sequence: subscription.sequence + 1,
                 pending: subscription.pending,
@@ -322,6 +328,7 @@ impl Opened {
             upload_id: subscription.upload_id(),
             checkpoint: subscription.checkpoint.clone(),
             given_back: upload.given_back,
+            given_up: upload.given_up,
             tables: upload.tables,
         }
     }

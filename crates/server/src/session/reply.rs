@@ -123,6 +123,8 @@ pub(super) async fn send_all(
     // thing to come out of the spool.
     let mut results = Some(results);
     let mut sending = None;
+    // Goes out with whatever follows it.
+    let mut begun: Option<DownloadBegin> = None;
     loop {
         let item = spool
             .try_next()
@@ -146,14 +148,31 @@ pub(super) async fn send_all(
         if let (false, Some(results)) = (is_failure(&item), results.take()) {
             Box::pin(send_results(sync, opened, results, upload_only)).await?;
         }
+        if !matches!(item, SpoolItem::Settled(_))
+            && let Some(begin) = begun.take()
+        {
+            sync.channel.send(Control::DownloadBegin(begin))?;
+        }
         match item {
             SpoolItem::Stored(..) => {}
             SpoolItem::Begin(index, scope_changed) => {
                 checksum = crc32fast::Hasher::new();
-                sync.channel.send(Control::DownloadBegin(DownloadBegin {
+                let name = opened.subscriptions.get(index);
+                let name = name.map_or("", |it| &it.published.schema.name);
+                begun = Some(DownloadBegin {
                     subscription: index as u32,
                     scope_changed,
-                }))?;
+                    settled: Vec::new(),
+                    settled_after: 0,
+                    deployment: opened.served.number(),
+                    keeps_refused: opened.served.keeps_refused(name),
+                });
+            }
+            SpoolItem::Settled(told) => {
+                if let Some(begin) = &mut begun {
+                    begin.settled = told.rows;
+                    begin.settled_after = told.after;
+                }
             }
             SpoolItem::Table(begin) => sync.channel.send(Control::TableBegin(begin))?,
             SpoolItem::Rows(rows) => {

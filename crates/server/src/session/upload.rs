@@ -4,7 +4,9 @@
 
 use tidewater_centre::{RowsChunk, TableRequest, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
-use tidewater_protocol::message::{RequestBegin, TableBegin, UploadBegin, UploadEnd, UploadState};
+use tidewater_protocol::message::{
+    GivenUp, MAX_GIVEN_UP, RequestBegin, TableBegin, UploadBegin, UploadEnd, UploadState,
+};
 use tidewater_protocol::pack::MAX_COLUMNS;
 use tidewater_protocol::{
     Code, Op, PublicationSchema, Row, RowShape, RowsReader, UnpackError, UploadId,
@@ -37,6 +39,7 @@ pub(crate) struct Expected<'a> {
 pub(crate) struct ReceivedUpload {
     pub(crate) subscription: usize,
     pub(crate) given_back: bool,
+    pub(crate) given_up: Vec<GivenUp>,
     pub(crate) tables: Vec<UploadTable>,
 }
 
@@ -82,6 +85,7 @@ struct OpenUpload {
     /// The server has it already: its rows are counted and dropped.
     ignored: bool,
     given_back: bool,
+    given_up: Vec<GivenUp>,
     tables: Vec<UploadTable>,
     /// Inserts, updates, deletes.
     counts: [u64; 3],
@@ -142,6 +146,12 @@ impl<'a> Receiver<'a> {
                 "the upload is not the one that the Hello announced",
             ));
         }
+        if begin.given_up.len() > MAX_GIVEN_UP {
+            return Err(Fault::peer(
+                Code::LimitExceeded,
+                format!("more than {MAX_GIVEN_UP} refused rows are given up with one upload"),
+            ));
+        }
         if begin.rows > self.limits.upload_rows {
             return Err(self.too_many_rows());
         }
@@ -158,6 +168,7 @@ impl<'a> Receiver<'a> {
             announced_rows: begin.rows,
             ignored,
             given_back: begin.given_back,
+            given_up: begin.given_up,
             tables: Vec::new(),
             counts: [0; 3],
             checksum: crc32fast::Hasher::new(),
@@ -406,6 +417,7 @@ impl<'a> Receiver<'a> {
             self.uploads.push(ReceivedUpload {
                 subscription: upload.subscription,
                 given_back: upload.given_back,
+                given_up: upload.given_up,
                 tables: upload.tables,
             });
         }

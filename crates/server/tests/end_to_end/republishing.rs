@@ -165,7 +165,10 @@ fn a_child_of_a_refused_parent_stays_on_the_remote_with_its_reason<B: Backend>()
     reasons.sort();
     let expected = [
         ("customer", "key in use"),
-        ("invoice", "the row that it refers to was refused"),
+        (
+            "invoice",
+            "the row that it refers to was refused: customer [3]",
+        ),
     ];
     assert_eq!(
         reasons,

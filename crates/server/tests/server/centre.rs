@@ -16,8 +16,8 @@ use tokio::sync::watch;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    CentreStatus, ConflictFilter, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention,
-    SigningKey, SyncRecord, UserImport, UserRecord,
+    CentreStatus, ConflictFilter, ConflictRecord, Pruned, RefusedFilter, RefusedRecord,
+    RemoteRecord, Retention, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use tidewater_centre::{
     Centre, CentreError, DeployReport, ListedTable, OwnUpload, PublicationSpec, ResultTable,
@@ -460,6 +460,14 @@ impl Centre for Handle {
 
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
         Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn find_refused<'a>(&'a self, _: &'a RefusedFilter) -> CentreResult<'a, Vec<RefusedRecord>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn refused_row(&self, _: i64) -> CentreResult<'_, Option<RefusedRecord>> {
+        Box::pin(async { Ok(None) })
     }
 
     fn status(&self) -> CentreResult<'_, CentreStatus> {

@@ -274,6 +274,7 @@ impl Client {
             rows: count,
             bytes: rows.len() as u64,
             given_back: false,
+            given_up: Vec::new(),
         }));
         let begin = TableBegin::of(&schema().tables[0]);
         self.put(Control::TableBegin(begin));

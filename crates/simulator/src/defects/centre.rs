@@ -12,15 +12,15 @@ use tokio::time::sleep;
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
     AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
-    Pulse, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey,
-    SubscriptionRecord, SyncRecord, UserImport, UserRecord,
+    Pulse, RefusedFilter, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut,
+    SigningKey, SubscriptionRecord, SyncRecord, UserImport, UserRecord,
 };
 use tidewater_centre::{
-    Appended, Begun, CallOutcome, Centre, CentreError, Checkpoint, DeployReport, Deployed,
+    Appended, Begun, CallOutcome, Centre, CentreError, Checkpoint, Choice, DeployReport, Deployed,
     DownloadJob, DownloadOutcome, DownloadSink, Downloaded, Downloading, FollowPosition, Followed,
     Holding, Interrupt, ListedTable, NewEvents, OwnUpload, Parameters, Procedure, ProcedureCall,
-    ProcedureSpec, PublicationSpec, SpaceRetention, StoredEvent, SyncContext, SyncUpload,
-    UploadOutcome, UploadResult, Worker,
+    ProcedureSpec, PublicationSpec, RefusedChoice, SettleOutcome, SpaceRetention, StoredEvent,
+    SyncContext, SyncUpload, ToldSettled, UploadOutcome, UploadResult, Worker,
 };
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
@@ -163,6 +163,15 @@ impl Centre for Meddling {
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
         self.0.refused()
     }
+    fn find_refused<'a>(
+        &'a self,
+        filter: &'a RefusedFilter,
+    ) -> CentreResult<'a, Vec<RefusedRecord>> {
+        self.0.find_refused(filter)
+    }
+    fn refused_row(&self, id: i64) -> CentreResult<'_, Option<RefusedRecord>> {
+        self.0.refused_row(id)
+    }
     fn status(&self) -> CentreResult<'_, CentreStatus> {
         self.0.status()
     }
@@ -269,6 +278,12 @@ impl Worker for MeddlingWorker {
         self.inner.prove_user(user, proven, creates)
     }
 
+    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+        self.inner.settle_conflict(choice)
+    }
+    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
+        self.inner.settle_refused(choice)
+    }
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
         self.inner.hand_out(asked)
     }
@@ -579,6 +594,10 @@ fn leaves_out() -> bool {
 impl DownloadSink for Filter<'_> {
     fn begin(&mut self, index: usize, scope_changed: bool) {
         self.sink.begin(index, scope_changed);
+    }
+
+    fn settled(&mut self, told: ToldSettled) {
+        self.sink.settled(told);
     }
 
     fn table(&mut self, begin: TableBegin) {

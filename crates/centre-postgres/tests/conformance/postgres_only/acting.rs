@@ -155,7 +155,7 @@ async fn what_row_security_hides_is_met_by_nobody() {
         "gone doc [2]",
         "refused doc [2] Insert key_in_use: duplicate key value violates unique constraint \"doc_pkey\"",
         "refused doc [5] Insert constraint: new row violates row-level security policy for table \"doc\"",
-        "refused line [21] Insert foreign_key: the row that it refers to was refused",
+        "refused line [21] Insert foreign_key: the row that it refers to was refused: doc [2]",
     ];
     assert_eq!(result, expected);
     assert_eq!(audit(&world).await, [""; 0]);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::catching_up::{self, Filler};
 use super::{Opened, PublishedSchema};
-use crate::download::DownloadSubscription;
+use crate::download::{DownloadSubscription, ToldSettled};
 use crate::engine::publication::rules_of;
 use crate::engine::scope::{Difference, Standing};
 use crate::engine::watermark::{self, Presented};
@@ -52,6 +52,8 @@ pub(super) struct Plan {
     pub(super) is_due: bool,
     /// Whether the change logs may have something new.
     pub(super) has_changes: bool,
+    /// What operators have settled of the remote's refused rows, if that is told.
+    pub(super) settled: Option<ToldSettled>,
 }
 
 impl Plan {
@@ -140,6 +142,7 @@ impl Plan {
             arrived,
             is_due,
             has_changes,
+            settled: None,
         }
     }
 }

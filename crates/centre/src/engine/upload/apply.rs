@@ -20,7 +20,7 @@ use super::rows::{Admitted, Failed, OnDelete, Refusal, Rows, TargetTable};
 use super::scoped::BeforeHandingOver;
 use super::settled;
 use super::shared;
-use super::{Admission, DOWNLOAD_ONLY, Serials, last, note_given_back, store};
+use super::{Admission, DOWNLOAD_ONLY, Records, Serials, last, note_given_back, store};
 use crate::engine::connection::Connection as _;
 use crate::engine::publication::Publication;
 use crate::engine::scope::Differences;
@@ -29,6 +29,7 @@ use crate::engine::upload::decided::Decided;
 use crate::engine::upload::families::Families;
 use crate::engine::watermark::held;
 use crate::error::CentreError;
+use crate::publication::OnReject;
 use crate::scope::Scope;
 use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
 
@@ -289,6 +290,13 @@ impl<'r, R: Rows> Run<'r, R> {
         for (table, refused) in self.unpublished {
             progress.outcomes.refuse_unpublished(table, refused)?;
         }
+        if let Some(aborted) = round.decided.aborted() {
+            for table in self.tables {
+                progress.outcomes.refuse_with(table, &aborted)?;
+            }
+            let (result, records) = progress.outcomes.finish();
+            return self.finish(result, records, None).await;
+        }
         for table in self.tables {
             progress.outcomes.record_dropped(table)?;
         }
@@ -333,9 +341,28 @@ impl<'r, R: Rows> Run<'r, R> {
             &mut progress.outcomes,
         )
         .await?;
-        let (mut result, records) = progress.outcomes.finish();
+        let refused = progress.outcomes.builder().refused_count();
+        let (result, records) = progress.outcomes.finish();
+        if refused > 0 && self.publication.on_reject == OnReject::Abort {
+            decided.abort(&records.refused);
+            return Ok(Filled::Decided(decided));
+        }
+        self.finish(result, records, later).await
+    }
+
+    /// Keeps what the upload has come to; `later`: by what it is judged in the end, if that is not
+    /// as before.
+    async fn finish(
+        &mut self,
+        mut result: UploadResult,
+        mut records: Records,
+        later: Option<Admission>,
+    ) -> Result<Filled> {
+        let (schema, admission) = (&self.publication.schema, later.as_ref());
+        let admission = admission.unwrap_or(self.admission);
         let connection = self.rows.connection();
-        settled::forget(connection, self.upload, schema, self.tables, &records).await?;
+        let open = settled::settle(connection, self.upload, schema, self.tables, &records).await?;
+        settled::name_parents(schema, &open, &mut records);
         records.store(self.rows.connection(), self.upload).await?;
         let completed = admission.complete(self.upload, &mut result);
         self.rows.keep(store(vec![completed])).await?;

@@ -71,7 +71,7 @@ fn note(choice: &Choice) -> Own {
     )
 }
 
-fn refused(code: Code, reason: impl Into<String>) -> SettleOutcome {
+pub(super) fn refused(code: Code, reason: impl Into<String>) -> SettleOutcome {
     SettleOutcome::Refused {
         code,
         reason: reason.into(),
@@ -89,16 +89,16 @@ fn chosen<'c>(record: &'c ConflictRecord, version: &'c Version) -> Option<&'c st
 }
 
 /// Values by their column.
-type Values = Vec<(usize, Value)>;
+pub(super) type Values = Vec<(usize, Value)>;
 
-/// What a choice says of the row, read by its table.
-struct Wanted {
-    /// Its key, as the conflict has it.
-    key: Values,
+/// What a row is to be, read by its table.
+pub(super) struct Wanted {
+    /// Its key.
+    pub(super) key: Values,
     /// What it is to be; `None` if it goes.
-    new: Option<Values>,
-    /// What the conflict left; `None` if it was gone.
-    left: Option<Values>,
+    pub(super) new: Option<Values>,
+    /// What it is expected to be; `None` if it is expected not to be there.
+    pub(super) left: Option<Values>,
 }
 
 impl Wanted {
@@ -137,14 +137,27 @@ async fn choose<R: Rows>(
     record: &ConflictRecord,
     choice: &Choice,
 ) -> Result<SettleOutcome> {
-    let publication = rows.publication(&record.publication)?;
+    let place = (&*record.publication, &*record.table);
+    let read = |table: &Table| Wanted::read(table, record, &choice.version);
+    put(rows, place, read, choice.force).await
+}
+
+/// Writes a row of a publication's table as it is wanted, unless it is not any more what it is
+/// expected to be.
+pub(super) async fn put<R: Rows>(
+    rows: &mut R,
+    (publication, table): (&str, &str),
+    read: impl FnOnce(&Table) -> std::result::Result<Wanted, String>,
+    force: bool,
+) -> Result<SettleOutcome> {
+    let publication = rows.publication(publication)?;
     let mut tables = publication.schema.tables.iter();
-    let Some(index) = tables.position(|it| it.name == record.table) else {
-        let reason = format!("the table {:?} is not published any more", record.table);
+    let Some(index) = tables.position(|it| it.name == table) else {
+        let reason = format!("the table {table:?} is not published any more");
         return Ok(refused(Code::RowNotPublished, reason));
     };
     let schema = &publication.schema.tables[index];
-    let wanted = match Wanted::read(schema, record, &choice.version) {
+    let wanted = match read(schema) {
         Ok(wanted) => wanted,
         Err(reason) => return Ok(refused(Code::RowBadValue, reason)),
     };
@@ -161,12 +174,16 @@ async fn choose<R: Rows>(
     let types = &publication.row_types[index];
     let central = found.values(types, schema)?;
     let central = central.as_deref();
-    let is_left = match (&wanted.left, central) {
+    let is = |said: &Option<Values>| match (said, central) {
         (None, None) => true,
-        (Some(left), Some(central)) => is_as_left(schema, left, central),
+        (Some(said), Some(central)) => is_so(schema, said, central),
         _ => false,
     };
-    if !is_left && !choice.force {
+    if is(&wanted.new) {
+        let row = central.map(|it| whole(schema, it));
+        return Ok(SettleOutcome::Settled { row });
+    }
+    if !is(&wanted.left) && !force {
         let row = central.map(|it| whole(schema, it));
         return Ok(SettleOutcome::Changed { row });
     }
@@ -178,7 +195,7 @@ async fn choose<R: Rows>(
     };
     let table = change.incoming(&publication)?;
     let refs = change.refs(&table)?;
-    match write(rows, &publication, &table, (change.op, &refs), choice.force).await? {
+    match write(rows, &publication, &table, (change.op, &refs), force).await? {
         Done::Written => {}
         Done::Refused(Refusal { code, reason }) => return Ok(refused(code, reason)),
         Done::PassedOver => {
@@ -291,11 +308,11 @@ impl Found {
     }
 }
 
-/// Whether a row is what the conflict left, as far as that is published.
-fn is_as_left(table: &Table, left: &Values, central: &[Datum<'_>]) -> bool {
-    left.iter().all(|(column, value)| {
-        let left = datum(table, *column, value);
-        pack::same(&canonical(left), &canonical(central[*column]))
+/// Whether a row is what is said of it, as far as that is published.
+fn is_so(table: &Table, said: &Values, central: &[Datum<'_>]) -> bool {
+    said.iter().all(|(column, value)| {
+        let said = datum(table, *column, value);
+        pack::same(&canonical(said), &canonical(central[*column]))
     })
 }
 

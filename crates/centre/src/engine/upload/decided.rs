@@ -10,18 +10,22 @@
 //! Which rows these are shows when all of an upload has been applied; then it is undone and
 //! applied anew without them.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use tidewater_protocol::pack::{pack_values, same};
 use tidewater_protocol::{
     Code, ColumnType, Datum, ForeignKeyAction, Op, PublicationSchema, Row, Table,
 };
 
+use super::Refused;
 use super::rows::Refusal;
 use super::scoped::Barred;
 use crate::engine::exact::Barrier;
 use crate::engine::upload::columns::ColumnMap;
 use crate::engine::upload::result::ResultBuilder;
+use crate::engine::upload::row_json;
 use crate::engine::upload::ties::Tie;
 use crate::error::CentreError;
 use crate::upload::UploadTable;
@@ -32,8 +36,17 @@ pub(crate) type RowKey = (usize, Vec<u8>);
 /// Rows.
 pub(crate) type RowKeys = HashSet<RowKey>;
 
-/// The reason of refusals of rows that refer to refused ones.
+/// The reason of refusals of rows that refer to refused ones, which are named behind it.
 const REASON: &str = "the row that it refers to was refused";
+
+/// A refused row that others refer to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parent {
+    /// The index of its table.
+    table: usize,
+    /// A JSON array.
+    key: String,
+}
 
 /// So often is an upload applied anew before everything that could depend on something is given
 /// up.
@@ -81,11 +94,20 @@ pub(crate) enum Decision {
     Lost,
 }
 
+/// Why a row cannot take effect.
+#[derive(PartialEq, Eq)]
+enum Fate {
+    /// It loses with others.
+    Loses,
+    /// It refers to a row that is not there: to this one, if it was refused.
+    Orphan(Option<Parent>),
+}
+
 /// The rows of which something is decided.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Decided {
-    /// They refer to refused rows.
-    orphans: RowKeys,
+    /// They refer to refused rows: to these, where that is known.
+    orphans: HashMap<RowKey, Option<Parent>>,
     /// They lose with their parents.
     lost: RowKeys,
     /// They would be out of scope.
@@ -94,13 +116,33 @@ pub(crate) struct Decided {
     foreign: RowKeys,
     tables: HashSet<usize>,
     rounds: u32,
+    /// All rows are refused.
+    aborted: Option<Arc<Aborted>>,
+}
+
+/// Some rows of an upload were refused that goes in whole or not at all.
+#[derive(Debug)]
+pub(crate) struct Aborted {
+    /// Why they were.
+    own: HashMap<(String, String), Refusal>,
+    /// Why the others are.
+    others: Refusal,
+}
+
+impl Aborted {
+    /// Why a row is refused, by its table and the JSON of its key.
+    pub(crate) fn refusal(&self, table: &str, key: String) -> &Refusal {
+        self.own
+            .get(&(table.to_owned(), key))
+            .unwrap_or(&self.others)
+    }
 }
 
 /// Values to which rows of the upload refer in vain, by the number of the tie.
 #[derive(Default)]
 struct Missing {
-    /// The rows that were to have them were refused.
-    refused: HashSet<(usize, Vec<u8>)>,
+    /// The rows that were to have them were refused: these.
+    refused: HashMap<(usize, Vec<u8>), Parent>,
     /// They lost, or are lost with others.
     lost: HashSet<(usize, Vec<u8>)>,
     /// The rows that have them were to be deleted, and stay.
@@ -129,11 +171,17 @@ impl Missing {
             if old.as_ref() == Some(&new) || is_lost && op == Op::Insert {
                 continue;
             }
-            let missing = match is_lost {
-                true => &mut self.lost,
-                false => &mut self.refused,
-            };
-            missing.extend(new.map(|value| (number, value)));
+            let Some(new) = new else { continue };
+            match is_lost {
+                true => drop(self.lost.insert((number, new))),
+                false => {
+                    let parent = Parent {
+                        table: it.index,
+                        key: row_json::key(&row.key),
+                    };
+                    self.refused.entry((number, new)).or_insert(parent);
+                }
+            }
         }
     }
 }
@@ -142,6 +190,34 @@ impl Decided {
     /// Whether something is decided of rows of a table.
     pub(crate) fn concerns(&self, table: usize) -> bool {
         self.tables.contains(&table)
+    }
+
+    /// Refuses all rows, because these were.
+    pub(crate) fn abort(&mut self, refused: &[Refused]) {
+        let first = refused.iter().find(|it| it.parent.is_none());
+        let first = first.or(refused.first());
+        let reason = first.map_or_else(String::new, |it| {
+            format!(
+                ": row {} of table {} was refused: {}",
+                it.key, it.table, it.reason
+            )
+        });
+        let refusals = refused.iter().map(|it| {
+            let (code, reason) = (it.code, it.reason.clone());
+            ((it.table.clone(), it.key.clone()), Refusal { code, reason })
+        });
+        self.aborted = Some(Arc::new(Aborted {
+            own: refusals.collect(),
+            others: Refusal {
+                code: Code::RowAborted,
+                reason: format!("aborted{reason}"),
+            },
+        }));
+    }
+
+    /// Why all rows are refused, if they are.
+    pub(crate) fn aborted(&self) -> Option<Arc<Aborted>> {
+        self.aborted.clone()
     }
 
     /// Whether rows that are not in scope before the upload are refused at once.
@@ -168,11 +244,30 @@ impl Decided {
         if op != Op::Insert && self.foreign.contains(&row) {
             return refused(Refusal::barred(Barrier::OutOfScope));
         }
-        if op != Op::Delete && self.orphans.contains(&row) {
-            let (code, reason) = (Code::RowForeignKey, REASON.to_owned());
+        if let Some(parent) = self.orphans.get(&row).filter(|_| op != Op::Delete) {
+            let reason = match parent {
+                None => REASON.to_owned(),
+                Some(it) => format!("{REASON}: {} {}", schema.tables[it.table].name, it.key),
+            };
+            let code = Code::RowForeignKey;
             return refused(Refusal { code, reason });
         }
         (op != Op::Insert && self.lost.contains(&row)).then_some(Decision::Lost)
+    }
+
+    /// Table and key of the refused row that one refers to, which is refused for that.
+    pub(crate) fn parent(
+        &self,
+        schema: &PublicationSchema,
+        table: usize,
+        key: &[Datum<'_>],
+    ) -> Option<(String, String)> {
+        if self.orphans.is_empty() {
+            return None;
+        }
+        let row = (table, pack_key(&schema.tables[table], key));
+        let parent = self.orphans.get(&row)?.as_ref()?;
+        Some((schema.tables[parent.table].name.clone(), parent.key.clone()))
     }
 
     /// Takes no changes of rows that are out of scope.
@@ -205,7 +300,7 @@ impl Decided {
         }
         let gives_up = self.rounds >= ROUNDS;
         let mut missing = Missing::default();
-        let (mut orphans, mut lost) = (RowKeys::new(), RowKeys::new());
+        let (mut orphans, mut lost) = (HashMap::new(), RowKeys::new());
         for it in uploaded {
             if !ties.iter().any(|tie| tie.parent == it.index) {
                 continue;
@@ -232,15 +327,15 @@ impl Decided {
                 }
                 let table = &schema.tables[it.index];
                 it.upload.each_row(&it.map.shape, |row, op| {
-                    let Some(is_lost) = missing.tells(ties, it, row, op, gives_up) else {
+                    let Some(fate) = missing.tells(ties, it, row, op, gives_up) else {
                         return;
                     };
                     let key = (it.index, pack_key(table, &row.key));
-                    missing.add(ties, it, row, op, is_lost);
-                    match is_lost {
-                        true => lost.insert(key),
-                        false => orphans.insert(key),
-                    };
+                    missing.add(ties, it, row, op, fate == Fate::Loses);
+                    match fate {
+                        Fate::Loses => drop(lost.insert(key)),
+                        Fate::Orphan(parent) => drop(orphans.entry(key).or_insert(parent)),
+                    }
                 })?;
             }
             if missing.count() == before {
@@ -252,13 +347,26 @@ impl Decided {
     }
 
     /// Adds rows; whether some of them took effect.
-    fn add(&mut self, orphans: RowKeys, lost: RowKeys, builder: &ResultBuilder<'_>) -> bool {
+    fn add(
+        &mut self,
+        orphans: HashMap<RowKey, Option<Parent>>,
+        lost: RowKeys,
+        builder: &ResultBuilder<'_>,
+    ) -> bool {
+        let is_vain = |row: &RowKey| builder.is_lost(row) || builder.is_refused(row, Op::Update);
         let mut anew = false;
-        for (rows, known) in [(orphans, &mut self.orphans), (lost, &mut self.lost)] {
-            for row in rows {
-                let is_vain = builder.is_lost(&row) || builder.is_refused(&row, Op::Update);
-                self.tables.insert(row.0);
-                anew |= known.insert(row) && !is_vain;
+        for row in lost {
+            self.tables.insert(row.0);
+            let is_vain = is_vain(&row);
+            anew |= self.lost.insert(row) && !is_vain;
+        }
+        for (row, parent) in orphans {
+            self.tables.insert(row.0);
+            // Why the database has refused it is said again, by the parent.
+            let is_said = is_vain(&row) && !builder.is_orphan(&row);
+            if let Entry::Vacant(orphan) = self.orphans.entry(row) {
+                orphan.insert(parent);
+                anew |= !is_said;
             }
         }
         anew
@@ -266,7 +374,7 @@ impl Decided {
 }
 
 impl Missing {
-    /// Whether a row cannot take effect; and if so, whether it loses.
+    /// What becomes of a row, if it cannot take effect.
     fn tells(
         &self,
         ties: &[Tie],
@@ -274,7 +382,7 @@ impl Missing {
         row: &Row<'_>,
         op: Op,
         gives_up: bool,
-    ) -> Option<bool> {
+    ) -> Option<Fate> {
         let mut fate = None;
         for (number, tie) in ties.iter().enumerate() {
             if tie.child != it.index {
@@ -286,7 +394,7 @@ impl Missing {
                     .then(|| tie.referring(it.map, &row.old))
                     .flatten();
                 if old.is_some_and(|value| gives_up || self.kept.contains(&(number, value))) {
-                    return Some(true);
+                    return Some(Fate::Loses);
                 }
                 continue;
             }
@@ -298,11 +406,15 @@ impl Missing {
                 continue;
             }
             let place = (number, new);
-            if self.refused.contains(&place) || gives_up {
-                return Some(false);
+            let parent = self.refused.get(&place);
+            if parent.is_some() || gives_up {
+                return Some(Fate::Orphan(parent.cloned()));
             }
             if self.lost.contains(&place) {
-                fate = Some(op == Op::Update && tie.on_update.acts());
+                fate = Some(match op == Op::Update && tie.on_update.acts() {
+                    true => Fate::Loses,
+                    false => Fate::Orphan(None),
+                });
             }
         }
         fate

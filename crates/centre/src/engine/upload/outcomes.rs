@@ -9,7 +9,7 @@ use super::resolved::Settled;
 use super::rows::{Failed, Refusal};
 use super::{Conflict, Records, Refused};
 use crate::engine::upload::columns::Unpublished;
-use crate::engine::upload::decided::{Decided, Decision, pack_key};
+use crate::engine::upload::decided::{Aborted, Decided, Decision, pack_key};
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
 use crate::engine::upload::unpublished;
@@ -210,13 +210,19 @@ impl<'p> Outcomes<'p> {
         let Refusal { code, reason } = refusal;
         self.builder.refused(incoming.index, key, op, *code, reason);
         let row = new.or(old).unwrap_or_default();
+        let parent = match code {
+            Code::RowForeignKey => self.decided.parent(self.schema, incoming.index, key),
+            _ => None,
+        };
         self.records.refused.push(Refused {
             table: self.schema.tables[incoming.index].name.clone(),
             key: row_json::key(key),
             op,
             row: self.json(incoming, row),
+            pre_image: old.map(|old| self.json(incoming, old)),
             code: *code,
             reason: reason.clone(),
+            parent,
         });
     }
 
@@ -251,6 +257,25 @@ impl<'p> Outcomes<'p> {
         let refusal = Refusal { code, reason };
         incoming.images(rows, |_, uploaded| {
             self.refused(incoming, uploaded, &refusal);
+            Ok(())
+        })
+    }
+
+    /// Refuses every row of a table of an upload that is aborted.
+    ///
+    /// # Errors
+    /// The rows cannot be read.
+    pub(crate) fn refuse_with<T>(
+        &mut self,
+        incoming: &Incoming<'_, T>,
+        aborted: &Aborted,
+    ) -> Result<(), CentreError> {
+        let name = &self.schema.tables[incoming.index].name;
+        incoming.each(|_, row| {
+            incoming.with_images(row, |uploaded| {
+                let refusal = aborted.refusal(name, row_json::key(uploaded.key));
+                self.refused(incoming, uploaded, refusal);
+            });
             Ok(())
         })
     }

@@ -17,6 +17,8 @@ pub(crate) struct ResultBuilder<'a> {
     refused_inserts: RowKeys,
     /// The other refused rows.
     refused_changes: RowKeys,
+    /// Those of both that refer to something that is not there.
+    orphans: RowKeys,
     /// Rows that lost.
     lost: RowKeys,
 }
@@ -31,6 +33,7 @@ impl<'a> ResultBuilder<'a> {
             result: UploadResult::default(),
             refused_inserts: RowKeys::new(),
             refused_changes: RowKeys::new(),
+            orphans: RowKeys::new(),
             lost: RowKeys::new(),
         }
     }
@@ -79,6 +82,10 @@ impl<'a> ResultBuilder<'a> {
         reason: &str,
     ) {
         self.note_refused(Some(table), key, op);
+        if code == Code::RowForeignKey {
+            let key = pack_key(&self.schema.tables[table], key);
+            self.orphans.insert((table, key));
+        }
         self.writers[table].refused(key, op, code.number(), reason);
     }
 
@@ -118,6 +125,16 @@ impl<'a> ResultBuilder<'a> {
             Op::Insert => self.refused_inserts.contains(row),
             _ => self.refused_changes.contains(row),
         }
+    }
+
+    /// Whether a row was refused because nothing is there that it refers to.
+    pub(crate) fn is_orphan(&self, row: &(usize, Vec<u8>)) -> bool {
+        self.orphans.contains(row)
+    }
+
+    /// How many changes were refused.
+    pub(crate) fn refused_count(&self) -> u64 {
+        self.result.refused
     }
 
     /// Whether a change of a row lost.

@@ -1,14 +1,18 @@
-//! Refusals that nobody has to see to any more: their rows were written again, and taken.
+//! What an upload says of rows that were refused before: they were written again and are taken, or
+//! have lost, or were given up. Nobody has to see to them any more.
 
 use std::collections::{HashMap, HashSet};
 
+use serde_json::{Map, Value as Json};
 use tidewater_protocol::{Code, PublicationSchema};
 
 use super::incoming::{Incoming, Uploaded};
 use super::rows::TargetTable;
 use super::{Records, row_json, text};
-use crate::engine::connection::{Connection, Own, own};
+use crate::engine::connection::{Connection, own};
+use crate::engine::refusals;
 use crate::error::CentreError;
+use crate::records::{RefusalEnd, RefusalOutcome};
 use crate::upload::SyncUpload;
 
 /// So many statements go together.
@@ -16,52 +20,86 @@ const AT_ONCE: usize = 500;
 
 type TableAndKey = (String, String);
 
-/// Forgets what was refused before of rows that this upload has brought in, for which `records`
-/// are what it leaves for people.
-pub(super) async fn forget<T: TargetTable>(
+/// The attempts at rows of a remote that nobody has settled, by table and key.
+pub(super) type Open = HashMap<TableAndKey, Vec<i64>>;
+
+/// Settles what was refused before of rows that this upload has brought in, or gives up, for which
+/// `records` are what it leaves for people. Gives what is left.
+pub(super) async fn settle<T: TargetTable>(
     connection: &mut impl Connection,
     upload: &SyncUpload,
     schema: &PublicationSchema,
     tables: &[Incoming<'_, T>],
     records: &Records,
-) -> Result<(), CentreError> {
+) -> Result<Open, CentreError> {
     let select = own!(
-        "SELECT id, table_name, row_key FROM tidewater.refused
-         WHERE remote_id = ?1 AND publication = ?2 AND code <> ?3",
+        "SELECT id, table_name, row_key, code, sequence FROM tidewater.refused
+         WHERE remote_id = ?1 AND publication = ?2",
         upload.context.remote_id,
         upload.publication,
-        // Of what is not published any more nothing can be taken.
-        Code::RowNotPublished.name(),
     );
     let answer = connection
         .run_one("looking for what was refused before", select)
         .await?;
-    let mut before: HashMap<TableAndKey, Vec<u64>> = HashMap::new();
+    let mut open = Open::new();
+    let mut given_up: HashMap<TableAndKey, Vec<i64>> = HashMap::new();
+    let told = upload.given_up.iter();
+    let told: HashMap<(&str, &str), u64> = told
+        .map(|it| ((&*it.table, &*it.key), it.sequence))
+        .collect();
     for row in &answer.rows {
-        let of_row = before.entry((row.get(1)?, row.get(2)?)).or_default();
-        of_row.push(row.get(0)?);
+        let (id, sequence): (i64, u64) = (row.get(0)?, row.get(4)?);
+        let key: TableAndKey = (row.get(1)?, row.get(2)?);
+        let until = told.get(&(&*key.0, &*key.1));
+        if until.is_some_and(|until| sequence <= *until) {
+            given_up.entry(key).or_default().push(id);
+            continue;
+        }
+        // Of what is not published any more nothing can be taken.
+        if row.get::<String>(3)? == Code::RowNotPublished.name() {
+            continue;
+        }
+        open.entry(key).or_default().push(id);
     }
-    if before.is_empty() {
-        return Ok(());
+    if open.is_empty() && given_up.is_empty() {
+        return Ok(open);
     }
-    let refused = records.refused.iter().map(|it| (&*it.table, &*it.key));
-    let lost = records.conflicts.iter().map(|it| (&*it.table, &*it.key));
-    let vain: HashSet<(&str, &str)> = refused.chain(lost).collect();
     let mut settled = Vec::new();
+    let end = |outcome| RefusalEnd {
+        at_ms: upload.context.now_ms,
+        by: upload.context.user.clone(),
+        outcome,
+        row: None,
+        reason: None,
+    };
+    let ends = given_up.into_values();
+    settled.extend(ends.map(|ids| (ids, end(RefusalOutcome::GivenUp))));
+    let refused = records.refused.iter().map(|it| (&*it.table, &*it.key));
+    let refused: HashSet<(&str, &str)> = refused.collect();
+    let lost = records.conflicts.iter().map(|it| (&*it.table, &*it.key));
+    let lost: HashSet<(&str, &str)> = lost.collect();
     for incoming in tables {
+        if open.is_empty() {
+            break;
+        }
         let table = &schema.tables[incoming.index];
         let mut taken = |uploaded: &Uploaded<'_, '_>| {
             let key = row_json::key(uploaded.key);
-            if vain.contains(&(&*table.name, &*key)) {
+            let row = (&*table.name, &*key);
+            if refused.contains(&row) {
                 return;
             }
+            let outcome = match lost.contains(&row) {
+                true => RefusalOutcome::Lost,
+                false => RefusalOutcome::Taken,
+            };
             let new = uploaded.new.map(|new| {
                 let key = table.key.iter().map(|&index| new[index]);
                 row_json::key(&key.collect::<Vec<_>>())
             });
             for key in new.into_iter().chain([key]) {
-                let ids = before.remove(&(text(&table.name), key));
-                settled.extend(ids.into_iter().flatten());
+                let ids = open.remove(&(text(&table.name), key));
+                settled.extend(ids.map(|ids| (ids, end(outcome))));
             }
         };
         incoming.each(|_, row| {
@@ -70,13 +108,38 @@ pub(super) async fn forget<T: TargetTable>(
         })?;
     }
     for some in settled.chunks(AT_ONCE) {
-        let deletes = some
-            .iter()
-            .map(|id| own!("DELETE FROM tidewater.refused WHERE id = ?1", *id));
-        let deletes: Vec<Own> = deletes.collect();
-        connection
-            .flight("settling what was refused before", &deletes)
-            .await?;
+        let what = "settling what was refused before";
+        connection.flight(what, &refusals::settle(some)).await?;
     }
-    Ok(())
+    Ok(open)
+}
+
+/// Names the parents of rows that are refused because nothing is there that they refer to, and
+/// whose parents were refused earlier: these have to go first.
+pub(super) fn name_parents(schema: &PublicationSchema, open: &Open, records: &mut Records) {
+    if open.is_empty() {
+        return;
+    }
+    let orphans = records.refused.iter_mut();
+    let orphans = orphans.filter(|it| it.code == Code::RowForeignKey && it.parent.is_none());
+    for orphan in orphans {
+        let Some(table) = schema.table(&orphan.table) else {
+            continue;
+        };
+        let Ok(row) = serde_json::from_str::<Map<String, Json>>(&orphan.row) else {
+            continue;
+        };
+        let parents = table.foreign_keys.iter().filter_map(|key| {
+            let parent = schema.table(&key.parent)?;
+            let names = parent.key_columns().map(|it| &it.name);
+            if !names.eq(&key.parent_columns) {
+                return None;
+            }
+            let values = key.columns.iter();
+            let values = values.map(|&at| row.get(&table.columns[at].name).cloned());
+            let key = Json::Array(values.collect::<Option<_>>()?).to_string();
+            Some((text(&parent.name), key))
+        });
+        orphan.parent = parents.into_iter().find(|it| open.contains_key(it));
+    }
 }

@@ -98,7 +98,7 @@ pub(super) async fn apply<R: Rows>(
 fn groups(uploads: &[SyncUpload]) -> Vec<Vec<usize>> {
     let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (place, upload) in uploads.iter().enumerate() {
-        if !upload.given_back {
+        if !upload.given_back && upload.given_up.is_empty() {
             groups.entry(&upload.publication).or_default().push(place);
         }
     }

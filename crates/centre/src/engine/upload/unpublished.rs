@@ -96,17 +96,25 @@ fn refused(table: &UploadTable, row: &Row<'_>, op: Op, image: String, reason: &s
         key: row_json::key(&row.key),
         op,
         row: image,
+        pre_image: (op != Op::Insert).then(|| named(table, &row.old)),
         code: CODE,
         reason: reason.to_owned(),
+        parent: None,
     }
 }
 
 fn image(table: &UploadTable, row: &Row<'_>) -> String {
-    let values: &[Datum<'_>] = if row.new.is_empty() {
-        &row.old
-    } else {
-        &row.new
-    };
+    named(
+        table,
+        if row.new.is_empty() {
+            &row.old
+        } else {
+            &row.new
+        },
+    )
+}
+
+fn named(table: &UploadTable, values: &[Datum<'_>]) -> String {
     let names = table
         .begin
         .columns

@@ -25,6 +25,10 @@ pub(super) fn acknowledge(
     let Some(generation) = subscription.taken_generation else {
         return Ok(());
     };
+    if subscription.any_unsettled {
+        refused::settled::acknowledged(connection, &subscription.publication, generation)
+            .doing(DOING)?;
+    }
     if let Some(schema) = &subscription.schema {
         if subscription.any_refused {
             refused::settle_written(connection, subscription, generation)?;
@@ -145,9 +149,15 @@ impl Sink<'_> {
         match later {
             // It was changed again: the later change takes over the pre-image and goes up
             // with the next upload.
-            Some(later) => changes::move_to(self.connection, names, &key, taken, later)
-                .map(drop)
-                .doing(DOING),
+            Some(later) => {
+                changes::move_to(self.connection, names, &key, taken, later).doing(DOING)?;
+                if !self.subscription.any_unsettled {
+                    return Ok(());
+                }
+                let packed = row::pack_key(&self.table.key_types, &refused_row.key);
+                refused::settled::moved(self.connection, self.table.name(), &packed, later)
+                    .doing(DOING)
+            }
             None => self.park(refused_row, taken, &key, &readable),
         }
     }
@@ -169,7 +179,7 @@ impl Sink<'_> {
         self.summary
             .note_refused(self.table.name(), readable, refused_row.reason);
         let packed = row::pack_key(&self.table.key_types, key);
-        refused::forget(self.connection, self.table.name(), &packed)?;
+        refused::supersede(self.connection, self.table.name(), &packed)?;
         refused::record(
             self.connection,
             &Refusal {
@@ -227,6 +237,11 @@ impl Sink<'_> {
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(false);
         };
+        if self.subscription.any_unsettled {
+            let packed = row::pack_key(&self.table.key_types, key);
+            refused::settled::lost(self.connection, self.table.name(), &packed, taken)
+                .doing(DOING)?;
+        }
         let owned: Vec<Value> = key.iter().map(Datum::to_value).collect();
         let names = &self.table.names;
         let pair = changes::rekeyed(self.connection, names, taken, &owned).doing(DOING)?;

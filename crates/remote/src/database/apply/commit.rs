@@ -7,7 +7,7 @@ use super::summary::ApplySummary;
 use super::{Applier, prefer_wal, roll_back};
 use crate::database::conflicts;
 use crate::database::kept;
-use crate::database::refused::TIME_UNKNOWN;
+use crate::database::refused::{self, TIME_UNKNOWN};
 use crate::database::subscription::load_all;
 use crate::database::{Database, SubscriptionState, triggers};
 use crate::error::{Doing, RemoteError};
@@ -84,17 +84,24 @@ impl Applier {
         if self.summary.conflicts > 0 {
             conflicts::settle(connection, now_ms)?;
         }
+        let mut subscriptions = self.subscriptions.iter();
+        if subscriptions.any(|it| it.state.any_refused || it.state.any_unsettled) {
+            refused::settled::settle_times(connection, now_ms)?;
+        }
         for subscription in self.subscriptions.iter().filter(|each| each.synced) {
             connection
                 .prepare_cached(
                     "UPDATE tidewater_subscription SET last_sync_at = ?2, \
-                     checkpoint = coalesce(?3, checkpoint) WHERE id = ?1",
+                     checkpoint = coalesce(?3, checkpoint), deployment = ?4, settled_after = ?5 \
+                     WHERE id = ?1",
                 )
                 .and_then(|mut statement| {
                     statement.execute(params![
                         subscription.state.id,
                         now_ms,
-                        subscription.checkpoint
+                        subscription.checkpoint,
+                        subscription.state.deployment,
+                        subscription.state.settled_after.cast_signed(),
                     ])
                 })
                 .doing(doing)?;

@@ -25,6 +25,7 @@ mod user_triggers;
 
 use rusqlite::Connection;
 use tidewater_protocol::PublicationSchema;
+use tidewater_protocol::message::DownloadBegin;
 use tidewater_protocol::pack::MAX_VALUE_BYTES;
 
 pub use self::adopt::Adopt;
@@ -32,6 +33,7 @@ use self::adopt::Adopted;
 use self::dependents::Dependents;
 use self::given::Given;
 pub(super) use self::migrate::keep_values;
+pub(super) use self::remove::row_values;
 pub use self::summary::{
     ApplySummary, ConflictSummary, RefusedSummary, RowDifference, TableDifferences,
 };
@@ -121,6 +123,10 @@ struct Subscription {
     /// the download brings, since the centre never had them; other changes if their rows are
     /// still there after it, since a row that leaves takes its refused change with it.
     tries_again: bool,
+    /// Something else is deployed than at the last download.
+    redeployed: bool,
+    /// What was refused is tried again only when somebody says so.
+    keeps_refused: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +166,8 @@ impl Database {
                         checkpoint: None,
                         synced: false,
                         tries_again: false,
+                        redeployed: false,
+                        keeps_refused: false,
                     })
                     .collect(),
                 phase: Phase::Idle,
@@ -361,11 +369,36 @@ impl Applier {
         if let Some(schema) = new_schema {
             self.migrate(subscription, schema)?;
         }
-        if scope_changed || migrated {
-            self.subscriptions[subscription].tries_again = true;
+        let found = &mut self.subscriptions[subscription];
+        let may_be_taken = scope_changed || migrated || found.redeployed;
+        if may_be_taken && !found.keeps_refused {
+            found.tries_again = true;
             self.unpark(subscription, Again::Inserts)?;
         }
         self.phase = Phase::Download(subscription);
+        Ok(())
+    }
+
+    /// What the beginning of a download says of what was refused, before [`Self::download_begin`].
+    ///
+    /// # Errors
+    /// There is no such subscription, or SQLite failed.
+    pub fn refused_told(&mut self, begin: &DownloadBegin) -> Result<(), RemoteError> {
+        self.expect_idle()?;
+        self.subscription(begin.subscription as usize)?;
+        let found = &mut self.subscriptions[begin.subscription as usize];
+        let state = &mut found.state;
+        state.settled_after = begin.settled_after;
+        found.keeps_refused = begin.keeps_refused;
+        if begin.deployment != 0 {
+            let deployment = begin.deployment.cast_signed();
+            let before = std::mem::replace(&mut state.deployment, deployment);
+            found.redeployed = before != 0 && before != deployment;
+        }
+        if !begin.settled.is_empty() {
+            let connection = &self.database.connection;
+            refused::settled::told(connection, state, &begin.settled)?;
+        }
         Ok(())
     }
 

@@ -318,7 +318,7 @@ impl Sink<'_> {
 }
 
 /// All values of a row, as a JSON object; of one that was deleted, its key.
-pub(super) fn row_values(
+pub(in crate::database) fn row_values(
     connection: &Connection,
     table: &tidewater_protocol::Table,
     key: &[Value],

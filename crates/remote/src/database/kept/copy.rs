@@ -138,6 +138,7 @@ fn whole(
         rows,
         bytes: body.len() as u64,
         given_back: false,
+        given_up: Vec::new(),
     };
     put(&mut frames, Control::UploadBegin(begin))?;
     frames.extend_from_slice(body);

@@ -10,6 +10,7 @@ use rusqlite::Connection;
 use serde_json::{Map, Value as Json};
 use tidewater_protocol::{ColumnType, Table, Value};
 
+use super::settled::{End, settle};
 use super::{RefusedRow, RowsChange, TIME_UNKNOWN, Which, delete_row};
 use crate::database::changes::{self, has_change};
 use crate::database::tables::Names;
@@ -34,10 +35,13 @@ impl Database {
         let subscriptions = self.subscriptions()?;
         self.decide(which, doing, RowsChange::Yes, |connection, found| {
             let Some(entry) = entries.get(&found.id) else {
-                return Ok(false);
+                return Ok(None);
             };
-            let wanted = Wanted::of(entry, &found.key_packed, &subscriptions);
-            wanted.map_or(Ok(false), |wanted| wanted.write(connection))
+            let Some(wanted) = Wanted::of(entry, &found.key_packed, &subscriptions) else {
+                return Ok(None);
+            };
+            let is_written = wanted.write(connection)?;
+            Ok(is_written.then(|| End::retried(wanted.generation)))
         })
     }
 }
@@ -342,9 +346,7 @@ pub(crate) fn settle_written(
             let names = Names::of(table);
             for key in keys.into_iter().flatten() {
                 if changes::is_net(connection, &names, &key, generation)? {
-                    let mut delete =
-                        connection.prepare_cached("DELETE FROM tidewater_refused WHERE id = ?1")?;
-                    delete.execute([id])?;
+                    settle(connection, id, &End::taken())?;
                     break;
                 }
             }

@@ -176,7 +176,9 @@ fn triggers_of_the_application_follow_what_is_discarded_and_nothing_is_uploaded_
     assert_eq!(remote.query(NAMES), ["1:a:10", "2:fine:20", "3:c:30"]);
     let copied = remote.query("SELECT id || ':' || name FROM copied ORDER BY id");
     assert_eq!(copied, ["1:a", "2:fine", "3:c"]);
+    // What is given up is told with an upload.
     assert_eq!(remote.upload(), []);
+    remote.acknowledge(|_| {});
     // Tracking goes on, and so do all triggers.
     remote.run("DELETE FROM item WHERE id = 3");
     let changes = [

@@ -80,7 +80,7 @@ fn park(
     let datums = row::datums(&types, &row.key);
     let packed = row::pack_key(&types, &datums);
     let mebibytes = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-    refused::forget(connection, &table.name, &packed)?;
+    refused::supersede(connection, &table.name, &packed)?;
     refused::record(
         connection,
         &Refusal {

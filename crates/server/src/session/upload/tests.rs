@@ -68,6 +68,7 @@ fn begin() -> UploadBegin {
         rows: 1_000,
         bytes: 1_000,
         given_back: false,
+        given_up: Vec::new(),
     }
 }
 

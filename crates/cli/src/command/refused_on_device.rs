@@ -1,0 +1,291 @@
+//! `tidewater refused` on a device: its changes that the centre did not take are listed, sent again,
+//! changed, restored and given up.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tidewater_client::{RefusedRow, SettledRow, Which};
+
+use crate::Done;
+use crate::failure::Failure;
+use crate::kept::{Embedded, embedded};
+use crate::output;
+use crate::remote_file;
+
+/// Makes changes pending again.
+pub(super) fn retry(remote: &Path, ids: &[i64]) -> Result<Done, Failure> {
+    let mut database = remote_file::open(remote)?;
+    let refused = database.refused()?;
+    check_ids(remote, ids, &refused)?;
+    let which = match ids {
+        [] => Which::All,
+        ids => Which::Ids(ids),
+    };
+    let count = database.retry_refused(which)?;
+    output::note(&format!(
+        "{} to be sent again with the next sync",
+        output::counted(count, "change", "changes")
+    ));
+    let is_meant = |row: &&RefusedRow| ids.is_empty() || ids.contains(&row.id);
+    let meant = refused.iter().filter(is_meant);
+    let without_row = meant.filter(|row| row.values.is_some()).count();
+    if without_row > 0 {
+        output::note(&format!(
+            "{} cannot be: only the values are left of {}, not the row; write them \
+             again (tidewater refused restore {})",
+            output::counted(without_row as u64, "change", "changes"),
+            if without_row == 1 { "it" } else { "them" },
+            remote.display()
+        ));
+    }
+    Ok(Done::Fully)
+}
+
+/// Writes again what is only left as values.
+pub(super) fn restore(remote: &Path, ids: &[i64]) -> Result<Done, Failure> {
+    let mut database = remote_file::open(remote)?;
+    let refused = database.refused()?;
+    check_ids(remote, ids, &refused)?;
+    let which = match ids {
+        [] => Which::All,
+        ids => Which::Ids(ids),
+    };
+    let count = database.restore_refused(which)?;
+    output::note(&format!(
+        "{} written again; the next sync uploads what differs from the centre",
+        output::counted(count, "row", "rows")
+    ));
+    let is_meant = |row: &&RefusedRow| ids.is_empty() || ids.contains(&row.id);
+    let left = (refused.iter().filter(is_meant).count() as u64).saturating_sub(count);
+    if left > 0 {
+        output::note(&format!(
+            "{} left as {}: a row that is still in the file goes up again with refused \
+             retry, and of others a table, a column or a value that it needs is missing \
+             (tidewater refused list {})",
+            output::counted(left, "change", "changes"),
+            if left == 1 { "it is" } else { "they are" },
+            remote.display()
+        ));
+    }
+    Ok(Done::Fully)
+}
+
+/// Gives changes up.
+pub(super) fn discard(remote: &Path, ids: &[i64], all: bool) -> Result<Done, Failure> {
+    let mut database = remote_file::open(remote)?;
+    if ids.is_empty() && !all {
+        return Err(Failure::usage(
+            "which changes are to be given up?",
+            format!(
+                "name their numbers, as tidewater refused list {} shows them, or --all",
+                remote.display()
+            ),
+        ));
+    }
+    check_ids(remote, ids, &database.refused()?)?;
+    let which = if all { Which::All } else { Which::Ids(ids) };
+    let count = database.discard_refused(which)?;
+    output::note(&format!(
+        "{} given up; the next sync brings what the centre has",
+        output::counted(count, "change", "changes")
+    ));
+    Ok(Done::Fully)
+}
+
+/// Writes other values into a refused row.
+pub(super) fn edit(remote: &Path, id: i64, values: &str) -> Result<Done, Failure> {
+    let mut database = remote_file::open(remote)?;
+    check_ids(remote, &[id], &database.refused()?)?;
+    database.edit_refused(id, values)?;
+    output::note(&format!(
+        "refused change {id} is written anew; it goes up with the next sync"
+    ));
+    Ok(Done::Fully)
+}
+
+/// The values of a refused row, a JSON object.
+pub(super) fn values(remote: &Path, id: i64) -> Result<String, Failure> {
+    let database = remote_file::open(remote)?;
+    check_ids(remote, &[id], &database.refused()?)?;
+    Ok(database.refused_values(id)?.unwrap_or_else(|| "{}".into()))
+}
+
+/// Shows one refused or settled change with its values.
+pub(super) fn show(remote: &Path, id: i64, json: bool) -> Result<Done, Failure> {
+    let database = remote_file::open(remote)?;
+    let refused = database.refused()?;
+    if let Some(row) = refused.iter().find(|it| it.id == id) {
+        let values = database.refused_values(id)?;
+        if json {
+            let values = values.and_then(|it| RawValue::from_string(it).ok());
+            output::json(&ListedRow {
+                values,
+                ..ListedRow::of(row)
+            })?;
+        } else {
+            let row = RefusedRow {
+                values,
+                ..row.clone()
+            };
+            output::text(&describe(&[row]))?;
+        }
+        return Ok(Done::Fully);
+    }
+    let settled = database.settled_refused()?;
+    let Some(row) = settled.iter().find(|it| it.refused.id == id) else {
+        check_ids(remote, &[id], &[])?;
+        return Ok(Done::Fully);
+    };
+    match json {
+        true => output::json(&SettledLine::of(row))?,
+        false => output::text(&describe_settled(std::slice::from_ref(row)))?,
+    }
+    Ok(Done::Fully)
+}
+
+/// A mistyped number must not pass for a change that was dealt with.
+fn check_ids(path: &Path, ids: &[i64], refused: &[RefusedRow]) -> Result<(), Failure> {
+    match ids.iter().find(|id| refused.iter().all(|it| it.id != **id)) {
+        None => Ok(()),
+        Some(id) => Err(Failure::usage(
+            format!("there is no refused change {id}; nothing was changed"),
+            format!("see: tidewater refused list {}", path.display()),
+        )),
+    }
+}
+
+pub(super) fn list(remote: &Path, open: bool, json: bool) -> Result<Done, Failure> {
+    let database = remote_file::open(remote)?;
+    let refused = database.refused()?;
+    let settled = match open {
+        true => Vec::new(),
+        false => database.settled_refused()?,
+    };
+    if json {
+        output::json(&ListedRows {
+            refused: refused.iter().map(ListedRow::of).collect(),
+            settled: settled.iter().map(SettledLine::of).collect(),
+        })?;
+        return Ok(Done::Fully);
+    }
+    if refused.is_empty() {
+        output::note("no refused changes");
+    } else {
+        output::text(&describe(&refused))?;
+    }
+    if !settled.is_empty() {
+        output::text(&describe_settled(&settled))?;
+    }
+    Ok(Done::Fully)
+}
+
+/// A line for each, and the reason for which it was refused.
+fn describe_settled(settled: &[SettledRow]) -> String {
+    let mut text = String::new();
+    for row in settled {
+        let how = match &*row.outcome {
+            "retried" => "goes up again, says".to_owned(),
+            "given_up" => "given up by".to_owned(),
+            "taken" | "lost" => format!("sent again and {} for", row.outcome),
+            outcome => format!("settled by operator: {outcome} by"),
+        };
+        let refused = &row.refused;
+        let line = format!(
+            "{}  {} {} {}  ({how} {}, {})",
+            refused.id,
+            refused.operation,
+            refused.table,
+            refused.key,
+            row.by,
+            output::moment(row.settled_at_ms),
+        );
+        let _ = writeln!(text, "{}", output::printable(&line));
+        let reason = format!("was refused: {}: {}", refused.code, refused.reason);
+        let _ = writeln!(text, "    {}", output::printable(&reason));
+    }
+    text
+}
+
+/// A paragraph for each change: reasons are sentences, and do not fit a table.
+fn describe(refused: &[RefusedRow]) -> String {
+    let mut text = String::new();
+    for row in refused {
+        let line = format!(
+            "{}  {} {} {}  (upload {} of {}, {})",
+            row.id,
+            row.operation,
+            row.table,
+            row.key,
+            row.sequence,
+            row.publication,
+            output::moment(row.at_ms),
+        );
+        let _ = writeln!(text, "{}", output::printable(&line));
+        let reason = format!("{}: {}", row.code, row.reason);
+        let _ = writeln!(text, "    {}", output::printable(&reason));
+        if let Some(values) = &row.values {
+            let _ = writeln!(text, "    your values: {}", output::printable(values));
+        }
+    }
+    text
+}
+
+#[derive(Serialize)]
+struct ListedRows<'a> {
+    refused: Vec<ListedRow<'a>>,
+    settled: Vec<SettledLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct SettledLine<'a> {
+    #[serde(flatten)]
+    refused: ListedRow<'a>,
+    outcome: &'a str,
+    by: &'a str,
+    settled_at_ms: i64,
+}
+
+impl SettledLine<'_> {
+    fn of(row: &SettledRow) -> SettledLine<'_> {
+        SettledLine {
+            refused: ListedRow::of(&row.refused),
+            outcome: &row.outcome,
+            by: &row.by,
+            settled_at_ms: row.settled_at_ms,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ListedRow<'a> {
+    id: i64,
+    publication: &'a str,
+    table: &'a str,
+    key: Embedded,
+    operation: &'a str,
+    code: &'a str,
+    reason: &'a str,
+    sequence: u64,
+    at_ms: i64,
+    values: Option<Box<RawValue>>,
+}
+
+impl ListedRow<'_> {
+    fn of(row: &RefusedRow) -> ListedRow<'_> {
+        let values = row.values.as_ref();
+        ListedRow {
+            id: row.id,
+            publication: &row.publication,
+            table: &row.table,
+            key: embedded(&row.key),
+            operation: &row.operation,
+            code: &row.code,
+            reason: &row.reason,
+            sequence: row.sequence,
+            at_ms: row.at_ms,
+            values: values.and_then(|it| RawValue::from_string(it.clone()).ok()),
+        }
+    }
+}

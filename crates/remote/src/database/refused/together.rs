@@ -1,0 +1,190 @@
+//! Refused changes that go up together: rows with those that were refused because of them, and all
+//! of an upload that was aborted as a whole.
+
+use std::collections::HashSet;
+
+use rusqlite::Connection;
+use rusqlite::types::Value as Stored;
+use tidewater_protocol::{Code, Table, Value};
+
+use super::{Database, PARKED, RefusedRow, SELECT, is_parked, key_of, read, settled};
+use crate::database::changes::{has_change, move_to};
+use crate::database::subscription::load_all;
+use crate::database::tables::Names;
+use crate::database::{SubscriptionState, quote};
+use crate::error::{Doing, RemoteError};
+
+/// A refused change that still has its row.
+struct Entry<'s> {
+    refused: RefusedRow,
+    subscription: &'s SubscriptionState,
+    table: &'s Table,
+    key: Vec<Value>,
+}
+
+/// The numbers of refused changes, and of those that go with them.
+pub(super) fn with(database: &Database, ids: &[i64]) -> Result<Vec<i64>, RemoteError> {
+    let connection = &database.connection;
+    let subscriptions = load_all(connection)?;
+    let read = || -> rusqlite::Result<Vec<i64>> {
+        let entries = entries(connection, &subscriptions)?;
+        let mut chosen: HashSet<i64> = ids.iter().copied().collect();
+        expand(connection, &entries, &mut chosen)?;
+        Ok(chosen.into_iter().collect())
+    };
+    read().doing("looking for what goes with a refused row")
+}
+
+/// What goes with refused changes that were changed again goes up with them.
+pub(crate) fn take(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+) -> Result<(), RemoteError> {
+    let doing = "trying refused rows again";
+    let entries = entries(connection, std::slice::from_ref(subscription)).doing(doing)?;
+    let waits = |entry: &Entry<'_>| {
+        let codes = [Code::RowForeignKey, Code::RowAborted];
+        codes.iter().any(|it| it.name() == entry.refused.code)
+    };
+    if !entries.iter().any(waits) {
+        return Ok(());
+    }
+    let generation = subscription.generation;
+    let mut chosen = HashSet::new();
+    for entry in &entries {
+        let names = Names::of(entry.table);
+        if has_change(connection, &names, &entry.key, generation).doing(doing)? {
+            chosen.insert(entry.refused.id);
+        }
+    }
+    let changed = chosen.clone();
+    expand(connection, &entries, &mut chosen).doing(doing)?;
+    for entry in &entries {
+        let id = entry.refused.id;
+        let names = Names::of(entry.table);
+        if !chosen.contains(&id)
+            || changed.contains(&id)
+            || !is_parked(connection, &names, &entry.key).doing(doing)?
+        {
+            continue;
+        }
+        move_to(connection, &names, &entry.key, PARKED, generation).doing(doing)?;
+        let end = settled::End::retried(generation);
+        settled::settle(connection, id, &end).doing(doing)?;
+    }
+    Ok(())
+}
+
+fn entries<'s>(
+    connection: &Connection,
+    subscriptions: &'s [SubscriptionState],
+) -> rusqlite::Result<Vec<Entry<'s>>> {
+    let sql = format!(
+        "{}, key_packed FROM tidewater_refused WHERE row_values IS NULL ORDER BY id",
+        SELECT.trim_end_matches(" FROM tidewater_refused")
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let rows = statement.query_map([], |row| Ok((read(row)?, row.get::<_, Vec<u8>>(10)?)))?;
+    let mut entries = Vec::new();
+    for found in rows {
+        let (refused, key_packed) = found?;
+        let mut subscriptions = subscriptions.iter();
+        let Some(subscription) = subscriptions.find(|it| it.publication == refused.publication)
+        else {
+            continue;
+        };
+        let schema = subscription.schema.as_deref();
+        let Some(table) = schema.and_then(|schema| schema.table(&refused.table)) else {
+            continue;
+        };
+        entries.extend(key_of(table, &key_packed).map(|key| Entry {
+            refused,
+            subscription,
+            table,
+            key,
+        }));
+    }
+    Ok(entries)
+}
+
+/// Adds what goes with the chosen ones.
+fn expand(
+    connection: &Connection,
+    entries: &[Entry<'_>],
+    chosen: &mut HashSet<i64>,
+) -> rusqlite::Result<()> {
+    let upload = |it: &Entry<'_>| (it.subscription.id, it.refused.sequence);
+    let aborted = entries.iter();
+    let aborted = aborted.filter(|it| it.refused.code == Code::RowAborted.name());
+    let aborted: HashSet<(i64, u64)> = aborted.map(upload).collect();
+    let mut waiting: Vec<&Entry<'_>> = entries.iter().collect();
+    loop {
+        let is_chosen = |it: &&&Entry<'_>| chosen.contains(&it.refused.id);
+        let all: Vec<&Entry<'_>> = entries.iter().collect();
+        let parents: Vec<&&Entry<'_>> = all.iter().filter(is_chosen).collect();
+        let uploads: HashSet<(i64, u64)> = parents.iter().map(|it| upload(it)).collect();
+        let mut found = Vec::new();
+        waiting.retain(|it| !chosen.contains(&it.refused.id));
+        for it in &waiting {
+            let is_of_aborted = aborted.contains(&upload(it)) && uploads.contains(&upload(it));
+            if is_of_aborted || refers_to_one(connection, it, &parents)? {
+                found.push(it.refused.id);
+            }
+        }
+        if found.is_empty() {
+            return Ok(());
+        }
+        chosen.extend(found);
+    }
+}
+
+/// Whether a row was refused for what it refers to, and refers to one of these.
+fn refers_to_one(
+    connection: &Connection,
+    child: &Entry<'_>,
+    parents: &[&&Entry<'_>],
+) -> rusqlite::Result<bool> {
+    if child.refused.code != Code::RowForeignKey.name() {
+        return Ok(false);
+    }
+    for key in &child.table.foreign_keys {
+        let is_parent = |it: &&&&Entry<'_>| it.table.name == key.parent;
+        let mut value = None;
+        for parent in parents.iter().filter(is_parent) {
+            let columns = key.parent_columns.iter().map(|it| parent.table.column(it));
+            let Some(columns) = columns.collect::<Option<Vec<usize>>>() else {
+                continue;
+            };
+            if value.is_none() {
+                value = values(connection, child, &key.columns)?;
+            }
+            if value.is_some() && values(connection, parent, &columns)? == value {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Some values of a row as it is here; `None` if it is not, or one of them is NULL.
+fn values(
+    connection: &Connection,
+    entry: &Entry<'_>,
+    columns: &[usize],
+) -> rusqlite::Result<Option<Vec<Stored>>> {
+    let names = Names::of(entry.table);
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {} FROM {} WHERE {}",
+        quote::list(columns, ", ", |&at| names.columns[at].clone()),
+        names.table,
+        names.key_is_bound()
+    ))?;
+    names.bind_key(&mut statement, &entry.key)?;
+    let mut rows = statement.raw_query();
+    let Some(found) = rows.next()? else {
+        return Ok(None);
+    };
+    let values = (0..columns.len()).map(|at| found.get::<_, Stored>(at));
+    let values = values.collect::<rusqlite::Result<Vec<Stored>>>()?;
+    Ok((!values.contains(&Stored::Null)).then_some(values))
+}
