@@ -54,6 +54,7 @@ mod partitions;
 mod pending;
 mod real_input;
 mod reconfigured;
+mod refusals;
 mod republishing;
 mod restored;
 mod servers;
