@@ -80,16 +80,21 @@ impl Centre {
     }
 
     pub(crate) fn conflicts(&self) -> anyhow::Result<Vec<Against>> {
-        self.against("conflict")
+        self.against("tidewater.conflict")
     }
 
     pub(crate) fn refused(&self) -> anyhow::Result<Vec<Against>> {
-        self.against("refused")
+        // What was given up, or lost when it was sent again, is listed as that.
+        self.against(
+            "(SELECT remote_id, table_name, row_key, operation, uploaded FROM tidewater.refused
+              UNION ALL SELECT remote_id, table_name, row_key, operation, uploaded
+              FROM tidewater.settled_refusal WHERE settled_as <> 'taken') AS refused",
+        )
     }
 
     fn against(&self, table: &str) -> anyhow::Result<Vec<Against>> {
         let rows = self.query(&format!(
-            "SELECT remote_id, table_name, row_key, operation, uploaded FROM tidewater.{table}"
+            "SELECT remote_id, table_name, row_key, operation, uploaded FROM {table}"
         ))?;
         rows.iter()
             .map(|row| {

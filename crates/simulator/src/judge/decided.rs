@@ -20,7 +20,10 @@ pub(crate) fn refused_here_only(parties: &Parties<'_>) -> rusqlite::Result<Optio
         let shown = parties
             .centre
             .prepare_cached(
-                "SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND row_key = ?2",
+                // What a copy of the file has settled is shown as that.
+                "SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND row_key = ?2
+                 UNION ALL SELECT 1 FROM tidewater_settled_refusal
+                 WHERE table_name = ?1 AND row_key = ?2",
             )?
             .exists([&table, &key])?;
         if !shown {
@@ -76,6 +79,9 @@ pub(crate) fn lost_against_nobody(
              AND NOT EXISTS (SELECT 1 FROM tidewater_conflict AS o WHERE o.table_name = '{name}'
                  AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')
              AND NOT EXISTS (SELECT 1 FROM tidewater_refused AS o WHERE o.table_name = '{name}'
+                 AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')
+             AND NOT EXISTS (SELECT 1 FROM tidewater_settled_refusal AS o
+                 WHERE o.table_name = '{name}'
                  AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')"
         );
         let mut statement = centre.prepare_cached(&sql)?;

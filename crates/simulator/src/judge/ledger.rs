@@ -266,6 +266,8 @@ mod tests {
                    INSERT INTO tidewater_subscription VALUES (x'07', 0, NULL);
                    CREATE TABLE tidewater_conflict (table_name, row_key, operation, uploaded);
                    CREATE TABLE tidewater_refused (table_name, row_key, operation, uploaded);
+                   CREATE TABLE tidewater_settled_refusal (table_name, row_key, operation,
+                       uploaded);
                    CREATE TABLE product (product_id, code, name);
                    CREATE TABLE audit (at, \"table\", operation, key, text);";
         centre.execute_batch(sql).unwrap();

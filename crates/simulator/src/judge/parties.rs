@@ -304,7 +304,12 @@ impl Parties<'_> {
              AND json_array(uploaded ->> '{}') <> row_key)",
             table.key()
         );
-        for told in ["tidewater_conflict", "tidewater_refused"] {
+        let told = [
+            "tidewater_conflict",
+            "tidewater_refused",
+            "tidewater_settled_refusal",
+        ];
+        for told in told {
             let sql = format!(
                 "SELECT 1 FROM {told} WHERE table_name = ?1
                  AND CASE WHEN ?3 IS NULL THEN {is_gone} ELSE uploaded LIKE ?3 END"
