@@ -589,17 +589,35 @@ pub(super) async fn check(
             columns: columns.iter().map(|it| it.name.clone()).collect(),
             writes: None,
         }),
-        Err(error) => match Error::as_db_error(&error) {
-            None => Err(refused("checking a procedure")(error)),
-            Some(refusal) => {
-                let hint = match refusal.hint() {
-                    Some(hint) => hint.to_owned(),
-                    None => "the statement must run in the schema public".into(),
-                };
-                let what = format!("is refused by PostgreSQL: {}", refusal.message());
-                Err(wrong(named, &what, hint))
-            }
-        },
+        Err(error) => Err(refused_by_database(named, error)),
+    }
+}
+
+/// What is wrong with a statement that the operator wrote.
+fn refused_by_database(named: &str, error: Error) -> CentreError {
+    let Some(refusal) = error.as_db_error() else {
+        return refused("checking a statement")(error);
+    };
+    let hint = match refusal.hint() {
+        Some(hint) => hint.to_owned(),
+        None => "the statement must run in the schema public".into(),
+    };
+    let what = format!("is refused by PostgreSQL: {}", refusal.message());
+    wrong(named, &what, hint)
+}
+
+/// See [`check_script`](tidewater_centre::engine::database::Tracking::check_script).
+pub(super) async fn check_script(
+    connection: &mut Connection,
+    named: &str,
+    script: &Script,
+) -> Result<Vec<String>, CentreError> {
+    match connection.client().prepare(&script.sql).await {
+        Ok(statement) => {
+            let columns = statement.columns().iter();
+            Ok(columns.map(|it| it.name().to_owned()).collect())
+        }
+        Err(error) => Err(refused_by_database(named, error)),
     }
 }
 
@@ -608,7 +626,7 @@ pub(super) async fn check(
 
 /// A value as it is sent.
 #[derive(Debug)]
-enum Argument {
+pub(super) enum Argument {
     Null,
     Binary(Vec<u8>),
     Text(String),
@@ -622,7 +640,7 @@ fn arguments(call: &ProcedureCall, script: &Script, statement: &Statement) -> Ve
 }
 
 /// A value in the binary form of the type that PostgreSQL wants, or as text that it makes one of.
-fn argument(column_type: ColumnType, value: &Value, of: &Type) -> Argument {
+pub(super) fn argument(column_type: ColumnType, value: &Value, of: &Type) -> Argument {
     if *value == Value::Null {
         return Argument::Null;
     }

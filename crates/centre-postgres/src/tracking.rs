@@ -116,6 +116,15 @@ impl Tracking for Postgres {
         calls::check(connection, named, procedure, statement).await
     }
 
+    async fn check_script(
+        connection: &mut Connection,
+        named: &str,
+        script: &Script,
+        _: &[ColumnType],
+    ) -> Result<Vec<String>, CentreError> {
+        calls::check_script(connection, named, script).await
+    }
+
     fn acting_sql(role: RoleAsked<'_>) -> Option<String> {
         Some(acting::sql(role))
     }

@@ -14,7 +14,7 @@ use rusqlite::{ErrorCode, ffi, params_from_iter};
 
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::pack::too_long;
-use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, ValueRef};
+use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Value, ValueRef};
 
 use super::connection::Connection;
 use super::{failure, values};
@@ -308,17 +308,22 @@ fn type_of(value: &Native) -> Option<ColumnType> {
 fn parameters(call: &ProcedureCall, script: &Script, count: usize) -> Vec<Native> {
     let values = call.parameters(script).into_iter().take(count);
     let natives = values.map(|(column_type, value)| {
-        let (datum, _) = column_type.datum(value.as_ref());
-        // A decimal that no number is, is compared and kept as text.
-        values::bind(column_type, false, &datum).unwrap_or_else(|_| match value.as_ref() {
-            ValueRef::Null => Native::Null,
-            ValueRef::Integer(integer) => Native::Integer(integer),
-            ValueRef::Real(real) => Native::Real(real),
-            ValueRef::Text(text) => Native::Text(text.to_owned()),
-            ValueRef::Blob(bytes) => Native::Blob(bytes.to_owned()),
-        })
+        bound(column_type, &value)
     });
     natives.collect()
+}
+
+/// A value as a parameter.
+pub(super) fn bound(column_type: ColumnType, value: &Value) -> Native {
+    let (datum, _) = column_type.datum(value.as_ref());
+    // A decimal that no number is, is compared and kept as text.
+    values::bind(column_type, false, &datum).unwrap_or_else(|_| match value.as_ref() {
+        ValueRef::Null => Native::Null,
+        ValueRef::Integer(integer) => Native::Integer(integer),
+        ValueRef::Real(real) => Native::Real(real),
+        ValueRef::Text(text) => Native::Text(text.to_owned()),
+        ValueRef::Blob(bytes) => Native::Blob(bytes.to_owned()),
+    })
 }
 
 /// What an answer or a failure means for a call.

@@ -109,6 +109,15 @@ impl Tracking for SqliteCentre {
         calls::check(connection, named, statement)
     }
 
+    async fn check_script(
+        connection: &mut Connection,
+        named: &str,
+        script: &Script,
+        _: &[ColumnType],
+    ) -> Result<Vec<String>, CentreError> {
+        Ok(calls::check(connection, named, script)?.columns)
+    }
+
     async fn check_allowed(
         connection: &mut Connection,
         named: &str,

@@ -38,7 +38,7 @@ pub use procedure::{
 pub use publication::{
     ActAs, DeployReport, DeployStep, Deployed, HeldUpRemote, IdentitySpec, Last, ListedColumn,
     ListedReference, ListedTable, OnUnseenChildren, ParameterSpec, PublicationSpec, RemoteEffect,
-    RuleBy, RuleSpec, TableSpec, Tracking, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
+    RuleBy, RuleSpec, ScriptSpec, TableSpec, Tracking, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
 pub use upload::{

@@ -27,6 +27,7 @@ pub mod recorded;
 pub mod records;
 pub mod scope;
 pub mod script;
+pub mod scripts;
 mod session;
 pub mod state;
 pub mod thread;

@@ -11,6 +11,7 @@ use super::compile::{CompiledRule, Published, WhichRule, compile};
 use super::database::{ChangeLog, Tracking};
 use super::download::PublishedSchema;
 use super::evolution::PastSchemas;
+use super::scripts::{self, Versions};
 use super::scope::{Permit, ScopeQuery, wrong};
 use super::window::Window;
 use crate::engine::script::{Dialect, Parameter, Script};
@@ -38,6 +39,8 @@ pub struct Publication<T> {
     pub writes: Vec<Writes>,
     /// Which values the parameters of remotes may have, where that is limited.
     pub permits: Vec<Permit>,
+    /// The scripts of its remotes, by version.
+    pub scripts: Versions,
     /// The role under which its remotes act, if that is not the server's own.
     pub act_as: Option<Assumed>,
     /// The types of the values of the tables' rows as they are read: of the published columns, and
@@ -204,8 +207,10 @@ pub async fn compile_one<T: Tracking>(
         warnings.extend(told);
         assumed
     });
+    let scripts = scripts::compile::<T>(connection, spec, &schema).await?;
     let schema = Arc::new(schema);
     Ok(Publication {
+        scripts,
         permits,
         act_as,
         announced: schema.clone(),
@@ -235,7 +240,7 @@ async fn permits<T: Tracking>(
     let named = queries.flat_map(|query| &query.parameters);
     let named = named.filter_map(|parameter| match parameter {
         Parameter::User(name) => Some(name.as_str()),
-        Parameter::System(_) | Parameter::Argument(_) => None,
+        _ => None,
     });
     let named: Vec<&str> = named.collect();
     let mut permits = Vec::new();

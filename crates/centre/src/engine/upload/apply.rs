@@ -18,6 +18,7 @@ use super::outcomes::Outcomes;
 use super::own;
 use super::rows::{Admitted, Failed, OnDelete, Refusal, Rows, TargetTable};
 use super::scoped::BeforeHandingOver;
+use super::scripted::Scripting;
 use super::settled;
 use super::shared;
 use super::{Admission, DOWNLOAD_ONLY, Serials, last, note_given_back, store};
@@ -126,6 +127,7 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         unpublished: &unpublished,
         families: &families,
         handed_over: Vec::new(),
+        scripting: Scripting::of(&publication.scripts, &upload.context, &upload.publication)?,
     };
     run.handed_over = run.find_handed_over()?;
     let result = run.all().await?;
@@ -195,6 +197,8 @@ pub(super) struct Run<'r, R: Rows> {
     pub(super) families: &'r Families,
     /// By the place of their table: updates that may make rows somebody else's, in order.
     pub(super) handed_over: Vec<Vec<RowRef>>,
+    /// The scripts that the remote has chosen.
+    pub(super) scripting: Option<Scripting<'r>>,
 }
 
 /// What has been done of an upload so far.
@@ -292,6 +296,7 @@ impl<'r, R: Rows> Run<'r, R> {
         for table in self.tables {
             progress.outcomes.record_dropped(table)?;
         }
+        self.before_rows().await?;
         for steps in order(self.tables) {
             let is_handing_over = |&(place, step): &(usize, Step)| {
                 step == Step::HandOver && !self.handed_over[place].is_empty()
@@ -310,6 +315,7 @@ impl<'r, R: Rows> Run<'r, R> {
         for refusals in std::mem::take(&mut progress.refusals) {
             self.give_up(refusals, &mut progress).await?;
         }
+        self.after_rows(&progress).await?;
         if self.rows.is_violated(round.immediate).await? {
             return Ok(Filled::Violated);
         }

@@ -125,6 +125,15 @@ impl<'p> Outcomes<'p> {
         self.records.conflicts.push(conflict);
     }
 
+    /// A script has resolved a conflict: what the centre has is read back.
+    pub(crate) fn scripted<T>(
+        &mut self,
+        incoming: &Incoming<'_, T>,
+        uploaded: &Uploaded<'_, '_>,
+    ) {
+        let _ = (incoming, uploaded);
+    }
+
     /// Changes lost against the absence of their rows.
     ///
     /// # Errors
