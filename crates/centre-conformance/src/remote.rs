@@ -211,6 +211,7 @@ pub fn result_text(schema: &PublicationSchema, result: &UploadResult) -> Vec<Str
             lines.push(match row.op.unwrap() {
                 Op::ConflictRow => format!("conflict {name}: {}", text(&row.new)),
                 Op::Made => format!("made {name}: {}", text(&row.new)),
+                Op::Merged => format!("merged {name}: {}", text(&row.new)),
                 Op::ConflictGone => format!("gone {name} [{key}]"),
                 Op::Refused => {
                     let code = tidewater_protocol::Code::from_number(row.code).unwrap();
@@ -374,7 +375,7 @@ impl Remote {
             let mut reader = RowsReader::new(&shape, &of_table.rows);
             let mut row = Row::default();
             while reader.next(&mut row).unwrap() {
-                if row.op == Some(Op::Made) {
+                if let Some(Op::Made | Op::Merged) = row.op {
                     let types: Vec<_> = table.key_columns().map(|it| it.column_type).collect();
                     let mut key = Vec::new();
                     pack_values(&mut key, &types, &row.key);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidewater_centre::records::AskedSubscription;
 use tidewater_centre::{
-    Centre, CentreError, DeployReport, OnUnseenChildren, PublicationSpec, RuleSpec, TableSpec,
-    Tracking, Worker, WritesSpec,
+    Centre, CentreError, ConflictSpec, DeployReport, OnUnseenChildren, PublicationSpec, RuleSpec,
+    TableSpec, Tracking, Worker, WritesSpec,
 };
 use tidewater_protocol::{Direction, PublicationSchema};
 
@@ -71,6 +71,7 @@ pub fn publication(name: &str, tables: Vec<TableSpec>) -> PublicationSpec {
         tables,
         parameters: Vec::new(),
         act_as: None,
+        scripts: Vec::new(),
     }
 }
 
@@ -95,6 +96,7 @@ pub fn everyone(table: &str) -> TableSpec {
         filled_by_centre: Vec::new(),
         on_unseen_children: OnUnseenChildren::Conflict,
         writes: WritesSpec::default(),
+        conflict: ConflictSpec::default(),
     }
 }
 

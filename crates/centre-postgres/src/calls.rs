@@ -25,6 +25,7 @@ use super::values::Kind;
 use tidewater_centre::engine::procedure::{Calls, Checked, Ran};
 use tidewater_centre::engine::scope::wrong;
 use tidewater_centre::engine::script::Script;
+use tidewater_centre::engine::scripts;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::{AnswerColumn, CallAnswer, CallOutcome, Procedure, ProcedureCall, Returns};
 
@@ -632,6 +633,17 @@ pub(super) enum Argument {
     Text(String),
 }
 
+/// The parameters of a script's statement.
+pub(super) fn of_script(
+    statement: &scripts::Statement,
+    values: &[Value],
+    prepared: &Statement,
+) -> Vec<Argument> {
+    let typed = statement.types.iter().zip(values).zip(prepared.params());
+    let arguments = typed.map(|((column_type, value), of)| argument(*column_type, value, of));
+    arguments.collect()
+}
+
 /// The parameters of a script for a call.
 fn arguments(call: &ProcedureCall, script: &Script, statement: &Statement) -> Vec<Argument> {
     let values = call.parameters(script).into_iter().zip(statement.params());
@@ -640,7 +652,7 @@ fn arguments(call: &ProcedureCall, script: &Script, statement: &Statement) -> Ve
 }
 
 /// A value in the binary form of the type that PostgreSQL wants, or as text that it makes one of.
-pub(super) fn argument(column_type: ColumnType, value: &Value, of: &Type) -> Argument {
+fn argument(column_type: ColumnType, value: &Value, of: &Type) -> Argument {
     if *value == Value::Null {
         return Argument::Null;
     }

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 
+use tidewater_protocol::{ColumnType, Table};
 use tokio_postgres::{GenericClient, Row};
 
 use super::catalog::Catalog;
@@ -60,11 +61,7 @@ impl Tracking for Postgres {
         Catalog::read(connection.client()).await
     }
 
-    fn table(
-        published: &Published<'_>,
-        _: &tidewater_protocol::Table,
-        catalog: &Catalog,
-    ) -> PublishedTable {
+    fn table(published: &Published<'_>, _: &Table, catalog: &Catalog) -> PublishedTable {
         PublishedTable::of(published, catalog)
     }
 

@@ -3,7 +3,7 @@
 use prost::Message;
 use rusqlite::OptionalExtension;
 
-use tidewater_protocol::Table;
+use tidewater_protocol::{ColumnType, Table};
 
 use super::catalog::Catalog;
 use super::connection::Connection;

@@ -36,9 +36,10 @@ pub use procedure::{
     Procedure, ProcedureCall, ProcedureSpec, Returns,
 };
 pub use publication::{
-    ActAs, DeployReport, DeployStep, Deployed, HeldUpRemote, IdentitySpec, Last, ListedColumn,
-    ListedReference, ListedTable, OnUnseenChildren, ParameterSpec, PublicationSpec, RemoteEffect,
-    RuleBy, RuleSpec, ScriptSpec, TableSpec, Tracking, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
+    ActAs, ConflictSpec, DeployReport, DeployStep, Deployed, Detect, HeldUpRemote, IdentitySpec,
+    Last, ListedColumn, ListedReference, ListedTable, OnUnseenChildren, ParameterSpec,
+    PublicationSpec, RemoteEffect, RuleBy, RuleSpec, ScriptSpec, TableSpec, Tracking, Unit,
+    WindowSpec, WriteScopeSpec, WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
 pub use upload::{

@@ -84,6 +84,29 @@ pub struct TableSpec {
     pub on_unseen_children: OnUnseenChildren,
     /// What remotes may write of what they hold.
     pub writes: WritesSpec,
+    /// What becomes of rows that two sides have changed.
+    #[serde(default)]
+    pub conflict: ConflictSpec,
+}
+
+/// What becomes of rows that two sides have changed.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ConflictSpec {
+    /// What a conflict is.
+    pub detect: Detect,
+    /// How it is resolved: `later(changed_at)`; in favour of the centre if empty.
+    pub resolve: Vec<String>,
+}
+
+/// What a conflict is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Detect {
+    /// Two sides have changed the same row.
+    #[default]
+    Row,
+    /// They have changed the same column of it.
+    Column,
 }
 
 /// What remotes may write of the rows of a table that they hold.
@@ -549,6 +572,7 @@ mod tests {
             filled_by_centre: Vec::new(),
             on_unseen_children: OnUnseenChildren::Conflict,
             writes: WritesSpec::default(),
+            conflict: ConflictSpec::default(),
         };
         let query = "SELECT region FROM hr.Assignment WHERE login = {s.username}";
         let warnings = |direction| {

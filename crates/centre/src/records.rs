@@ -245,6 +245,40 @@ pub struct IncidentRecord {
     pub detail: String,
 }
 
+/// What a conflict has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConflictOutcome {
+    /// The centre's row stands.
+    Centre,
+    /// The row is as the remote wants it.
+    Remote,
+    /// It has something of both.
+    Merged,
+    /// The centre's row stands until the operator decides.
+    Parked,
+}
+
+impl ConflictOutcome {
+    const ALL: [(ConflictOutcome, &str); 4] = [
+        (ConflictOutcome::Centre, "centre"),
+        (ConflictOutcome::Remote, "remote"),
+        (ConflictOutcome::Merged, "merged"),
+        (ConflictOutcome::Parked, "parked"),
+    ];
+
+    /// `centre`, `remote`, `merged` or `parked`.
+    pub fn name(self) -> &'static str {
+        let named = ConflictOutcome::ALL.iter().find(|it| it.0 == self);
+        named.map_or("", |it| it.1)
+    }
+
+    /// By its name.
+    pub fn of(name: &str) -> Option<ConflictOutcome> {
+        let named = ConflictOutcome::ALL.iter().find(|it| it.1 == name);
+        named.map(|it| it.0)
+    }
+}
+
 /// A conflict as it is kept: images as JSON objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConflictRecord {
@@ -266,8 +300,12 @@ pub struct ConflictRecord {
     pub pre_image: Option<String>,
     /// What the remote wanted; `None` for deletes.
     pub uploaded: Option<String>,
-    /// What the centre had and kept; `None` if the row was gone.
+    /// What the centre has had since; `None` if the row is gone.
     pub winner: Option<String>,
+    /// What it had before, if that was something else.
+    pub replaced: Option<String>,
+    /// What it has come to.
+    pub outcome: ConflictOutcome,
 }
 
 /// A refused row as it is kept.

@@ -34,6 +34,8 @@ pub(crate) struct ConflictLine<'a> {
     pre_image: Option<Embedded>,
     uploaded: Option<Embedded>,
     winner: Option<Embedded>,
+    replaced: Option<Embedded>,
+    outcome: &'static str,
 }
 
 impl ConflictLine<'_> {
@@ -49,6 +51,8 @@ impl ConflictLine<'_> {
             pre_image: record.pre_image.as_deref().map(embedded),
             uploaded: record.uploaded.as_deref().map(embedded),
             winner: record.winner.as_deref().map(embedded),
+            replaced: record.replaced.as_deref().map(embedded),
+            outcome: record.outcome.name(),
         }
     }
 }

@@ -271,7 +271,7 @@ impl Sums {
                 checksum,
                 ..
             }) => {
-                *conflicts = self.count(&[Op::ConflictRow, Op::ConflictGone]);
+                *conflicts = self.count(&[Op::ConflictRow, Op::ConflictGone, Op::Merged]);
                 *refused = self.count(&[Op::Refused]);
                 *checksum = std::mem::take(self).checksum.finalize();
             }

@@ -96,7 +96,9 @@ fn pack(shape: &RowShape, row: &Row<'_>) -> Option<Vec<u8>> {
     let mut writer = RowsWriter::new(shape);
     let op = row.op.expect("a row that was read has an operation");
     match op {
-        Op::Insert | Op::Upsert | Op::ConflictRow | Op::Made => writer.row(op, &row.new),
+        Op::Insert | Op::Upsert | Op::ConflictRow | Op::Made | Op::Merged => {
+            writer.row(op, &row.new)
+        }
         Op::Update => writer.update(&row.old, &row.new),
         Op::Delete => writer.delete(&row.old),
         Op::Request | Op::Remove | Op::ConflictGone => writer.key(op, &row.key),

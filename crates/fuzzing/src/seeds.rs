@@ -193,6 +193,7 @@ fn rows() -> Vec<Seed> {
             w.key(Op::Remove, &key);
             w.row(Op::ConflictRow, &first);
             w.row(Op::Made, &first);
+            w.row(Op::Merged, &first);
             w.key(Op::ConflictGone, &key);
         }),
     ];

@@ -37,6 +37,9 @@ pub enum Op {
     ConflictGone = 9,
     /// Upload result: a change was taken, and the centre has made this row of it. `new`.
     Made = 10,
+    /// Upload result: a change was taken together with one of somebody else's, and this row has come
+    /// of it. `new`.
+    Merged = 11,
 }
 
 impl Op {
@@ -52,6 +55,7 @@ impl Op {
             8 => Op::ConflictRow,
             9 => Op::ConflictGone,
             10 => Op::Made,
+            11 => Op::Merged,
             _ => return None,
         })
     }

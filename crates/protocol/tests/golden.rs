@@ -636,6 +636,7 @@ fn vectors() -> BTreeMap<String, Vec<u8>> {
         rows(|writer| writer.row(Op::ConflictRow, &full)),
     );
     packed("made", rows(|writer| writer.row(Op::Made, &full)));
+    packed("merged", rows(|writer| writer.row(Op::Merged, &full)));
     packed(
         "conflict-gone",
         rows(|writer| writer.key(Op::ConflictGone, &key())),

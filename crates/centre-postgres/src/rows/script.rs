@@ -8,7 +8,7 @@ use tidewater_protocol::Value;
 
 use super::refusal::{may_be_data_error, reason};
 use super::{Result, UploadRows};
-use crate::calls::{Argument, argument};
+use crate::calls::of_script;
 use crate::connection::{centre_error, refused};
 use crate::decoder::RowDecoder;
 use crate::own::all_at_once;
@@ -39,7 +39,8 @@ impl UploadRows<'_> {
                 Some((place, refusal)) => {
                     let (before, from) = rest.split_at(place);
                     if !before.is_empty() {
-                        let (ran, refused) = self.try_statement(&prepared, statement, before).await?;
+                        let (ran, refused) =
+                            self.try_statement(&prepared, statement, before).await?;
                         all.extend(ran);
                         if let Some((place, refusal)) = refused {
                             all.truncate(all.len() - before.len() + place);
@@ -105,14 +106,14 @@ async fn run(
     statement: &scripts::Statement,
     values: &[Value],
 ) -> std::result::Result<ScriptRan, Error> {
-    let typed = statement.types.iter().zip(values).zip(prepared.params());
-    let arguments: Vec<Argument> = typed
-        .map(|((column_type, value), of)| argument(*column_type, value, of))
-        .collect();
+    let arguments = of_script(statement, values, prepared);
     let rows = client.query_raw(prepared, arguments).await?;
     pin_mut!(rows);
     let mut first = None;
-    let kinds = prepared.columns().iter().map(|it| Kind::of(it.type_().oid()));
+    let kinds = prepared
+        .columns()
+        .iter()
+        .map(|it| Kind::of(it.type_().oid()));
     let mut decoder = RowDecoder::new(kinds);
     while let Some(row) = rows.next().await {
         let row = row?;
@@ -121,8 +122,13 @@ async fn run(
         }
         let mut datums = Vec::new();
         let read = decoder.result(&row, 0, &mut datums);
-        first = read.is_ok().then(|| datums.iter().map(|it| it.to_value()).collect());
+        first = read
+            .is_ok()
+            .then(|| datums.iter().map(|it| it.to_value()).collect());
     }
     let changed = rows.rows_affected().filter(|_| statement.counts);
-    Ok(ScriptRan::Done { changed, row: first })
+    Ok(ScriptRan::Done {
+        changed,
+        row: first,
+    })
 }

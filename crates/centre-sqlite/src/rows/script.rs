@@ -1,11 +1,10 @@
 //! Running statements of scripts for uploaded rows.
 
 use rusqlite::params_from_iter;
-use rusqlite::types::Value as Native;
 
 use tidewater_protocol::Value;
 
-use crate::calls::bound;
+use crate::calls::of_script;
 use crate::connection::Connection;
 use crate::row::savepoint;
 use crate::row_error::classify;
@@ -46,8 +45,7 @@ fn one(
     statement: &Statement,
     values: &[Value],
 ) -> rusqlite::Result<ScriptRan> {
-    let typed = statement.types.iter().zip(values);
-    let natives: Vec<Native> = typed.map(|(of, value)| bound(*of, value)).collect();
+    let natives = of_script(statement, values);
     let mut prepared = connection.prepare_cached(&statement.script.sql)?;
     let mut first = None;
     let mut rows = prepared.query(params_from_iter(natives))?;
@@ -59,5 +57,8 @@ fn one(
     }
     drop(rows);
     let changed = statement.counts.then(|| connection.changes());
-    Ok(ScriptRan::Done { changed, row: first })
+    Ok(ScriptRan::Done {
+        changed,
+        row: first,
+    })
 }

@@ -17,6 +17,7 @@ pub use self::writes::CompiledWrites;
 
 use self::rules::Rules;
 use super::catalog::{TableInfo, named};
+use super::resolve::{self, Resolver};
 use crate::error::CentreError;
 use crate::nearest::nearest;
 use crate::publication::{PublicationSpec, TableSpec, Tracking, check_names};
@@ -52,6 +53,8 @@ pub struct Published<'s> {
     pub rules: Vec<CompiledRule>,
     /// What remotes may write of them.
     pub writes: CompiledWrites,
+    /// What becomes of rows that two sides have changed.
+    pub resolver: Resolver,
     /// Whether foreign keys act on its deletes, and on its updates.
     pub acts_on_delete: bool,
     /// Whether foreign keys act on its updates.
@@ -88,7 +91,7 @@ pub struct Extra {
     pub column_type: ColumnType,
 }
 
-fn wrong(message: String, hint: impl Into<String>) -> CentreError {
+pub(super) fn wrong(message: String, hint: impl Into<String>) -> CentreError {
     CentreError::Configuration {
         message,
         hint: hint.into(),
@@ -232,6 +235,7 @@ impl<'s> Published<'s> {
         let columns = published_columns(&place, spec, table)?;
         check_published(&place, table, &columns, &rules)?;
         let writes = CompiledWrites::of(&place, spec, table, &columns, &rules)?;
+        let resolver = resolve::compile(&place, spec, table, &columns, &writes)?;
         let references = catalog.iter().flat_map(|it| &it.references);
         let references = references.filter(|it| it.parent == index);
         let acts_on_delete = references.clone().any(|it| it.on_delete.acts());
@@ -246,6 +250,7 @@ impl<'s> Published<'s> {
             columns,
             rules,
             writes,
+            resolver,
             acts_on_delete,
             acts_on_update: references.clone().any(|it| it.on_update.acts()),
             children: Vec::new(),
@@ -431,7 +436,7 @@ fn published_columns(place: &str, spec: &TableSpec, table: &TableInfo) -> Result
     let all = 0..table.columns.len();
     let columns = match &spec.columns {
         None => all.filter(|&it| table.columns[it].is_by_default).collect(),
-        Some(names) => resolve(place, table, names, "columns")?,
+        Some(names) => named_columns(place, table, names, "columns")?,
     };
     for &index in &columns {
         if let Err(obstacle) = &table.columns[index].column_type {
@@ -482,7 +487,12 @@ fn check_published(
 }
 
 /// The indexes of named columns; names that differ in case only from one column mean that one.
-fn resolve(place: &str, table: &TableInfo, names: &[String], what: &str) -> Result<Vec<usize>> {
+pub(super) fn named_columns(
+    place: &str,
+    table: &TableInfo,
+    names: &[String],
+    what: &str,
+) -> Result<Vec<usize>> {
     let mut indexes = Vec::with_capacity(names.len());
     for name in names {
         let index = table.column(name).ok_or_else(|| {

@@ -25,6 +25,7 @@ mod prune;
 pub mod publication;
 pub mod recorded;
 pub mod records;
+pub mod resolve;
 pub mod scope;
 pub mod script;
 pub mod scripts;

@@ -11,8 +11,9 @@ use super::compile::{CompiledRule, Published, WhichRule, compile};
 use super::database::{ChangeLog, Tracking};
 use super::download::PublishedSchema;
 use super::evolution::PastSchemas;
-use super::scripts::{self, Versions};
+use super::resolve::Resolver;
 use super::scope::{Permit, ScopeQuery, wrong};
+use super::scripts::{self, Versions};
 use super::window::Window;
 use crate::engine::script::{Dialect, Parameter, Script};
 use crate::error::CentreError;
@@ -37,6 +38,8 @@ pub struct Publication<T> {
     pub rules: Arc<[Rule]>,
     /// What remotes may write of them.
     pub writes: Vec<Writes>,
+    /// What becomes of their rows that two sides have changed.
+    pub resolvers: Vec<Resolver>,
     /// Which values the parameters of remotes may have, where that is limited.
     pub permits: Vec<Permit>,
     /// The scripts of its remotes, by version.
@@ -61,6 +64,7 @@ impl<T> Publication<T> {
             shapes: self.shapes.clone(),
             rules: self.rules.clone(),
             past: self.past.clone(),
+            scripts: self.scripts.clone(),
         }
     }
 
@@ -159,7 +163,7 @@ pub async fn compile_one<T: Tracking>(
     let (schema, published) = compile(spec, infos)?;
     let shapes: Arc<[RowShape]> = schema.tables.iter().map(Table::shape).collect();
     let (mut rules, mut tables, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
-    let mut writes = Vec::new();
+    let (mut writes, mut resolvers) = (Vec::new(), Vec::new());
     let mut row_types = Vec::new();
     for (index, (published, table)) in published.iter().zip(&schema.tables).enumerate() {
         let served = T::table(published, table, catalog);
@@ -196,6 +200,7 @@ pub async fn compile_one<T: Tracking>(
             read_only: read_only.unwrap_or_default(),
             hand_over: published.writes.hand_over,
         });
+        resolvers.push(published.resolver.clone());
         row_types.push(types);
         warnings.extend(published.warnings(infos, table));
         tables.push(served);
@@ -219,6 +224,7 @@ pub async fn compile_one<T: Tracking>(
         shapes,
         rules: rules.into(),
         writes,
+        resolvers,
         row_types: row_types.into(),
         tables,
         warnings,

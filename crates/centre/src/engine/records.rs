@@ -10,8 +10,8 @@ use super::numbers;
 use crate::engine::evolution::encode_known;
 use crate::error::CentreError;
 use crate::records::{
-    Blocker, CentreStatus, ConflictRecord, IncidentKind, IncidentRecord, RefusedRecord,
-    RemoteRecord, SigningKey, SyncRecord, UserImport, UserRecord,
+    Blocker, CentreStatus, ConflictOutcome, ConflictRecord, IncidentKind, IncidentRecord,
+    RefusedRecord, RemoteRecord, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -277,7 +277,7 @@ macro_rules! select_conflict {
     ($rest:literal) => {
         concat!(
             "SELECT at_ms, remote_id, user_name, publication, table_name, row_key, operation,
-             pre_image, uploaded, winner FROM tidewater.conflict ",
+             pre_image, uploaded, winner, replaced, outcome FROM tidewater.conflict ",
             $rest
         )
     };
@@ -295,6 +295,13 @@ fn conflict(row: &Row) -> Result<ConflictRecord> {
         pre_image: row.get(7)?,
         uploaded: row.get(8)?,
         winner: row.get(9)?,
+        replaced: row.get(10)?,
+        outcome: {
+            let name: String = row.get(11)?;
+            ConflictOutcome::of(&name).ok_or_else(|| CentreError::Internal {
+                message: format!("a conflict has come to {name:?}, which is unknown"),
+            })?
+        },
     })
 }
 

@@ -278,7 +278,9 @@ fn parameter(inside: &str, purpose: Purpose) -> Option<Parameter> {
             "publication_name" => "publication",
             name => name,
         };
-        return scripts::parameters().find(|known| *known == name).map(Parameter::System);
+        return scripts::parameters()
+            .find(|known| *known == name)
+            .map(Parameter::System);
     }
     let known = SYSTEM_PARAMETERS.into_iter().find(|known| *known == name);
     known.map(Parameter::System)

@@ -109,7 +109,9 @@ CREATE TABLE tidewater.conflict (
   operation TEXT NOT NULL,
   pre_image TEXT,
   uploaded TEXT,
-  winner TEXT
+  winner TEXT,
+  replaced TEXT,
+  outcome TEXT NOT NULL
 );
 CREATE TABLE tidewater.refused (
   id SERIAL,

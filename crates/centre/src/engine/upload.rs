@@ -15,6 +15,7 @@ pub mod incoming;
 mod made;
 mod outcomes;
 mod own;
+mod resolved;
 mod result;
 mod retry;
 pub(crate) mod row_json;
@@ -41,6 +42,7 @@ use super::exact::Membership;
 use super::publication::{Publication, Rule};
 use super::scope::Difference;
 use crate::error::CentreError;
+use crate::records::ConflictOutcome;
 use crate::scope::{Checkpoint, Scope};
 use crate::upload::{GainedPartitions, SyncUpload, UploadOutcome, UploadResult, decode_result};
 
@@ -279,13 +281,13 @@ fn add_signed(
 /// What an upload leaves for people.
 #[derive(Default)]
 pub struct Records {
-    /// Changes that lost.
+    /// Changes that met those of others.
     pub conflicts: Vec<Conflict>,
     /// Changes that were refused.
     pub refused: Vec<Refused>,
 }
 
-/// A change that lost.
+/// A change that met one of somebody else's.
 pub struct Conflict {
     /// Its table.
     pub table: String,
@@ -297,8 +299,12 @@ pub struct Conflict {
     pub pre_image: Option<String>,
     /// The new image, a JSON object.
     pub uploaded: Option<String>,
-    /// The centre's row, a JSON object.
+    /// The row that the centre has now, a JSON object.
     pub winner: Option<String>,
+    /// The one that it had, if that is another one; a JSON object.
+    pub replaced: Option<String>,
+    /// What the conflict has come to.
+    pub outcome: ConflictOutcome,
 }
 
 /// A change that was refused.
@@ -338,8 +344,8 @@ impl Conflict {
     fn insert(&self, upload: &SyncUpload) -> Own {
         own!(
             "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication,
-             table_name, row_key, operation, pre_image, uploaded, winner)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+             table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
             upload.context.now_ms,
             upload.context.remote_id,
             upload.context.user,
@@ -350,6 +356,8 @@ impl Conflict {
             self.pre_image,
             self.uploaded,
             self.winner,
+            self.replaced,
+            self.outcome.name(),
         )
     }
 }

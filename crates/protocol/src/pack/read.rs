@@ -56,7 +56,7 @@ impl<'a> RowsReader<'a> {
         row.key.clear();
         let columns = || self.shape.columns.iter().copied();
         match op {
-            Op::Insert | Op::Upsert | Op::ConflictRow | Op::Made => {
+            Op::Insert | Op::Upsert | Op::ConflictRow | Op::Made | Op::Merged => {
                 self.cursor.row(columns(), loose, &mut row.new)?;
                 row.key
                     .extend(self.shape.key.iter().map(|&index| row.new[index]));

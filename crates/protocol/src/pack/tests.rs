@@ -64,7 +64,7 @@ fn every_operation_comes_back() {
         let op = row.op.unwrap();
         ops.push(op as u8);
         match op {
-            Op::Insert | Op::ConflictRow | Op::Made => assert_eq!(row.new, first),
+            Op::Insert | Op::ConflictRow | Op::Made | Op::Merged => assert_eq!(row.new, first),
             Op::Upsert => assert_eq!(row.new, second),
             Op::Update => assert_eq!((&row.old, &row.new), (&first, &second)),
             Op::Delete => assert_eq!(row.old, second),

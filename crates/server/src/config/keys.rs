@@ -79,8 +79,10 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "write",
             "read_only",
             "hand_over",
+            "conflict",
         ],
     ),
+    ("publication.table.conflict", &["detect", "resolve"]),
     ("publication.table.write", &["columns", "values"]),
     (
         "publication.table.identity",

@@ -165,6 +165,16 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ),
     ("publication.table.hand_over", Flag, "hand_over = true"),
     (
+        "publication.table.conflict",
+        Section,
+        "conflict = { detect = \"column\", resolve = \"later(changed_at)\" }",
+    ),
+    (
+        "publication.table.conflict.detect",
+        Text,
+        "detect = \"column\"",
+    ),
+    (
         "publication.table.partition.columns",
         Texts,
         "columns = [\"region\"]",
@@ -333,6 +343,7 @@ mod tests {
                 let own = [
                     "publication.table.partition",
                     "publication.act_as",
+                    "publication.table.conflict.resolve",
                     "procedure.provided_by",
                     "space.publish",
                     "space.subscribe",

@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use tidewater_carrier::ServerUrl;
 use tidewater_centre::{
-    OnUnseenChildren, ParameterSpec, PublicationSpec, TableSpec, Tracking, WriteScopeSpec,
-    WritesSpec, nearest,
+    ConflictSpec, Detect, OnUnseenChildren, ParameterSpec, PublicationSpec, TableSpec, Tracking,
+    WriteScopeSpec, WritesSpec, nearest,
 };
 
 use crate::databases::check_url;
@@ -169,6 +169,21 @@ struct RawTable {
     read_only: Vec<String>,
     #[serde(default)]
     hand_over: bool,
+    conflict: Option<RawConflict>,
+}
+
+#[derive(Deserialize)]
+struct RawConflict {
+    detect: Option<String>,
+    resolve: Option<RawResolve>,
+}
+
+/// One resolver, or several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawResolve {
+    One(String),
+    Several(Vec<String>),
 }
 
 #[derive(Deserialize)]
@@ -501,6 +516,7 @@ impl RawPublication {
             name,
             tables,
             parameters,
+            scripts: Vec::new(),
         })
     }
 }
@@ -575,6 +591,7 @@ impl RawTable {
         let identity = self.identity.map(|identity| identity.read(&place));
         check_columns(&format!("{place}: read_only"), &self.read_only)?;
         let write = self.write.map(|write| write.read(&place));
+        let conflict = self.conflict.map(|conflict| conflict.read(&place));
         Ok(TableSpec {
             identity: identity.transpose()?,
             filled_by_centre: self.filled_by_centre,
@@ -583,6 +600,7 @@ impl RawTable {
                 read_only: self.read_only,
                 hand_over: self.hand_over,
             },
+            conflict: conflict.transpose()?.unwrap_or_default(),
             partition: partition::read(&place, self.partition)?,
             name,
             direction,
@@ -590,6 +608,25 @@ impl RawTable {
             tracking,
             on_unseen_children,
         })
+    }
+}
+
+impl RawConflict {
+    fn read(self, place: &str) -> Result<ConflictSpec, ServerError> {
+        let detect = match self.detect.as_deref() {
+            None | Some("row") => Detect::Row,
+            Some("column") => Detect::Column,
+            Some(other) => {
+                let key = format!("{place}: conflict.detect");
+                return Err(choice(&key, other, &["row", "column"]));
+            }
+        };
+        let resolve = match self.resolve {
+            None => Vec::new(),
+            Some(RawResolve::One(one)) => vec![one],
+            Some(RawResolve::Several(several)) => several,
+        };
+        Ok(ConflictSpec { detect, resolve })
     }
 }
 

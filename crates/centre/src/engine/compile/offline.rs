@@ -3,7 +3,7 @@
 
 use tidewater_protocol::{Check, ColumnType, Identity, Table};
 
-use super::{Published, Result, resolve, wrong};
+use super::{Published, Result, named_columns, wrong};
 use crate::engine::catalog::{Numbering, TableInfo};
 use crate::publication::TableSpec;
 
@@ -18,7 +18,7 @@ pub(super) fn identity(
         return Ok(None);
     };
     let named = std::slice::from_ref(&identity.column);
-    let index = resolve(place, table, named, "identity")?[0];
+    let index = named_columns(place, table, named, "identity")?[0];
     let (name, column) = (&identity.column, &table.columns[index]);
     if column.column_type != Ok(ColumnType::Integer) {
         return Err(wrong(
@@ -63,7 +63,7 @@ pub(super) fn identity(
 
 /// The columns that the centre fills.
 pub(super) fn filled(place: &str, spec: &TableSpec, table: &TableInfo) -> Result<Vec<usize>> {
-    let filled = resolve(place, table, &spec.filled_by_centre, "filled_by_centre")?;
+    let filled = named_columns(place, table, &spec.filled_by_centre, "filled_by_centre")?;
     match filled.iter().find(|it| table.key.contains(it)) {
         None => Ok(filled),
         Some(&key) => Err(wrong(

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use tidewater_protocol::ColumnType;
 
-use super::{resolve, wrong};
+use super::{named_columns, wrong};
 use crate::engine::catalog::{Reference, TableInfo, named};
 use crate::error::CentreError;
 use crate::nearest::nearest;
@@ -195,7 +195,8 @@ impl Rules<'_> {
         let first: Vec<&Reference> = match by {
             None => info.references.iter().collect(),
             Some(by) => {
-                let wanted: BTreeSet<usize> = resolve(place, info, by, "by")?.into_iter().collect();
+                let wanted: BTreeSet<usize> =
+                    named_columns(place, info, by, "by")?.into_iter().collect();
                 let is_meant =
                     |it: &&Reference| it.columns.iter().copied().collect::<BTreeSet<_>>() == wanted;
                 info.references.iter().filter(is_meant).collect()
@@ -267,7 +268,7 @@ impl Rules<'_> {
     fn window(&self, place: &str, number: usize, window: &WindowSpec) -> Result<CompiledWindow> {
         let info = &self.catalog[self.tables[number]];
         let names = std::slice::from_ref(&window.column);
-        let column = resolve(place, info, names, "window")?[0];
+        let column = named_columns(place, info, names, "window")?[0];
         let of_column = &info.columns[column];
         let is_time = matches!(
             of_column.column_type,
@@ -322,7 +323,7 @@ pub(super) fn deciding_columns(
             "name them, or write partition = \"everyone\"",
         ));
     }
-    let found = resolve(place, table, columns, what)?;
+    let found = named_columns(place, table, columns, what)?;
     for &index in &found {
         let column = &table.columns[index];
         let name = &column.name;

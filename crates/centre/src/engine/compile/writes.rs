@@ -2,7 +2,7 @@
 //! rows away.
 
 use super::rules::{CompiledRule, deciding_columns};
-use super::{resolve, wrong};
+use super::{named_columns, wrong};
 use crate::engine::catalog::TableInfo;
 use crate::error::CentreError;
 use crate::publication::{TableSpec, WriteScopeSpec};
@@ -51,7 +51,7 @@ impl CompiledWrites {
                 "leave it out, or say with `partition` or `write` whose rows they are",
             ));
         }
-        let read_only = resolve(place, table, &writes.read_only, "read_only")?;
+        let read_only = named_columns(place, table, &writes.read_only, "read_only")?;
         for &column in &read_only {
             check_read_only(place, table, published, (rules, rule.as_ref()), column)?;
         }

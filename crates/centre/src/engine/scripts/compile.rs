@@ -11,14 +11,24 @@ use crate::engine::scope::wrong;
 use crate::engine::script::{Parameter, Purpose, Script, ScriptError, first_word, statements};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::{PublicationSpec, ScriptSpec};
+use crate::publication::{PublicationSpec, RuleSpec, ScriptSpec, TableSpec};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// What ends or begins a transaction, or changes what holds for it: the server's affair.
 const FORBIDDEN: [&str; 12] = [
-    "BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE", "PREPARE",
-    "PRAGMA", "ATTACH", "DETACH",
+    "BEGIN",
+    "START",
+    "COMMIT",
+    "END",
+    "ROLLBACK",
+    "ABORT",
+    "SAVEPOINT",
+    "RELEASE",
+    "PREPARE",
+    "PRAGMA",
+    "ATTACH",
+    "DETACH",
 ];
 
 /// Statements of which it is known how many rows they have changed.
@@ -36,7 +46,9 @@ pub async fn compile<T: Tracking>(
     let mut versions: BTreeMap<String, Scripts> = BTreeMap::new();
     for script in &spec.scripts {
         let scripts = versions.entry(script.version.clone()).or_default();
-        scripts.tables.resize_with(schema.tables.len(), Default::default);
+        scripts
+            .tables
+            .resize_with(schema.tables.len(), Default::default);
         let compiled = one::<T>(connection, script, schema).await?;
         let name = compiled.event.name;
         match &script.table {
@@ -48,7 +60,7 @@ pub async fn compile<T: Tracking>(
         };
     }
     for (version, scripts) in &versions {
-        together(version, scripts, schema)?;
+        together(version, scripts, spec, schema)?;
     }
     let versions = versions.into_iter();
     Ok(versions.map(|(name, it)| (name, it.into())).collect())
@@ -67,30 +79,42 @@ async fn one<T: Tracking>(
             Some(near) => format!("did you mean {near}.sql?"),
             None => "docs/scripts.md lists the events".into(),
         };
-        return Err(wrong(&place, &format!("stands for no event: there is no {:?}", spec.event), hint));
+        return Err(wrong(
+            &place,
+            &format!("stands for no event: there is no {:?}", spec.event),
+            hint,
+        ));
     };
     let table = match &spec.table {
         None if !event.of_connection => {
             let hint = "put it into the folder of the table that it is for";
-            return Err(wrong(&place, "stands for an event of tables, not of the connection", hint));
+            return Err(wrong(
+                &place,
+                "stands for an event of tables, not of the connection",
+                hint,
+            ));
         }
         Some(_) if !event.of_table => {
             let hint = "put it into the folder \"connection\"";
-            return Err(wrong(&place, "stands for an event of the connection, not of a table", hint));
+            return Err(wrong(
+                &place,
+                "stands for an event of the connection, not of a table",
+                hint,
+            ));
         }
         None => None,
         Some(name) => schema.tables.iter().find(|it| it.name == *name),
     };
-    let is_wrong = |error: ScriptError| {
-        wrong(&place, &format!("is wrong: {error}"), error.hint())
-    };
+    let is_wrong = |error: ScriptError| wrong(&place, &format!("is wrong: {error}"), error.hint());
     let texts = statements(&spec.sql, T::DIALECT).map_err(is_wrong)?;
     let is_query = matches!(event.form, Form::Rows | Form::Keys | Form::Fetch);
     if texts.len() > 1 && is_query {
         return Err(wrong(&place, "has several statements", "write one query"));
     }
     let columns = |key_only: bool| -> Vec<ColumnType> {
-        let Some(table) = table else { return Vec::new() };
+        let Some(table) = table else {
+            return Vec::new();
+        };
         match key_only {
             true => table.key_columns().map(|it| it.column_type).collect(),
             false => table.columns.iter().map(|it| it.column_type).collect(),
@@ -126,7 +150,11 @@ async fn one<T: Tracking>(
                 _ => table.map(|it| it.columns.iter().map(|it| &*it.name).collect()),
             };
             let names: Vec<&str> = names.unwrap_or_default();
-            let what = format!("yields {} columns, and {} are wanted", found.len(), yields.len());
+            let what = format!(
+                "yields {} columns, and {} are wanted",
+                found.len(),
+                yields.len()
+            );
             let hint = format!("select {}", names.join(", "));
             return Err(wrong(&place, &what, hint));
         }
@@ -167,20 +195,23 @@ fn type_of(
         }
     };
     match parameter {
-        Parameter::New(name) => of_column(
-            name,
-            matches!(event.form, Form::Row(_) | Form::Fetch),
-        ),
+        Parameter::New(name) => of_column(name, matches!(event.form, Form::Row(_) | Form::Fetch)),
         Parameter::Old(name) => of_column(
             name,
-            matches!(event.form, Form::Row(Images::Old | Images::Both) | Form::Fetch),
+            matches!(
+                event.form,
+                Form::Row(Images::Old | Images::Both) | Form::Fetch
+            ),
         ),
         Parameter::System(name) => {
             let is_known = COMMON.contains(name)
                 || event.parameters.contains(name)
                 || *name == "table" && event.of_table;
             if !is_known {
-                let mut known: Vec<&str> = COMMON.into_iter().chain(event.parameters.iter().copied()).collect();
+                let mut known: Vec<&str> = COMMON
+                    .into_iter()
+                    .chain(event.parameters.iter().copied())
+                    .collect();
                 known.extend(event.of_table.then_some("table"));
                 let known: Vec<String> = known.iter().map(|it| format!("{{s.{it}}}")).collect();
                 let what = format!("names {{{parameter}}}, which {} does not have", event.name);
@@ -193,7 +224,12 @@ fn type_of(
 }
 
 /// Checks what the scripts of a version are together.
-fn together(version: &str, scripts: &Scripts, schema: &PublicationSchema) -> Result<()> {
+fn together(
+    version: &str,
+    scripts: &Scripts,
+    spec: &PublicationSpec,
+    schema: &PublicationSchema,
+) -> Result<()> {
     for (table, of_table) in schema.tables.iter().zip(&scripts.tables) {
         let has = |event: &str| of_table.contains_key(event);
         let place = format!("script version {version:?}, table {:?}", table.name);
@@ -202,7 +238,11 @@ fn together(version: &str, scripts: &Scripts, schema: &PublicationSchema) -> Res
             let what = format!("has both {one} and {other}, which contradict each other");
             return Err(wrong(&place, &what, "keep one of them"));
         }
-        let resolving = ["resolve_conflict", "upload_new_row_insert", "upload_old_row_insert"];
+        let resolving = [
+            "resolve_conflict",
+            "upload_new_row_insert",
+            "upload_old_row_insert",
+        ];
         if let Some(event) = resolving.iter().find(|it| has(it))
             && !has("upload_fetch")
             && !has("upload_fetch_column_conflict")
@@ -214,11 +254,28 @@ fn together(version: &str, scripts: &Scripts, schema: &PublicationSchema) -> Res
         }
         if has("download_delete_cursor") && !has("download_cursor") {
             let what = "has download_delete_cursor without download_cursor";
-            return Err(wrong(&place, what, "add download_cursor, or remove the other"));
+            return Err(wrong(
+                &place,
+                what,
+                "add download_cursor, or remove the other",
+            ));
+        }
+        // Remotes have tables without their schema.
+        let own = |it: &&TableSpec| it.name.rsplit('.').next() == Some(&*table.name);
+        let rules = spec.tables.iter().find(own).map(|it| &it.partition);
+        let everyones = rules.is_some_and(|it| it[..] == [RuleSpec::everyone()]);
+        if has("download_cursor") && !everyones {
+            let what =
+                "has download_cursor, which says who gets which rows, and a partition beside";
+            return Err(wrong(&place, what, "write partition = \"everyone\""));
         }
         if has("download_cursor") && !table.direction.downloads() {
             let what = "has download_cursor, and is only uploaded";
-            return Err(wrong(&place, what, "change `direction`, or remove the script"));
+            return Err(wrong(
+                &place,
+                what,
+                "change `direction`, or remove the script",
+            ));
         }
     }
     Ok(())

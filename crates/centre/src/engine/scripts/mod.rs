@@ -6,6 +6,7 @@
 
 mod compile;
 mod events;
+mod scripting;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,8 @@ use tidewater_protocol::ColumnType;
 
 pub use self::compile::compile;
 pub use self::events::{COMMON, CONNECTION, EVENTS, Event, Form, Images, Transaction, event};
+
+pub use self::scripting::{Scripting, VERSION, chosen};
 
 use super::script::Script;
 
@@ -64,7 +67,20 @@ impl Scripts {
     /// Whether rows of a table are uploaded by scripts.
     pub fn uploads(&self, table: usize) -> bool {
         let scripts = self.tables.get(table);
-        scripts.is_some_and(|it| it.values().any(|it| it.event.transaction == Transaction::Upload))
+        scripts.is_some_and(|it| {
+            it.values()
+                .any(|it| it.event.transaction == Transaction::Upload)
+        })
+    }
+
+    /// Whether rows of a table are downloaded by scripts.
+    pub fn downloads(&self, table: usize) -> bool {
+        self.of_table(table, "download_cursor").is_some()
+    }
+
+    /// Whether rows of any table are.
+    pub fn has_downloads(&self) -> bool {
+        (0..self.tables.len()).any(|it| self.downloads(it))
     }
 
     /// Whether anything happens by scripts in uploads.

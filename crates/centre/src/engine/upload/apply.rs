@@ -18,13 +18,13 @@ use super::outcomes::Outcomes;
 use super::own;
 use super::rows::{Admitted, Failed, OnDelete, Refusal, Rows, TargetTable};
 use super::scoped::BeforeHandingOver;
-use super::scripted::Scripting;
 use super::settled;
 use super::shared;
 use super::{Admission, DOWNLOAD_ONLY, Serials, last, note_given_back, store};
 use crate::engine::connection::Connection as _;
 use crate::engine::publication::Publication;
 use crate::engine::scope::Differences;
+use crate::engine::scripts::Scripting;
 use crate::engine::upload::columns::{Announced, ColumnMap, Unpublished};
 use crate::engine::upload::decided::Decided;
 use crate::engine::upload::families::Families;
@@ -331,11 +331,12 @@ impl<'r, R: Rows> Run<'r, R> {
             return Ok(Filled::Decided(decided));
         }
         let admission = later.as_ref().unwrap_or(self.admission);
+        let scripts = self.scripting.as_ref().map(|it| &*it.scripts);
         made::note(
             self.rows,
             self.publication,
             self.tables,
-            admission,
+            (admission, scripts),
             &mut progress.outcomes,
         )
         .await?;
@@ -398,6 +399,7 @@ impl<'r, R: Rows> Run<'r, R> {
     ) -> Result<bool> {
         let is_possible =
             table.inserts > FEW_INSERTS && table.is_open && !progress.outcomes.concerns(table);
+        let is_possible = is_possible && !self.is_scripted(table.index, Op::Insert);
         let is_in = is_possible && {
             let mut membership = self.membership(table);
             let mut may_write =

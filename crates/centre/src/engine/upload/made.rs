@@ -10,6 +10,7 @@ use super::outcomes::Outcomes;
 use super::rows::{Image, Rows};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
+use crate::engine::scripts::Scripts;
 use crate::engine::upload::decided::pack_key;
 use crate::error::CentreError;
 
@@ -23,16 +24,18 @@ pub(super) async fn note<R: Rows>(
     rows: &mut R,
     publication: &Publication<R::Table>,
     tables: &[Incoming<'_, R::Table>],
-    admission: &Admission,
+    (admission, scripts): (&Admission, Option<&Scripts>),
     outcomes: &mut Outcomes<'_>,
 ) -> Result<()> {
     for table in tables.iter().filter(|it| it.is_open) {
         let are_completed = publication.writes[table.index].are_completed;
-        if !rows.makes_something(table) && !are_completed {
+        let is_scripted = scripts.is_some_and(|it| it.uploads(table.index));
+        let are_all = rows.makes_something(table) || are_completed || is_scripted;
+        if !are_all && !outcomes.has_resolved(table) {
             continue;
         }
         let mut membership = admission.held(publication, table.index).of_any_age();
-        for (op, taken) in taken(publication, table, outcomes)? {
+        for (op, taken) in taken(publication, table, outcomes, are_all)? {
             let mut made = |_, central: &[Datum<'_>]| {
                 if membership.has(central) {
                     outcomes.made(table, central);
@@ -72,11 +75,12 @@ pub(super) async fn find<R: Rows>(
     Ok(())
 }
 
-/// The inserts and updates that took effect.
+/// The inserts and updates that took effect; all of them, or those that were resolved.
 pub(super) fn taken<T>(
     publication: &Publication<T>,
     table: &Incoming<'_, T>,
     outcomes: &Outcomes<'_>,
+    are_all: bool,
 ) -> Result<[(Op, Vec<RowRef>); 2]> {
     let schema = &publication.schema.tables[table.index];
     let builder = outcomes.builder();
@@ -87,7 +91,8 @@ pub(super) fn taken<T>(
             return Ok(());
         }
         let key = (table.index, pack_key(schema, &row.key));
-        if !builder.is_refused(&key, op) && !builder.is_lost(&key) {
+        let is_meant = are_all || outcomes.is_resolved(&key);
+        if is_meant && !builder.is_refused(&key, op) && !builder.is_lost(&key) {
             match op {
                 Op::Insert => inserts.push(at),
                 _ => updates.push(at),

@@ -1,16 +1,20 @@
 //! What became of uploaded rows: collected for the result, recorded for people.
 
+use std::collections::HashMap;
+
 use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
 
 use super::incoming::{Incoming, RowRef, Uploaded};
+use super::resolved::Settled;
 use super::rows::{Failed, Refusal};
 use super::{Conflict, Records, Refused};
 use crate::engine::upload::columns::Unpublished;
-use crate::engine::upload::decided::{Decided, Decision};
+use crate::engine::upload::decided::{Decided, Decision, pack_key};
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
 use crate::engine::upload::unpublished;
 use crate::error::CentreError;
+use crate::records::ConflictOutcome;
 use crate::upload::{UploadResult, UploadTable};
 
 /// Outcomes of one upload.
@@ -19,6 +23,8 @@ pub(crate) struct Outcomes<'p> {
     decided: &'p Decided,
     builder: ResultBuilder<'p>,
     records: Records,
+    /// Rows that were resolved, by table and packed key, and whether the remote is told that.
+    resolved: HashMap<(usize, Vec<u8>), bool>,
 }
 
 impl<'p> Outcomes<'p> {
@@ -32,6 +38,7 @@ impl<'p> Outcomes<'p> {
             decided,
             builder: ResultBuilder::new(schema, shapes),
             records: Records::default(),
+            resolved: HashMap::new(),
         }
     }
 
@@ -61,8 +68,47 @@ impl<'p> Outcomes<'p> {
 
     /// The centre has made something else of a row that was taken: this, as it is read.
     pub(crate) fn made<T>(&mut self, incoming: &Incoming<'_, T>, row: &[Datum<'_>]) {
-        let columns = self.schema.tables[incoming.index].columns.len();
-        self.builder.made(incoming.index, &row[..columns]);
+        let table = &self.schema.tables[incoming.index];
+        let key: Vec<Datum<'_>> = table.key.iter().map(|&it| row[it]).collect();
+        let key = (incoming.index, pack_key(table, &key));
+        let op = match self.resolved.get(&key) {
+            Some(true) => Op::Merged,
+            _ => Op::Made,
+        };
+        self.builder
+            .made(incoming.index, op, &row[..table.columns.len()]);
+    }
+
+    /// Whether a row of a table was resolved.
+    pub(crate) fn has_resolved<T>(&self, incoming: &Incoming<'_, T>) -> bool {
+        self.resolved.keys().any(|it| it.0 == incoming.index)
+    }
+
+    /// Whether this one was.
+    pub(crate) fn is_resolved(&self, row: &(usize, Vec<u8>)) -> bool {
+        self.resolved.contains_key(row)
+    }
+
+    /// A change took effect together with that of another side; `settled` if that was a conflict.
+    pub(crate) fn resolved<T>(
+        &mut self,
+        incoming: &Incoming<'_, T>,
+        uploaded: &Uploaded<'_, '_>,
+        settled: Option<Settled<'_, '_>>,
+    ) {
+        let table = &self.schema.tables[incoming.index];
+        let key = (incoming.index, pack_key(table, uploaded.key));
+        let outcome = settled.as_ref().map(|it| it.outcome);
+        self.resolved
+            .insert(key, outcome == Some(ConflictOutcome::Merged));
+        if let Some(settled) = settled {
+            let Settled {
+                outcome,
+                replaced,
+                row,
+            } = settled;
+            self.record(incoming, uploaded, row, (outcome, replaced));
+        }
     }
 
     /// Refuses every row of a table that is not published.
@@ -101,6 +147,7 @@ impl<'p> Outcomes<'p> {
         incoming: &Incoming<'_, T>,
         uploaded: &Uploaded<'_, '_>,
         winner: Option<&[Datum<'_>]>,
+        outcome: ConflictOutcome,
     ) {
         let columns = self.schema.tables[incoming.index].columns.len();
         let winner = winner.map(|row| &row[..columns]);
@@ -108,6 +155,16 @@ impl<'p> Outcomes<'p> {
             Some(winner) => self.builder.conflict_row(incoming.index, winner),
             None => self.builder.conflict_gone(incoming.index, uploaded.key),
         }
+        self.record(incoming, uploaded, winner, (outcome, None));
+    }
+
+    fn record<T>(
+        &mut self,
+        incoming: &Incoming<'_, T>,
+        uploaded: &Uploaded<'_, '_>,
+        winner: Option<&[Datum<'_>]>,
+        (outcome, replaced): (ConflictOutcome, Option<&[Datum<'_>]>),
+    ) {
         let table = &self.schema.tables[incoming.index];
         let json = |row: &[Datum<'_>]| self.json(incoming, row);
         let whole = |row: &[Datum<'_>]| {
@@ -121,17 +178,10 @@ impl<'p> Outcomes<'p> {
             pre_image: uploaded.old.map(json),
             uploaded: uploaded.new.map(json),
             winner: winner.map(whole),
+            replaced: replaced.map(whole),
+            outcome,
         };
         self.records.conflicts.push(conflict);
-    }
-
-    /// A script has resolved a conflict: what the centre has is read back.
-    pub(crate) fn scripted<T>(
-        &mut self,
-        incoming: &Incoming<'_, T>,
-        uploaded: &Uploaded<'_, '_>,
-    ) {
-        let _ = (incoming, uploaded);
     }
 
     /// Changes lost against the absence of their rows.
@@ -144,7 +194,7 @@ impl<'p> Outcomes<'p> {
         rows: &[RowRef],
     ) -> Result<(), CentreError> {
         incoming.images(rows, |_, uploaded| {
-            self.conflict(incoming, uploaded, None);
+            self.conflict(incoming, uploaded, None, ConflictOutcome::Centre);
             Ok(())
         })
     }

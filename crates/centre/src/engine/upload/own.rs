@@ -119,7 +119,9 @@ impl Own {
                 let key = (table.index, pack_exact(&key_types, &row.key));
                 match row.op {
                     // That is what the remote has of it.
-                    Some(Op::Made) => rows.insert(key, Some(pack_row(&shape.columns, &row.new))),
+                    Some(Op::Made | Op::Merged) => {
+                        rows.insert(key, Some(pack_row(&shape.columns, &row.new)))
+                    }
                     _ => {
                         // What is under the key that it was to have has not come from the remote.
                         if let Some(new) = moved.get(&key) {

@@ -82,9 +82,11 @@ impl<'a> ResultBuilder<'a> {
         self.writers[table].refused(key, op, code.number(), reason);
     }
 
-    /// The centre has made something else of a row that was taken.
-    pub(crate) fn made(&mut self, table: usize, row: &[Datum<'_>]) {
-        self.writers[table].row(Op::Made, row);
+    /// The centre has made something else of a row that was taken: by itself, or together with
+    /// what somebody else has made of it (`Merged`).
+    pub(crate) fn made(&mut self, table: usize, op: Op, row: &[Datum<'_>]) {
+        self.writers[table].row(op, row);
+        self.result.conflicts += u64::from(op == Op::Merged);
     }
 
     /// Counts a refused row that is told under another header than the table's.

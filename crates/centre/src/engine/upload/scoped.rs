@@ -153,7 +153,7 @@ impl<'r, R: Rows> Run<'r, R> {
         let admission = self.admission_now().await?;
         let mut own = RowKeys::new();
         for table in self.open_tables() {
-            for (op, rows) in made::taken(self.publication, table, &progress.outcomes)? {
+            for (op, rows) in made::taken(self.publication, table, &progress.outcomes, true)? {
                 let rows = self.undecided(table, rows)?;
                 let images = (op, Image::New);
                 let (inside, _) = self.judged(table, images, &rows, &admission).await?;
@@ -256,7 +256,7 @@ impl<'r, R: Rows> Run<'r, R> {
         let mut found = Barred::new();
         let before = progress.before_handing_over.as_ref();
         for table in self.open_tables() {
-            let taken = made::taken(self.publication, table, &progress.outcomes)?;
+            let taken = made::taken(self.publication, table, &progress.outcomes, true)?;
             for (op, rows) in taken {
                 if self.hands_over(table, op) {
                     continue;

@@ -5,108 +5,34 @@
 
 use std::sync::Arc;
 
-use tidewater_protocol::{Code, ColumnType, Datum, Op, Value, pack};
+use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, Value, pack};
 
 use super::apply::{Progress, Run};
 use super::incoming::{Incoming, RowRef, Uploaded};
+use super::resolved::Settled;
 use super::rows::{Failed, Image, Refusal, Rows, ScriptRan};
 use super::settle::ROWS_AT_ONCE;
-use crate::context::SyncContext;
 use crate::engine::exact::canonical;
 use crate::engine::script::Parameter;
-use crate::engine::scripts::{Compiled, Scripts, Statement, Versions};
+use crate::engine::scripts::{Compiled, Scripting, Scripts, Statement};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
-/// The parameter by which a remote chooses a script version.
-const VERSION: &str = "script_version";
-
-/// The version of whoever chooses none.
-const DEFAULT: &str = "default";
-
-/// The scripts of a sync, and for whom they run.
-pub(super) struct Scripting<'r> {
-    scripts: Arc<Scripts>,
-    context: &'r SyncContext,
-    publication: &'r str,
-}
-
-/// The scripts that a remote has chosen.
-///
-/// # Errors
-/// There is no such version.
-pub(crate) fn chosen(
-    versions: &Versions,
-    context: &SyncContext,
-    publication: &str,
-) -> Result<Option<Arc<Scripts>>> {
-    let set = context.parameters.get(publication);
-    let asked = set.and_then(|it| it.get(VERSION));
-    let found = versions.get(asked.map_or(DEFAULT, String::as_str));
-    match (found, asked) {
-        (Some(scripts), _) => Ok(Some(scripts.clone())),
-        (None, None) => Ok(None),
-        (None, Some(asked)) => {
-            let known: Vec<&str> = versions.keys().map(String::as_str).collect();
-            Err(CentreError::Peer {
-                message: format!(
-                    "there is no script version {asked:?} of {publication:?}; there are {}",
-                    match known.is_empty() {
-                        true => "none".to_owned(),
-                        false => known.join(", "),
-                    }
-                ),
-                code: Code::ParameterNotAllowed,
-            })
-        }
-    }
-}
-
-impl<'r> Scripting<'r> {
-    pub(super) fn of(
-        versions: &Versions,
-        context: &'r SyncContext,
-        publication: &'r str,
-    ) -> Result<Option<Scripting<'r>>> {
-        let scripts = chosen(versions, context, publication)?;
-        Ok(scripts.map(|scripts| Scripting {
-            scripts,
-            context,
-            publication,
-        }))
-    }
-
-    /// The value of a parameter that no row has.
-    fn value(&self, parameter: &Parameter, table: &str) -> Value {
-        let text = |text: &str| Value::Text(text.to_owned());
-        match parameter {
-            Parameter::System("username") => text(&self.context.user),
-            Parameter::System("remote_id") => text(&self.context.remote_id.to_string()),
-            Parameter::System("publication") => text(self.publication),
-            Parameter::System("table") => text(table),
-            Parameter::System("script_version") => text(self.parameter(VERSION).unwrap_or(DEFAULT)),
-            Parameter::User(name) => self.parameter(name).map_or(Value::Null, text),
-            _ => Value::Null,
-        }
-    }
-
-    fn parameter(&self, name: &str) -> Option<&str> {
-        let set = self.context.parameters.get(self.publication);
-        set.and_then(|it| it.get(name)).map(String::as_str)
-    }
-
+impl Scripting<'_> {
     /// The values of a statement's parameters for a row.
     fn of_row<T>(
         &self,
         statement: &Statement,
-        (table, names): (&Incoming<'_, T>, &tidewater_protocol::Table),
+        (table, names): (&Incoming<'_, T>, &Table),
         uploaded: &Uploaded<'_, '_>,
     ) -> Vec<Value> {
         let column = |name: &String, image: Option<&[Datum<'_>]>| {
             let place = names.column(name).filter(|it| table.sent.contains(it));
-            let value = place.zip(image).map(|(place, image)| image[place].to_value());
+            let value = place
+                .zip(image)
+                .map(|(place, image)| image[place].to_value());
             value.unwrap_or(Value::Null)
         };
         let parameters = statement.script.parameters.iter();
@@ -179,7 +105,12 @@ impl<R: Rows> Run<'_, R> {
             return Ok(());
         }
         let tables = self.publication.schema.tables.len();
-        for event in ["end_upload_rows", "begin_upload_deletes", "end_upload_deletes", "end_upload"] {
+        for event in [
+            "end_upload_rows",
+            "begin_upload_deletes",
+            "end_upload_deletes",
+            "end_upload",
+        ] {
             for table in 0..tables {
                 self.at(event, Some(table)).await?;
             }
@@ -192,10 +123,19 @@ impl<R: Rows> Run<'_, R> {
         let events: &[&str] = match op {
             Op::Insert => &["upload_insert"],
             Op::Delete => &["upload_delete"],
-            _ => &["upload_update", "upload_new_row_insert", "upload_old_row_insert", "resolve_conflict"],
+            _ => &[
+                "upload_update",
+                "upload_new_row_insert",
+                "upload_old_row_insert",
+                "resolve_conflict",
+            ],
         };
         let scripts = self.scripting.as_ref().map(|it| &it.scripts);
-        scripts.is_some_and(|it| events.iter().any(|event| it.of_table(table, event).is_some()))
+        scripts.is_some_and(|it| {
+            events
+                .iter()
+                .any(|event| it.of_table(table, event).is_some())
+        })
     }
 
     /// Has scripts write rows of one operation; gives back those that the database refused.
@@ -215,9 +155,18 @@ impl<R: Rows> Run<'_, R> {
         for some in rows.chunks(ROWS_AT_ONCE) {
             let some = self.judge_central(table, op, some, progress).await?;
             match op {
-                Op::Insert => self.each(table, op, "upload_insert", &some, progress, &mut failed).await?,
-                Op::Delete => self.each(table, op, "upload_delete", &some, progress, &mut failed).await?,
-                _ => self.update_by_script(table, &some, progress, &mut failed).await?,
+                Op::Insert => {
+                    self.each(table, op, "upload_insert", &some, progress, &mut failed)
+                        .await?
+                }
+                Op::Delete => {
+                    self.each(table, op, "upload_delete", &some, progress, &mut failed)
+                        .await?
+                }
+                _ => {
+                    self.update_by_script(table, &some, progress, &mut failed)
+                        .await?
+                }
             }
         }
         Ok(failed)
@@ -272,7 +221,11 @@ impl<R: Rows> Run<'_, R> {
         };
         let schema = self.publication.schema.clone();
         let names = &schema.tables[table.index];
-        for statement in scripts.of_table(table.index, event).iter().flat_map(|it| &it.statements) {
+        for statement in scripts
+            .of_table(table.index, event)
+            .iter()
+            .flat_map(|it| &it.statements)
+        {
             let mut values = Vec::with_capacity(rows.len());
             let (mut places, mut refs) = (Vec::new(), Vec::new());
             for (place, (row, ran)) in rows.iter().zip(&all).enumerate() {
@@ -281,7 +234,9 @@ impl<R: Rows> Run<'_, R> {
                     refs.push(*row);
                 }
             }
-            let Some(scripting) = &self.scripting else { break };
+            let Some(scripting) = &self.scripting else {
+                break;
+            };
             table.images(&refs, |_, uploaded| {
                 values.push(scripting.of_row(statement, (table, names), uploaded));
                 Ok(())
@@ -322,7 +277,9 @@ impl<R: Rows> Run<'_, R> {
         failed: &mut Vec<Failed>,
     ) -> Result<()> {
         let fetches = ["upload_fetch", "upload_fetch_column_conflict"];
-        let fetch = fetches.into_iter().find(|it| self.script(table.index, it).is_some());
+        let fetch = fetches
+            .into_iter()
+            .find(|it| self.script(table.index, it).is_some());
         let updates = self.script(table.index, "upload_update").is_some();
         let (mut plain, mut fought) = (Vec::new(), Vec::new());
         match fetch {
@@ -339,7 +296,9 @@ impl<R: Rows> Run<'_, R> {
                             failed.push(Failed::new(rows[at], refusal.clone()));
                         }
                         ScriptRan::Done { row, .. } => match row {
-                            Some(central) if is_as_before(types, table, uploaded, central, by_column) => {
+                            Some(central)
+                                if is_as_before(types, table, uploaded, central, by_column) =>
+                            {
                                 plain.push(rows[at]);
                             }
                             central => fought.push((rows[at], central.clone())),
@@ -352,7 +311,9 @@ impl<R: Rows> Run<'_, R> {
         let ran = self.run_for(table, "upload_update", &plain).await?;
         for (row, ran) in plain.into_iter().zip(ran) {
             match ran {
-                ScriptRan::Done { changed: Some(0), .. } => fought.push((row, None)),
+                ScriptRan::Done {
+                    changed: Some(0), ..
+                } => fought.push((row, None)),
                 ScriptRan::Done { .. } => progress.outcomes.applied(Op::Update, 1),
                 ScriptRan::Refused(refusal) => failed.push(Failed::new(row, refusal)),
             }
@@ -370,8 +331,14 @@ impl<R: Rows> Run<'_, R> {
     ) -> Result<()> {
         fought.sort_by_key(|it| it.0);
         let rows: Vec<RowRef> = fought.iter().map(|it| it.0).collect();
-        let resolving = ["upload_old_row_insert", "upload_new_row_insert", "resolve_conflict"];
-        let resolves = resolving.iter().any(|it| self.script(table.index, it).is_some());
+        let resolving = [
+            "upload_old_row_insert",
+            "upload_new_row_insert",
+            "resolve_conflict",
+        ];
+        let resolves = resolving
+            .iter()
+            .any(|it| self.script(table.index, it).is_some());
         if !resolves {
             return self.lose(table, Op::Update, &rows, progress).await;
         }
@@ -388,9 +355,18 @@ impl<R: Rows> Run<'_, R> {
             left = done;
         }
         progress.outcomes.applied(Op::Update, left.len() as u64);
+        let met = self.rows.find(table, Op::Update, &left, Image::New).await?;
+        let types = &self.publication.row_types[table.index];
         let outcomes = &mut progress.outcomes;
-        table.images(&left, |_, uploaded| {
-            outcomes.scripted(table, uploaded, ConflictOutcome::Script);
+        table.images(&left, |at, uploaded| {
+            let central = met[at].as_ref().map(|it| it.central.values(types));
+            let central = central.transpose()?;
+            let settled = Settled {
+                outcome: ConflictOutcome::Merged,
+                replaced: None,
+                row: central.as_deref(),
+            };
+            outcomes.resolved(table, uploaded, Some(settled));
             Ok(())
         })
     }

@@ -7,11 +7,13 @@ use tidewater_protocol::{Code, Datum, Op, pack};
 
 use super::apply::{Earlier, Progress, Run};
 use super::incoming::{Incoming, RowRef, Uploaded};
+use super::resolved::Resolving;
 use super::rows::{Batch, Failed, Image, Met, OnDelete, Refusal, Rows, TargetTable, Written};
 use crate::engine::exact::{Barrier, canonical};
 use crate::engine::publication::Publication;
 use crate::engine::upload::decided::{Decision, pack_key};
 use crate::error::CentreError;
+use crate::records::ConflictOutcome;
 
 /// Updates are told apart by the columns that they change, so that a user's `UPDATE OF` triggers
 /// fire for those only; up to so many kinds of them.
@@ -300,6 +302,8 @@ impl<R: Rows> Run<'_, R> {
         let families = self.families;
         let outcomes = &mut progress.outcomes;
         let (mut gone, mut changed) = (Vec::new(), Vec::new());
+        let resolves = self.resolves(table);
+        let mut resolving = Resolving::new(self.publication, table.index);
         table.images(rows, |at, uploaded| {
             let Some(met) = &met[at] else {
                 gone.push(rows[at]);
@@ -335,12 +339,23 @@ impl<R: Rows> Run<'_, R> {
                     None => {
                         let winner = shown.winner(&central, before);
                         let winner = winner.filter(|_| met.central.is_whole);
-                        outcomes.conflict(table, uploaded, winner);
+                        let can_resolve = resolves && is_theirs && before == &central;
+                        let ended = match winner {
+                            Some(winner) if can_resolve => {
+                                resolving.take(table, rows[at], uploaded, winner)
+                            }
+                            _ => Some(ConflictOutcome::Centre),
+                        };
+                        if let Some(ended) = ended {
+                            outcomes.conflict(table, uploaded, winner, ended);
+                        }
                     }
                 },
             }
             Ok(())
         })?;
+        let written = self.write_resolved(table, op, resolving, progress, failed);
+        written.await?;
         if !changed.is_empty() {
             let insisted = self.insist(table, op, &changed, Image::Old, progress, failed);
             gone.extend(insisted.await?);
@@ -387,7 +402,8 @@ impl<R: Rows> Run<'_, R> {
                 true if is_own_doing(table, uploaded, before, &central) => changed.push(row),
                 // It has followed its parent, and somebody else has changed it.
                 true if before != &central => {
-                    outcomes.conflict(table, uploaded, shown.winner(&central, before));
+                    let winner = shown.winner(&central, before);
+                    outcomes.conflict(table, uploaded, winner, ConflictOutcome::Centre);
                 }
                 _ => gone.push(row),
             }
@@ -470,9 +486,40 @@ impl<R: Rows> Run<'_, R> {
                     }
                     None => true,
                 });
-                progress.outcomes.conflicts_gone(table, &gone)
+                self.settle_deleted(table, &gone, progress, failed).await
             }
         }
+    }
+
+    /// Settles updates of rows that somebody has deleted.
+    async fn settle_deleted(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        gone: &[RowRef],
+        progress: &mut Progress<'_>,
+        failed: &mut Vec<Failed>,
+    ) -> Result<()> {
+        let resolves = self.resolves(table);
+        let mut resolving = Resolving::new(self.publication, table.index);
+        let outcomes = &mut progress.outcomes;
+        table.images(gone, |at, uploaded| {
+            let ended = match resolves {
+                true => resolving.take_gone(gone[at], uploaded),
+                false => Some(ConflictOutcome::Centre),
+            };
+            if let Some(ended) = ended {
+                outcomes.conflict(table, uploaded, None, ended);
+            }
+            Ok(())
+        })?;
+        self.write_resolved(table, Op::Update, resolving, progress, failed)
+            .await
+    }
+
+    /// Whether conflicts of a table can end otherwise than as the centre has it. What a restored
+    /// centre gets back is older than what it has.
+    fn resolves(&self, table: &Incoming<'_, R::Table>) -> bool {
+        !self.upload.given_back && !self.publication.resolvers[table.index].is_default()
     }
 
     /// Has rows lose against whatever the centre has.
@@ -492,7 +539,7 @@ impl<R: Rows> Run<'_, R> {
                 let Some(met) = &met[at] else {
                     match op {
                         Op::Delete => outcomes.applied(op, 1),
-                        _ => outcomes.conflict(table, uploaded, None),
+                        _ => outcomes.conflict(table, uploaded, None, ConflictOutcome::Centre),
                     }
                     return Ok(());
                 };
@@ -504,7 +551,7 @@ impl<R: Rows> Run<'_, R> {
                 }
                 let winner = shown.winner(&central, &central);
                 let winner = winner.filter(|_| met.central.is_whole);
-                outcomes.conflict(table, uploaded, winner);
+                outcomes.conflict(table, uploaded, winner, ConflictOutcome::Centre);
                 Ok(())
             })?;
         }

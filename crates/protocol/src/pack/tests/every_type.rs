@@ -150,7 +150,13 @@ fn pack_all(filled: &Filled) -> (Vec<u8>, Vec<Read>) {
     let mut expected = Vec::new();
     for pair in filled.rows.windows(2) {
         let (old, new) = (understood(shape, &pair[0]), understood(shape, &pair[1]));
-        for op in [Op::Insert, Op::Upsert, Op::ConflictRow, Op::Made] {
+        for op in [
+            Op::Insert,
+            Op::Upsert,
+            Op::ConflictRow,
+            Op::Made,
+            Op::Merged,
+        ] {
             writer.row(op, &new);
             expected.push((
                 op as u8,

@@ -122,6 +122,7 @@ impl Applier {
                 }
                 (Phase::Result(_), Some(Op::ConflictRow)) => sink.conflict_row(&row)?,
                 (Phase::Result(_), Some(Op::Made)) => sink.made(&row)?,
+                (Phase::Result(_), Some(Op::Merged)) => sink.merged(&row)?,
                 (Phase::Result(_), Some(Op::ConflictGone)) => sink.conflict_gone(&row.key)?,
                 (_, op) => return Err(sink.bad_rows(format!("{op:?} has no place here"))),
             }

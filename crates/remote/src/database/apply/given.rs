@@ -101,7 +101,7 @@ impl Given {
                     note_conflict(summary, &table.name, &row.key);
                 }
                 // It comes with the compare.
-                Some(Op::Made) => {}
+                Some(Op::Made | Op::Merged) => {}
                 op => return Err(bad(format!("{op:?} has no place here"))),
             }
             count += 1;

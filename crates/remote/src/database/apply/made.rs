@@ -7,6 +7,7 @@
 
 use tidewater_protocol::{Datum, Row, Value};
 
+use super::ack::note_conflict;
 use super::rows::{Sink, failed, is_local_rule};
 use crate::database::{changes, quote, row};
 use crate::error::{Doing, RemoteError};
@@ -30,6 +31,12 @@ impl Sink<'_> {
             None => self.write(&row.new, &row.key).map(drop),
             Some(later) => self.become_pre_image(row, later),
         }
+    }
+
+    /// The same, together with a change of somebody else's.
+    pub(super) fn merged(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+        note_conflict(self.summary, self.table.name(), &row.key);
+        self.made(row)
     }
 
     fn become_pre_image(&mut self, row: &Row<'_>, later: i64) -> Result<(), RemoteError> {

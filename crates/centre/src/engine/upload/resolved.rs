@@ -1,0 +1,369 @@
+//! Rows that two sides have changed, written as the resolver of their table makes them.
+//!
+//! They are written like uploaded ones, from the centre's row to what it is to be: if somebody is
+//! faster once more, the centre's row stands.
+
+use std::collections::HashSet;
+
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Table, Value, pack};
+
+use super::apply::{Progress, Run};
+use super::incoming::{Incoming, RowRef, Uploaded};
+use super::rows::{Batch, Failed, OnDelete, Refusal, Rows, TargetTable, Written};
+use super::settle::{Ready, find_changed, obstacle};
+use crate::engine::exact::{canonical, unpack};
+use crate::engine::publication::Publication;
+use crate::engine::resolve::{Resolved, Resolver, Sides, Winner};
+use crate::engine::upload::columns::{Announced, ColumnMap};
+use crate::error::CentreError;
+use crate::records::ConflictOutcome;
+use crate::upload::{RowsChunk, UploadTable};
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// Rows of one operation of one table that are resolved, and not written yet.
+pub(super) struct Resolving<'p> {
+    resolver: &'p Resolver,
+    table: &'p Table,
+    shape: &'p RowShape,
+    writer: RowsWriter<'p>,
+    /// In the order in which they are in the writer.
+    updates: Vec<Taken>,
+    inserts: Vec<Taken>,
+    deletes: Vec<Taken>,
+}
+
+/// A row that is resolved.
+struct Taken {
+    /// Where it was uploaded.
+    at: RowRef,
+    /// How, if both sides have changed the same; otherwise there was no conflict.
+    outcome: Option<ConflictOutcome>,
+    /// The centre's row, packed; `None` if it was gone.
+    replaced: Option<Vec<u8>>,
+}
+
+/// A row that is to be recorded as resolved.
+pub(super) struct Settled<'r, 'a> {
+    /// How.
+    pub(super) outcome: ConflictOutcome,
+    /// What the centre had.
+    pub(super) replaced: Option<&'r [Datum<'a>]>,
+    /// What it has now.
+    pub(super) row: Option<&'r [Datum<'a>]>,
+}
+
+impl<'p> Resolving<'p> {
+    pub(super) fn new<T>(publication: &'p Publication<T>, index: usize) -> Resolving<'p> {
+        let shape = &publication.shapes[index];
+        Resolving {
+            resolver: &publication.resolvers[index],
+            table: &publication.schema.tables[index],
+            shape,
+            writer: RowsWriter::new(shape),
+            updates: Vec::new(),
+            inserts: Vec::new(),
+            deletes: Vec::new(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.writer.is_empty()
+    }
+
+    /// Takes a row that has met another one of the centre than it expects, as all of it is read;
+    /// what the conflict has come to, if the row is not taken.
+    pub(super) fn take<T>(
+        &mut self,
+        table: &Incoming<'_, T>,
+        at: RowRef,
+        uploaded: &Uploaded<'_, '_>,
+        central: &[Datum<'_>],
+    ) -> Option<ConflictOutcome> {
+        let central = &central[..self.shape.columns.len()];
+        let replaced = Some(self.pack(central));
+        let Some(new) = uploaded.new else {
+            if self.resolver.survives(false) {
+                return Some(self.stands());
+            }
+            self.writer.delete(central);
+            let outcome = Some(ConflictOutcome::Remote);
+            self.deletes.push(Taken {
+                at,
+                outcome,
+                replaced,
+            });
+            return None;
+        };
+        if self.gives_another_key(uploaded) {
+            return Some(ConflictOutcome::Centre);
+        }
+        let sides = Sides {
+            old: uploaded.old,
+            new,
+            central,
+            written: &table.updatable,
+        };
+        let (from_remote, computed, is_conflict) =
+            match self.resolver.resolve(&self.shape.columns, sides) {
+                Resolved::Centre => return Some(ConflictOutcome::Centre),
+                Resolved::Parked => return Some(ConflictOutcome::Parked),
+                Resolved::Merged {
+                    from_remote,
+                    computed,
+                    is_conflict,
+                } => (from_remote, computed, is_conflict),
+            };
+        let mut row = central.to_vec();
+        for column in from_remote {
+            row[column] = new[column];
+        }
+        for (column, value) in &computed {
+            row[*column] = datum(self.shape.columns[*column], value);
+        }
+        let same = |&column: &usize| pack::same(&canonical(row[column]), &canonical(new[column]));
+        let outcome = match table.sent.iter().all(same) {
+            true => ConflictOutcome::Remote,
+            false => ConflictOutcome::Merged,
+        };
+        self.writer.update(central, &row);
+        self.updates.push(Taken {
+            at,
+            outcome: is_conflict.then_some(outcome),
+            replaced,
+        });
+        None
+    }
+
+    /// Takes a row that was changed and is not in the centre any more; what the conflict has come
+    /// to, if the row is not taken.
+    pub(super) fn take_gone(
+        &mut self,
+        at: RowRef,
+        uploaded: &Uploaded<'_, '_>,
+    ) -> Option<ConflictOutcome> {
+        let Some(new) = uploaded.new.filter(|_| !self.gives_another_key(uploaded)) else {
+            return Some(ConflictOutcome::Centre);
+        };
+        if !self.resolver.survives(true) {
+            return Some(self.stands());
+        }
+        self.writer.row(Op::Insert, new);
+        self.inserts.push(Taken {
+            at,
+            outcome: Some(ConflictOutcome::Remote),
+            replaced: None,
+        });
+        None
+    }
+
+    /// What it is called that the centre's row, or its absence, stands.
+    fn stands(&self) -> ConflictOutcome {
+        match self.resolver.winner {
+            Winner::Nobody => ConflictOutcome::Parked,
+            _ => ConflictOutcome::Centre,
+        }
+    }
+
+    fn gives_another_key(&self, uploaded: &Uploaded<'_, '_>) -> bool {
+        let (Some(old), Some(new)) = (uploaded.old, uploaded.new) else {
+            return false;
+        };
+        let mut key = self.table.key.iter();
+        key.any(|&column| !pack::same(&old[column], &new[column]))
+    }
+
+    fn pack(&self, row: &[Datum<'_>]) -> Vec<u8> {
+        let mut packed = Vec::new();
+        pack::pack_values(&mut packed, &self.shape.columns, row);
+        packed
+    }
+}
+
+/// A value as it is computed.
+fn datum(column_type: ColumnType, value: &Value) -> Datum<'_> {
+    column_type.datum(value.as_ref()).0
+}
+
+impl<R: Rows> Run<'_, R> {
+    /// Writes rows that are resolved; what the database refuses of them is what it refuses of the
+    /// uploaded ones.
+    pub(super) async fn write_resolved(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        op: Op,
+        resolving: Resolving<'_>,
+        progress: &mut Progress<'_>,
+        failed: &mut Vec<Failed>,
+    ) -> Result<()> {
+        if resolving.is_empty() {
+            return Ok(());
+        }
+        let publication = self.publication;
+        let Resolving {
+            table: schema,
+            mut writer,
+            updates,
+            inserts,
+            deletes,
+            ..
+        } = resolving;
+        let upload = UploadTable {
+            begin: TableBegin::of(schema),
+            chunks: vec![RowsChunk::Memory(writer.take().into())],
+        };
+        let Announced::Published(index, map) = ColumnMap::find(&publication.schema, &upload.begin)?
+        else {
+            return Err(CentreError::Internal {
+                message: "a published table is not published".into(),
+            });
+        };
+        let made = Incoming::new(publication, &upload, table.place, index, map)?;
+        for (made_op, taken) in [
+            (Op::Delete, deletes),
+            (Op::Insert, inserts),
+            (Op::Update, updates),
+        ] {
+            let refs = match made_op {
+                Op::Delete => made.deletes.clone(),
+                Op::Insert => made.find_inserts()?,
+                _ => made.updates.clone(),
+            };
+            if !refs.is_empty() {
+                let rows = Made {
+                    table: &made,
+                    op: made_op,
+                    refs,
+                    taken,
+                };
+                self.write_made(table, op, rows, progress, failed).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_made(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        op: Op,
+        rows: Made<'_, '_, R::Table>,
+        progress: &mut Progress<'_>,
+        failed: &mut Vec<Failed>,
+    ) -> Result<()> {
+        let (mut ready, mut vain) = (Ready::default(), HashSet::new());
+        let (mut refused, mut lost) = (Vec::new(), Vec::new());
+        let mut membership = self.membership(rows.table);
+        let (mut changed, gives_up) = (Vec::new(), progress.outcomes.gives_up_outside());
+        rows.table.images(&rows.refs, |at, image| {
+            find_changed(rows.table, image, &mut changed);
+            let mut refusal = obstacle(self.rows, self.publication, rows.table, image, &changed);
+            if let Some(barrier) = image.new.and_then(|new| membership.barrier_to_new(new)) {
+                progress.is_outside = true;
+                refusal = refusal.or(gives_up.then(|| Refusal::barred(barrier)));
+            }
+            match refusal {
+                Some(refusal) => {
+                    vain.insert(rows.refs[at]);
+                    refused.push(Failed::new(rows.taken[at].at, refusal));
+                }
+                None => ready.add(rows.table, &mut changed, rows.refs[at]),
+            }
+            Ok(())
+        })?;
+        for (changed, mut refs) in ready.sets {
+            if rows.op == Op::Delete && rows.table.table.on_delete() == OnDelete::Looks {
+                let parents = self.rows.with_children(rows.table, &refs, false).await?;
+                refs.retain(|it| !parents.contains(it));
+                vain.extend(&parents);
+                lost.extend(parents);
+            }
+            let batch = Batch::new(rows.table, rows.op, &changed);
+            let written = self.rows.write(&batch, &refs).await?;
+            let Written {
+                passed_over,
+                failed: failing,
+                refused: never,
+                elsewhere,
+                ..
+            } = written;
+            let many = [&passed_over, &elsewhere].into_iter().flatten();
+            vain.extend(many.chain(failing.iter().chain(&never).map(|it| &it.at)));
+            lost.extend(passed_over.into_iter().chain(elsewhere));
+            failed.extend(failing.into_iter().map(|it| rows.original(it)));
+            refused.extend(never.into_iter().map(|it| rows.original(it)));
+        }
+        progress.outcomes.refuse(table, &refused)?;
+        let mut lost: Vec<RowRef> = lost.into_iter().map(|it| rows.origin(it)).collect();
+        lost.sort_unstable();
+        rows.record(table, op, &vain, progress)?;
+        self.lose(table, op, &lost, progress).await
+    }
+}
+
+/// Rows that are written in place of uploaded ones.
+struct Made<'m, 'u, T> {
+    table: &'m Incoming<'u, T>,
+    op: Op,
+    refs: Vec<RowRef>,
+    /// The uploaded ones, one for each.
+    taken: Vec<Taken>,
+}
+
+impl<T> Made<'_, '_, T> {
+    /// The uploaded row in whose place one is written.
+    fn origin(&self, at: RowRef) -> RowRef {
+        let place = self.refs.binary_search(&at);
+        self.taken[place.unwrap_or_default()].at
+    }
+
+    fn original(&self, failed: Failed) -> Failed {
+        Failed {
+            at: self.origin(failed.at),
+            ..failed
+        }
+    }
+
+    /// Notes those that are in the centre now, which are all but some.
+    fn record(
+        &self,
+        table: &Incoming<'_, T>,
+        op: Op,
+        vain: &HashSet<RowRef>,
+        progress: &mut Progress<'_>,
+    ) -> Result<()> {
+        let mut uploaded_at = Vec::with_capacity(self.refs.len());
+        let mut written = Vec::with_capacity(self.refs.len());
+        let in_place = self.refs.iter().zip(&self.taken);
+        for (row, taken) in in_place.filter(|(row, _)| !vain.contains(row)) {
+            uploaded_at.push(taken.at);
+            written.push((*row, taken));
+        }
+        let mut rows: Vec<Option<Vec<u8>>> = Vec::with_capacity(written.len());
+        let types = &self.table.map.shape.columns;
+        let refs: Vec<RowRef> = written.iter().map(|(row, _)| *row).collect();
+        self.table.images(&refs, |_, image| {
+            let packed = image.new.map(|new| {
+                let mut packed = Vec::new();
+                pack::pack_values(&mut packed, types, new);
+                packed
+            });
+            rows.push(packed);
+            Ok(())
+        })?;
+        progress.outcomes.applied(op, written.len() as u64);
+        table.images(&uploaded_at, |at, uploaded| {
+            let (_, taken) = written[at];
+            let replaced = taken.replaced.as_ref().map(|it| unpack(it, types));
+            let row = rows[at].as_ref().map(|it| unpack(it, types));
+            let (replaced, row) = (replaced.transpose()?, row.transpose()?);
+            let settled = taken.outcome.map(|outcome| Settled {
+                outcome,
+                replaced: replaced.as_deref(),
+                row: row.as_deref(),
+            });
+            progress.outcomes.resolved(table, uploaded, settled);
+            Ok(())
+        })
+    }
+}
