@@ -1,6 +1,7 @@
 //! From TOML values to the configuration: types, ranges, and what must be said.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -47,6 +48,7 @@ struct RawConfig {
     live: RawLive,
     #[serde(default)]
     wake: Vec<RawWake>,
+    scripts: Option<PathBuf>,
 }
 
 #[derive(Deserialize, Default)]
@@ -225,6 +227,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
     let wakes = raw.wake.into_iter().map(|it| it.read(insecure, &names));
     let wakes = wakes.collect::<Result<_, _>>()?;
     Ok(Config {
+        scripts: raw.scripts,
         wakes,
         server: server.read()?,
         retention: raw.retention.read()?,
