@@ -378,11 +378,8 @@ impl Planned {
                 let scripting = Scripting::of(versions, &job.context, name)?;
                 let is_scripted = scripting.is_some();
                 let reading = SubscriptionReading {
-                    scripting: scripting.map(|it| Scripting {
-                        last_download: plan.last_download,
-                        next_last_download: plan.next_last_download,
-                        ..it
-                    }),
+                    scripting: scripting
+                        .map(|it| it.between(plan.last_download, plan.next_last_download)),
                     snapshot: &mut *snapshot,
                     subscription,
                     number: self.first + index,

@@ -142,7 +142,7 @@ pub fn parameters() -> impl Iterator<Item = &'static str> {
 }
 
 /// The type of a `{s.name}` parameter.
-pub fn parameter_type(name: &str) -> ColumnType {
+pub(super) fn parameter_type(name: &str) -> ColumnType {
     if ["last_download", "last_upload", "next_last_download"].contains(&name) {
         return ColumnType::TimestampTz;
     }

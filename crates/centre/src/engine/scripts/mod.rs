@@ -16,7 +16,9 @@ use std::sync::Arc;
 use tidewater_protocol::ColumnType;
 
 pub use self::compile::compile;
-pub use self::events::{COMMON, CONNECTION, EVENTS, Event, Form, Images, Transaction, event, parameters};
+pub use self::events::{
+    COMMON, CONNECTION, EVENTS, Event, Form, Images, Transaction, event, parameters,
+};
 
 pub use self::scripting::{Scripting, VERSION, chosen};
 

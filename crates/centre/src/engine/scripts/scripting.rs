@@ -28,9 +28,9 @@ pub struct Scripting<'r> {
     context: &'r SyncContext,
     publication: &'r str,
     /// Up to when the remote has everything, in microseconds since 1970, if it has anything.
-    pub last_download: Option<i64>,
+    last_download: Option<i64>,
     /// Up to when it will have.
-    pub next_last_download: i64,
+    next_last_download: i64,
 }
 
 /// The scripts that a remote has chosen.
@@ -82,6 +82,15 @@ impl<'r> Scripting<'r> {
             last_download: None,
             next_last_download: context.now_ms.saturating_mul(1000),
         }))
+    }
+
+    /// The same for a download between these times.
+    pub fn between(self, last: Option<i64>, next: i64) -> Scripting<'r> {
+        Scripting {
+            last_download: last,
+            next_last_download: next,
+            ..self
+        }
     }
 
     /// The value of a parameter that no row has.
