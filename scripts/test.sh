@@ -69,6 +69,9 @@ have_postgres || need "a PostgreSQL server, of which the tests start their own" 
 have nats-server || have /usr/sbin/nats-server ||
   need "a NATS server, of which the tests start their own" nats-server
 
+have slapd || have /usr/sbin/slapd ||
+  need "OpenLDAP's slapd, of which the tests start their own" slapd
+
 # A test has it check what the server says of its web protocol. Debian 12 has no package of it.
 validator=$(realpath -m "${CARGO_TARGET_DIR:-target}/openapi-spec-validator")
 export PYTHONPATH="$validator${PYTHONPATH:+:$PYTHONPATH}"

@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes};
 
 use crate::error::CarrierError;
 use crate::tcp;
-use crate::tls::{self, Tls};
+use crate::tls::{self, ClientCertificate, Tls};
 use crate::url::{ServerUrl, Transport};
 
 /// How much is read at once.
@@ -80,6 +80,8 @@ impl Layer for TcpStream {
 pub struct DialOptions<'a> {
     /// A PEM file with the authorities to trust, instead of those that browsers trust.
     pub ca_file: Option<&'a Path>,
+    /// Who we are, for a server that asks.
+    pub certificate: Option<&'a ClientCertificate>,
     /// Whether `tcp://` to other machines is allowed.
     pub insecure: bool,
     /// How long the server may be silent.
@@ -117,7 +119,7 @@ impl Carrier {
         }
         let client = match url.transport {
             Transport::Tcp => None,
-            Transport::Tls => Some(tls::dial(&url.host, options.ca_file)?),
+            Transport::Tls => Some(tls::dial(&url.host, options)?),
         };
         let loopback_only = !options.insecure && url.transport == Transport::Tcp;
         let socket = tcp::dial(url, loopback_only, options.timeout, go_on)?;

@@ -15,4 +15,5 @@ mod url;
 
 pub use dial::{Carrier, DialOptions, Layer, Received};
 pub use error::CarrierError;
+pub use tls::ClientCertificate;
 pub use url::{DEFAULT_PORT, ServerUrl, Transport, UrlError};

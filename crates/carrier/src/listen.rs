@@ -11,9 +11,10 @@ use std::pin::Pin;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use crate::error::CarrierError;
-use crate::tls;
+use crate::tls::{self, ClientAuthorities};
 
 /// A future in a box.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -99,6 +100,9 @@ impl Listener for TcpListener {
     }
 }
 
+/// The certificates that a client shows.
+pub type Shown = Vec<CertificateDer<'static>>;
+
 /// TLS over what comes.
 #[derive(Clone)]
 pub struct Tls(TlsAcceptor);
@@ -112,11 +116,29 @@ impl Tls {
         Ok(Tls(TlsAcceptor::from(tls::server(certificate, key)?)))
     }
 
-    /// Shakes hands.
+    /// The same, which asks clients who they are: see [`tls::server_for_known_clients`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn for_known_clients(
+        certificate: &Path,
+        key: &Path,
+        authorities: &ClientAuthorities,
+    ) -> Result<Tls, CarrierError> {
+        let config = tls::server_for_known_clients(certificate, key, authorities)?;
+        Ok(Tls(TlsAcceptor::from(config)))
+    }
+
+    /// Shakes hands. Gives the certificates that the client has shown, its own first, of which
+    /// nothing is known but that the client has the key.
     ///
     /// # Errors
     /// The other side does not speak TLS, or does not trust us.
-    pub async fn accept(&self, stream: Box<dyn Stream>) -> io::Result<Box<dyn Stream>> {
-        Ok(Box::new(self.0.accept(stream).await?))
+    pub async fn accept(&self, stream: Box<dyn Stream>) -> io::Result<(Box<dyn Stream>, Shown)> {
+        let stream = self.0.accept(stream).await?;
+        let (_, connection) = stream.get_ref();
+        let shown = connection.peer_certificates().unwrap_or_default();
+        let shown = shown.iter().map(|it| it.clone().into_owned()).collect();
+        Ok((Box::new(stream), shown))
     }
 }

@@ -2,15 +2,22 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoClientAuth, WebPkiClientVerifier};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, RootCertStore,
+    ServerConfig, SignatureScheme,
+};
 
-use crate::dial::{Layer, is_patience};
+use crate::dial::{DialOptions, Layer, is_patience};
 use crate::error::CarrierError;
 
 /// The cryptography of all connections: what the program has installed as its default
@@ -44,23 +51,152 @@ pub fn client(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, CarrierError>
     Ok(Arc::new(config))
 }
 
+/// A certificate with which whoever dials says who he is, and its private key: PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The certificate, followed by those that lead to its issuer.
+    pub certificate: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// The same, showing a certificate if it is asked for one.
+fn known_client(
+    ca_file: Option<&Path>,
+    own: &ClientCertificate,
+) -> Result<Arc<ClientConfig>, CarrierError> {
+    let chain = certificates(&own.certificate)?;
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(CarrierError::Defect)?
+        .with_root_certificates(roots(ca_file)?)
+        .with_client_auth_cert(chain, private_key(&own.key)?)
+        .map_err(|error| CarrierError::file(&own.certificate, error))?;
+    Ok(Arc::new(config))
+}
+
+fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, CarrierError> {
+    PrivateKeyDer::from_pem_file(file)
+        .map_err(|error| CarrierError::file(file, format!("holds no usable private key: {error}")))
+}
+
 /// Who listens: shows the certificates of one PEM file, the server's first, and has the
 /// private key of another.
 ///
 /// # Errors
 /// A file cannot be read or holds something else, or the two do not belong together.
 pub fn server(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, CarrierError> {
+    server_config(certificate, key, Arc::new(NoClientAuth))
+}
+
+/// The same, which asks whoever dials for a certificate of one of these authorities. Who has none
+/// comes in as well, and so does who has another one: [`ClientAuthorities::check`] tells later
+/// whether it is worth something, and why not.
+///
+/// # Errors
+/// As [`server`].
+pub fn server_for_known_clients(
+    certificate: &Path,
+    key: &Path,
+    authorities: &ClientAuthorities,
+) -> Result<Arc<ServerConfig>, CarrierError> {
+    let asking = Arc::new(Asking(authorities.0.clone()));
+    server_config(certificate, key, asking)
+}
+
+fn server_config(
+    certificate: &Path,
+    key: &Path,
+    clients: Arc<dyn ClientCertVerifier>,
+) -> Result<Arc<ServerConfig>, CarrierError> {
     let chain = certificates(certificate)?;
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| {
-        CarrierError::file(key, format!("holds no usable private key: {error}"))
-    })?;
     let config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(CarrierError::Defect)?
-        .with_no_client_auth()
-        .with_single_cert(chain, private)
+        .with_client_cert_verifier(clients)
+        .with_single_cert(chain, private_key(key)?)
         .map_err(|error| CarrierError::file(certificate, error))?;
     Ok(Arc::new(config))
+}
+
+/// The authorities that say who a client is.
+#[derive(Clone, Debug)]
+pub struct ClientAuthorities(Arc<dyn ClientCertVerifier>);
+
+impl ClientAuthorities {
+    /// Those in a PEM file.
+    ///
+    /// # Errors
+    /// The file holds no certificates.
+    pub fn load(file: &Path) -> Result<ClientAuthorities, CarrierError> {
+        let roots = Arc::new(roots(Some(file))?);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build();
+        let verifier = verifier.map_err(|error| CarrierError::file(file, error))?;
+        Ok(ClientAuthorities(verifier))
+    }
+
+    /// Whether a client's certificates, its own first, come from them and are good at this time,
+    /// in seconds since 1970. That the client has the key, the handshake has shown.
+    ///
+    /// # Errors
+    /// Why they are worth nothing.
+    pub fn check(
+        &self,
+        certificates: &[CertificateDer<'_>],
+        now_s: u64,
+    ) -> Result<(), rustls::Error> {
+        let (own, others) = certificates
+            .split_first()
+            .ok_or(rustls::Error::NoCertificatesPresented)?;
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now_s));
+        self.0.verify_client_cert(own, others, now).map(|_| ())
+    }
+}
+
+/// Asks for a certificate, and leaves to [`ClientAuthorities::check`] what it is worth: a handshake
+/// that fails tells nobody why. It proves that the client has the certificate's key.
+#[derive(Debug)]
+struct Asking(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for Asking {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
 }
 
 /// The authorities of a PEM file. They replace the public ones: who runs an authority of
@@ -92,11 +228,18 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CarrierErro
 }
 
 /// A client for the server of this name. Its handshake goes along with reading and writing.
-pub(crate) fn dial(host: &str, ca_file: Option<&Path>) -> Result<ClientConnection, CarrierError> {
+pub(crate) fn dial(
+    host: &str,
+    options: &DialOptions<'_>,
+) -> Result<ClientConnection, CarrierError> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| CarrierError::HostName {
         host: host.to_owned(),
     })?;
-    ClientConnection::new(client(ca_file)?, name).map_err(CarrierError::Defect)
+    let config = match options.certificate {
+        None => client(options.ca_file)?,
+        Some(certificate) => known_client(options.ca_file, certificate)?,
+    };
+    ClientConnection::new(config, name).map_err(CarrierError::Defect)
 }
 
 /// TLS over another layer.

@@ -52,7 +52,7 @@ fn echo(runtime: &Runtime, tls: Option<Tls>) -> ServerUrl {
         let mut stream = listener.accept().await.unwrap().stream;
         if let Some(tls) = tls {
             match tls.accept(stream).await {
-                Ok(encrypted) => stream = encrypted,
+                Ok((encrypted, _)) => stream = encrypted,
                 Err(_) => return,
             }
         }
@@ -66,6 +66,7 @@ fn echo(runtime: &Runtime, tls: Option<Tls>) -> ServerUrl {
 
 fn dial(url: &ServerUrl, ca_file: Option<&Path>) -> Result<Carrier, CarrierError> {
     let options = DialOptions {
+        certificate: None,
         ca_file,
         insecure: false,
         timeout: PATIENCE,

@@ -1,8 +1,8 @@
 //! The server's records: users, remotes, credentials, history, figures.
 
 use tidewater_centre::records::{
-    IncidentKind, IncidentRecord, RemoteRecord, Retention, ShutOut, SigningKey, SyncRecord,
-    UserRecord,
+    ConflictFilter, IncidentKind, IncidentRecord, Proven, RemoteRecord, Retention, ShutOut,
+    SigningKey, SyncRecord, UserRecord,
 };
 use tidewater_protocol::RemoteId;
 
@@ -20,6 +20,7 @@ pub fn user(name: &str) -> UserRecord {
         password_hash: "$argon2id$x".into(),
         disabled: false,
         created_ms: NOW_MS,
+        proven: Proven::default(),
     }
 }
 
@@ -245,7 +246,11 @@ pub async fn conflicts_and_refused_rows_are_forgotten_in_time<F: Fixture>() {
         conflicts_ms: 100,
     };
     assert_eq!(world.centre.conflicts().await.unwrap().len(), 2);
-    let newest = world.centre.newest_conflicts(1).await.unwrap();
+    let newest = world
+        .centre
+        .find_conflicts(&ConflictFilter::newest(1))
+        .await
+        .unwrap();
     assert_eq!(newest.len(), 1);
     assert_eq!(newest[0].at_ms, NOW_MS - 50);
     let pruned = world.centre.prune(retention, NOW_MS).await.unwrap();

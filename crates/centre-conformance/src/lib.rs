@@ -12,6 +12,7 @@ pub mod fixture;
 mod procedures;
 pub mod remote;
 pub mod resolving;
+pub mod settling;
 pub mod world;
 
 pub mod acting;
@@ -29,6 +30,7 @@ pub mod interrupting;
 pub mod making;
 pub mod offline;
 pub mod parents;
+pub mod proving;
 pub mod publishing;
 pub mod redeploying;
 pub mod refusing;
@@ -151,6 +153,9 @@ macro_rules! suite {
             following::rows_that_follow_a_parent_concern_whom_it_does,
             following::what_a_remote_holds_is_told_by_its_download_and_its_checkpoint,
             following::whoever_follows_busy_writers_is_told_of_every_commit,
+            proving::what_is_said_of_a_user_is_kept_and_replaced,
+            proving::a_scope_is_what_others_say_and_nothing_without_it,
+            proving::a_call_knows_what_others_say_of_its_caller,
             publishing::events_are_numbered_and_read_in_their_order,
             publishing::as_many_bytes_are_read_as_are_wanted_and_one_event_at_least,
             publishing::whoever_reads_while_others_append_skips_nothing,
@@ -204,6 +209,12 @@ macro_rules! suite {
             resolving::what_is_resolved_is_refused_as_anything_else,
             resolving::a_delete_that_wins_leaves_rows_with_children,
             resolving::resolvers_that_cannot_be_are_named,
+            settling::a_version_that_is_chosen_reaches_everybody,
+            settling::a_row_that_is_gone_can_be_chosen_and_one_that_is_there_can_go,
+            settling::what_was_resolved_by_rule_can_be_chosen_otherwise,
+            settling::a_row_that_was_changed_since_is_not_written_over_unasked,
+            settling::what_cannot_be_is_refused_with_its_reason,
+            settling::conflicts_are_found_by_what_they_are,
             redeploying::what_is_deployed_is_served_whatever_was_configured,
             redeploying::where_nothing_is_deployed_nothing_is_served,
             redeploying::a_deployment_is_noticed_by_a_centre_that_serves,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidewater_centre::records::Claims;
 use tidewater_centre::{
     ArgumentSpec, CallAnswer, CallOutcome, Caller, Cancel, Procedure, ProcedureCall, ProcedureSpec,
     Returns, Worker,
@@ -72,6 +73,7 @@ pub(crate) fn call(procedure: &Arc<Procedure>, arguments: &[Value]) -> Procedure
             user: "anna".into(),
             remote_id: None,
         },
+        claims: Claims::default(),
         arguments: arguments.to_vec(),
         once: None,
         timeout: Duration::from_secs(600),

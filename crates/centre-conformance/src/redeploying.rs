@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidewater_centre::records::UserRecord;
+use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_centre::{Centre, CentreError, Deployed};
 
 use crate::fixture::Fixture;
@@ -205,6 +205,7 @@ pub async fn a_copy_that_gets_a_name_of_its_own_knows_no_remotes<F: Fixture>() {
         password_hash: "hash".into(),
         disabled: false,
         created_ms: NOW_MS,
+        proven: Proven::default(),
     };
     world.centre.add_user(&user).await.unwrap();
     let [key] = &world.centre.signing_keys().await.unwrap()[..] else {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidewater_centre::records::{AskedSession, AskedSubscription, SessionState};
+use tidewater_centre::records::{AskedSession, AskedSubscription, Claims, SessionState};
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
     Downloading, GainedPartitions, Holding, OwnUpload, Parameters, RowsChunk, SyncContext,
@@ -41,6 +41,8 @@ pub struct Remote {
     pub now_ms: i64,
     /// What it has set.
     pub parameters: BTreeMap<String, String>,
+    /// What is known of the user.
+    pub claims: Claims,
     /// Whether its sink takes no rows.
     pub refuse_rows: bool,
     /// What happens when the first rows of the next download come, and its snapshot is open.
@@ -253,6 +255,7 @@ impl Remote {
             compares: Vec::new(),
             now_ms: NOW_MS,
             parameters: BTreeMap::new(),
+            claims: Claims::default(),
             refuse_rows: false,
             meanwhile: None,
             rows: vec![BTreeMap::new(); schema.tables.len()],
@@ -302,6 +305,7 @@ impl Remote {
                 self.schema.name.clone(),
                 self.parameters.clone(),
             )])),
+            claims: self.claims.clone(),
         }
     }
 

@@ -18,7 +18,7 @@ use tidewater_centre::engine::download::Reading;
 use tidewater_centre::engine::follow::Changes;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
-use tidewater_centre::{CallOutcome, Interrupt, ProcedureCall};
+use tidewater_centre::{CallOutcome, Choice, Interrupt, ProcedureCall, SettleOutcome};
 
 /// A connection that runs syncs.
 pub(crate) struct PostgresLane {
@@ -63,6 +63,18 @@ impl Lane for PostgresLane {
             let backend = self.connection.backend();
             let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
             let work = engine::upload::apply(&mut rows, &uploads);
+            let result = watched(&self.shared, backend, now_ms, work).await;
+            self.connection.leave(result).await
+        })
+    }
+
+    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+        let now_ms = choice.now_ms;
+        Box::pin(async move {
+            self.enter(now_ms).await?;
+            let backend = self.connection.backend();
+            let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
+            let work = engine::upload::settle(&mut rows, &choice);
             let result = watched(&self.shared, backend, now_ms, work).await;
             self.connection.leave(result).await
         })

@@ -22,7 +22,7 @@ use tidewater_centre::engine::follow::Changes;
 use tidewater_centre::engine::thread::{ConnectionThread, Owned, at_once};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
-use tidewater_centre::{CallOutcome, Interrupt, ProcedureCall};
+use tidewater_centre::{CallOutcome, Choice, Interrupt, ProcedureCall, SettleOutcome};
 
 /// A connection that runs syncs.
 pub(crate) struct SqliteLane {
@@ -59,6 +59,15 @@ impl Lane for SqliteLane {
             let served = refresh(connection, &served)?;
             let mut rows = UploadRows::new(connection, &served);
             at_once(engine::upload::apply(&mut rows, &uploads))
+        }))
+    }
+
+    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+        let served = self.served.clone();
+        Box::pin(self.thread.run(move |connection| {
+            let served = refresh(connection, &served)?;
+            let mut rows = UploadRows::new(connection, &served);
+            at_once(engine::upload::settle(&mut rows, &choice))
         }))
     }
 

@@ -265,6 +265,13 @@ impl<'c> Rows for UploadRows<'c> {
         Ok(admitted)
     }
 
+    async fn enter(&mut self, publication: &Publication, _: &[Incoming<'_>]) -> Result<()> {
+        self.publication = Some(self.served.publication(&publication.schema.name)?);
+        let nobody = own!("DELETE FROM tidewater.uploading");
+        let saying = "saying who uploads";
+        self.connection.run_one(saying, nobody).await.map(drop)
+    }
+
     fn is_shared(&self, table: &Incoming<'_>) -> bool {
         let takes_along = !table.deletes.is_empty() && !table.table.children.is_empty();
         !table.table.guarded && !takes_along

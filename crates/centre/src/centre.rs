@@ -16,10 +16,12 @@ use crate::procedure::{
 };
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
-    RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
+    AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
+    Pulse, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord,
+    UserImport, UserRecord,
 };
 use crate::scope::Checkpoint;
+use crate::settling::{Choice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// The result of everything that talks to the consolidated database.
@@ -131,8 +133,14 @@ pub trait Centre: Send + Sync {
     /// The conflicts kept, oldest first.
     fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>>;
 
-    /// The newest of the conflicts kept, newest first, and no more than `limit`.
-    fn newest_conflicts(&self, limit: u64) -> CentreResult<'_, Vec<ConflictRecord>>;
+    /// Those of the conflicts kept that are asked for, newest first.
+    fn find_conflicts<'a>(
+        &'a self,
+        filter: &'a ConflictFilter,
+    ) -> CentreResult<'a, Vec<ConflictRecord>>;
+
+    /// The conflict with this number, if it is kept.
+    fn conflict(&self, id: i64) -> CentreResult<'_, Option<ConflictRecord>>;
 
     /// The refused rows kept, oldest first.
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>>;
@@ -216,6 +224,15 @@ pub trait Worker: Send {
     /// Registers a remote, or a new credential of a known one (matched by id).
     fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()>;
 
+    /// Notes what was said of a user who has just proven himself, and adds him if he is new and
+    /// may be. Tells whether he is there.
+    fn prove_user<'a>(
+        &'a mut self,
+        user: &'a str,
+        proven: &'a Proven,
+        creates: bool,
+    ) -> CentreResult<'a, bool>;
+
     /// Hands out numbers to a remote: they are nobody else's from then on.
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>>;
 
@@ -233,6 +250,19 @@ pub trait Worker: Send {
     /// (if the connection broke during the commit) it is unknown, and a retry under
     /// the same sequence and id tells.
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
+
+    /// Writes the version of a row that an operator has chosen, and notes with the conflict that it
+    /// is settled, in one transaction. No remote's rights count. Deadlocks and serialization
+    /// failures are retried inside.
+    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+        let _ = choice;
+        Box::pin(async {
+            Err(CentreError::Configuration {
+                message: "conflicts cannot be settled in this consolidated database".into(),
+                hint: "write the row there yourself: that reaches everybody".into(),
+            })
+        })
+    }
 
     /// The stored result of the last upload of a subscription.
     fn stored_result<'a>(

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use tidewater_protocol::RemoteId;
 
+use crate::records::Claims;
+
 /// Whose sync it is, and when: from the sign-in on, through uploads and downloads.
 #[derive(Clone, Debug)]
 pub struct SyncContext {
@@ -16,6 +18,8 @@ pub struct SyncContext {
     pub now_ms: i64,
     /// What the remote has set.
     pub parameters: Arc<Parameters>,
+    /// What is known of the user.
+    pub claims: Claims,
 }
 
 /// The parameters that a remote has set: by publication, by name.

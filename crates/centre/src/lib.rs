@@ -19,6 +19,7 @@ pub mod procedure;
 pub mod publication;
 pub mod records;
 pub mod scope;
+pub mod settling;
 pub mod upload;
 
 pub use centre::{Centre, Worker};
@@ -42,6 +43,7 @@ pub use publication::{
     WindowSpec, WriteScopeSpec, WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
+pub use settling::{Choice, SettleOutcome, Version};
 pub use upload::{
     GainedPartitions, OwnUpload, ResultTable, RowsChunk, SyncUpload, UploadOutcome, UploadResult,
     UploadTable,

@@ -16,6 +16,7 @@ use tidewater_protocol::schema::{column_type_from_wire, column_type_to_wire};
 use tidewater_protocol::{ColumnType, RemoteId, Value};
 
 pub use crate::engine::procedure::Procedure;
+use crate::records::Claims;
 pub use tidewater_protocol::message::Returns;
 
 /// A procedure, as it is configured.
@@ -23,7 +24,8 @@ pub use tidewater_protocol::message::Returns;
 pub struct ProcedureSpec {
     /// Its name.
     pub name: String,
-    /// What the database runs, with `{a.NAME}`, `{s.username}` and `{s.remote_id}`; `None` if a
+    /// What the database runs, with `{a.NAME}`, `{s.username}`, `{s.remote_id}` and
+    /// `{s.claims.NAME}`; `None` if a
     /// program provides the procedure. Calls of it then only tell whether they are allowed.
     pub sql: Option<String>,
     /// What a call has to say.
@@ -63,6 +65,8 @@ pub struct ProcedureCall {
     pub procedure: Arc<Procedure>,
     /// For whom it is run.
     pub caller: Caller,
+    /// What is known of him, if [`Procedure::names_claims`].
+    pub claims: Claims,
     /// A canonical value for each argument, in their declared order.
     pub arguments: Vec<Value>,
     /// Under this key the user's call takes effect once: whoever calls again with it is told what

@@ -1,5 +1,8 @@
 //! Records of the server's own state in the consolidated database.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use tidewater_protocol::{RemoteId, UploadId};
 
 /// What is known of who wants to open a session. Everything in one round trip.
@@ -69,7 +72,7 @@ pub enum History {
 }
 
 /// A user.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct UserRecord {
     /// The login name.
     pub name: String,
@@ -79,6 +82,58 @@ pub struct UserRecord {
     pub disabled: bool,
     /// When the user was added, in milliseconds since 1970.
     pub created_ms: i64,
+    /// What others than this database have said of the user.
+    pub proven: Proven,
+}
+
+/// What an identity provider, a directory or a certificate has said of a user, the last time.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Proven {
+    /// When that was, in milliseconds since 1970; 0 if never.
+    pub at_ms: i64,
+    /// Who it was: the issuer's URL, the directory's, or `certificate`.
+    pub by: String,
+    /// What `{s.claims.NAME}` stands for.
+    pub claims: Claims,
+}
+
+/// What is known of a user beside the name, each as text.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Claims(Arc<BTreeMap<String, String>>);
+
+impl Claims {
+    /// These.
+    pub fn new(claims: BTreeMap<String, String>) -> Claims {
+        Claims(Arc::new(claims))
+    }
+
+    /// The one of this name.
+    pub fn named(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// As they are stored: JSON, or nothing if there are none.
+    pub fn to_json(&self) -> String {
+        match self.0.is_empty() {
+            true => String::new(),
+            false => serde_json::to_string(&*self.0).unwrap_or_default(),
+        }
+    }
+
+    /// Reads that; `None` if it is something else.
+    pub fn from_json(text: &str) -> Option<Claims> {
+        match text.is_empty() {
+            true => Some(Claims::default()),
+            false => serde_json::from_str(text).ok().map(Claims::new),
+        }
+    }
+
+    /// By name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
 }
 
 /// What became of a list of users that were to be added at once.
@@ -279,9 +334,50 @@ impl ConflictOutcome {
     }
 }
 
+/// Which of the kept conflicts are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConflictFilter {
+    /// Those of this table only.
+    pub table: Option<String>,
+    /// Those of this user's changes only.
+    pub user: Option<String>,
+    /// Those that have come to this only.
+    pub outcome: Option<ConflictOutcome>,
+    /// Those only that wait for the operator.
+    pub open: bool,
+    /// No more than so many, the newest.
+    pub limit: u64,
+}
+
+impl ConflictFilter {
+    /// So many of all.
+    pub fn newest(limit: u64) -> ConflictFilter {
+        ConflictFilter {
+            table: None,
+            user: None,
+            outcome: None,
+            open: false,
+            limit,
+        }
+    }
+}
+
+/// An operator has chosen a version of a row that was in conflict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// Who.
+    pub by: String,
+    /// Which version: see [`Version::name`](crate::settling::Version::name).
+    pub version: String,
+}
+
 /// A conflict as it is kept: images as JSON objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConflictRecord {
+    /// Its number.
+    pub id: i64,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
     /// Whose change lost.
@@ -306,6 +402,23 @@ pub struct ConflictRecord {
     pub replaced: Option<String>,
     /// What it has come to.
     pub outcome: ConflictOutcome,
+    /// What an operator has chosen since, if one has.
+    pub settled: Option<Settlement>,
+}
+
+impl ConflictRecord {
+    /// What the centre had before the conflict was resolved; `None` if the row was gone.
+    pub fn centre(&self) -> Option<&str> {
+        match self.outcome {
+            ConflictOutcome::Centre | ConflictOutcome::Parked => self.winner.as_deref(),
+            ConflictOutcome::Remote | ConflictOutcome::Merged => self.replaced.as_deref(),
+        }
+    }
+
+    /// Whether it waits for the operator.
+    pub fn is_open(&self) -> bool {
+        self.outcome == ConflictOutcome::Parked && self.settled.is_none()
+    }
 }
 
 /// A refused row as it is kept.
@@ -342,6 +455,8 @@ pub struct CentreStatus {
     pub remotes: [u64; 2],
     /// Conflicts kept.
     pub conflicts: u64,
+    /// Those among them that wait for the operator.
+    pub open_conflicts: u64,
     /// Refused rows kept: each once, however often its remote tried.
     pub refused: u64,
     /// Per change log: the table's name and its entries (an estimate where counting
@@ -429,7 +544,8 @@ pub struct Retention {
     pub log_ms: i64,
     /// The sync history and incidents.
     pub history_ms: i64,
-    /// Conflicts and refused rows.
+    /// Conflicts and refused rows; a conflict that waits for the operator is kept until he has
+    /// settled it.
     pub conflicts_ms: i64,
 }
 

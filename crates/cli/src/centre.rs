@@ -7,9 +7,10 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tidewater_centre::records::{
-    CentreStatus, ConflictRecord, RefusedRecord, RemoteRecord, SigningKey, UserImport, UserRecord,
+    CentreStatus, ConflictFilter, ConflictRecord, Proven, RefusedRecord, RemoteRecord, SigningKey,
+    UserImport, UserRecord,
 };
-use tidewater_centre::{Centre, CentreError, DeployReport, ListedTable};
+use tidewater_centre::{Centre, CentreError, Choice, DeployReport, ListedTable, SettleOutcome};
 use tidewater_protocol::{Code, RemoteId};
 use tidewater_server::{Config, Environment};
 use tokio::runtime::{Builder, Runtime};
@@ -120,6 +121,7 @@ impl OpenCentre {
         for warning in &mut report.warnings {
             *warning = config.locate(std::mem::take(warning));
         }
+        report.warnings.extend(config.claim_warnings());
         Ok(report)
     }
 
@@ -145,18 +147,36 @@ impl OpenCentre {
         self.wait_deployed(self.centre.refused())
     }
 
-    /// The newest of the kept conflicts, newest first.
-    pub(crate) fn newest_conflicts(&self, limit: u64) -> Result<Vec<ConflictRecord>, Failure> {
-        self.wait_deployed(self.centre.newest_conflicts(limit))
+    /// Those of the kept conflicts that are asked for, newest first.
+    pub(crate) fn find_conflicts(
+        &self,
+        filter: &ConflictFilter,
+    ) -> Result<Vec<ConflictRecord>, Failure> {
+        self.wait_deployed(self.centre.find_conflicts(filter))
     }
 
-    /// False if the name is taken.
-    pub(crate) fn add_user(&self, name: &str, password: &str) -> Result<bool, Failure> {
+    /// One of the kept conflicts.
+    pub(crate) fn conflict(&self, id: i64) -> Result<Option<ConflictRecord>, Failure> {
+        self.wait_deployed(self.centre.conflict(id))
+    }
+
+    /// Writes the version of a row that an operator has chosen.
+    pub(crate) fn settle_conflict(&self, choice: Choice) -> Result<SettleOutcome, Failure> {
+        let publications = self.config.as_ref().map(|it| &*it.publications);
+        self.wait_deployed(async {
+            self.centre.load(publications.unwrap_or_default()).await?;
+            self.centre.worker().await?.settle_conflict(choice).await
+        })
+    }
+
+    /// Without a password nobody signs in with one. False if the name is taken.
+    pub(crate) fn add_user(&self, name: &str, password: Option<&str>) -> Result<bool, Failure> {
         let user = UserRecord {
             name: name.to_owned(),
-            password_hash: hash(password)?,
+            password_hash: password.map_or_else(|| Ok(String::new()), hash)?,
             disabled: false,
             created_ms: now_ms(),
+            proven: Proven::default(),
         };
         self.wait_deployed(self.centre.add_user(&user))
     }

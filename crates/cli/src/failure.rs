@@ -115,6 +115,7 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         | Code::Unreachable
         | Code::SyncInProgress
         | Code::Redeployed
+        | Code::IdentityUnavailable
         | Code::RemoteLocked
         | Code::NoProvider
         | Code::DeadlineExceeded => 2,
@@ -126,6 +127,9 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         | Code::CertificateInvalid
         | Code::ParameterNotAllowed
         | Code::NoRole
+        | Code::ProofRejected
+        | Code::UnknownUser
+        | Code::SignInAgain
         | Code::NotAllowed => 3,
         Code::ProtocolVersion
         | Code::SchemaMismatch

@@ -21,9 +21,10 @@ pub(crate) fn embedded(text: &str) -> Embedded {
     }
 }
 
-/// A change that lost.
+/// A change of a row that somebody else has changed, too.
 #[derive(Serialize)]
 pub(crate) struct ConflictLine<'a> {
+    id: i64,
     at_ms: i64,
     remote_id: String,
     user: &'a str,
@@ -36,11 +37,22 @@ pub(crate) struct ConflictLine<'a> {
     winner: Option<Embedded>,
     replaced: Option<Embedded>,
     outcome: &'static str,
+    settled: Option<SettledLine<'a>>,
+}
+
+/// What an operator has chosen since.
+#[derive(Serialize)]
+struct SettledLine<'a> {
+    at_ms: i64,
+    by: &'a str,
+    #[serde(rename = "as")]
+    version: &'a str,
 }
 
 impl ConflictLine<'_> {
     pub(crate) fn of(record: &ConflictRecord) -> ConflictLine<'_> {
         ConflictLine {
+            id: record.id,
             at_ms: record.at_ms,
             remote_id: record.remote_id.to_string(),
             user: &record.user,
@@ -53,6 +65,11 @@ impl ConflictLine<'_> {
             winner: record.winner.as_deref().map(embedded),
             replaced: record.replaced.as_deref().map(embedded),
             outcome: record.outcome.name(),
+            settled: record.settled.as_ref().map(|it| SettledLine {
+                at_ms: it.at_ms,
+                by: &it.by,
+                version: &it.version,
+            }),
         }
     }
 }

@@ -13,6 +13,7 @@ mod open_files;
 mod output;
 mod password;
 mod progress;
+mod proof;
 mod remote_file;
 mod running;
 mod sync_object;

@@ -319,6 +319,7 @@ fn serve(socket: &mut TcpStream, script: &Script) -> Anything<()> {
             credential,
             server: "price".into(),
             centre: "scripted".into(),
+            user: String::new(),
         }),
     )?;
     let schema = schema();

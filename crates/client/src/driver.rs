@@ -207,7 +207,10 @@ impl<'a> Syncing<'a> {
             Ok(prepared) => prepared,
             Err(error) => return (database, Err(error)),
         };
-        let options = self.session_options(&database, first_proof);
+        let options = match self.session_options(&database, first_proof) {
+            Ok(options) => options,
+            Err(error) => return (database, Err(error)),
+        };
         link.sync(database, options, seed, progress)
     }
 
@@ -268,18 +271,25 @@ impl<'a> Syncing<'a> {
         Ok(self.link.insert(link).clone())
     }
 
-    fn session_options(&self, database: &Database, first_proof: ProofKind) -> SessionOptions {
+    fn session_options(
+        &self,
+        database: &Database,
+        first_proof: ProofKind,
+    ) -> Result<SessionOptions, ClientError> {
         let options = self.options;
-        SessionOptions {
+        let account = database.account()?;
+        let has_own = account.remote_id.is_some() && account.credential.is_some();
+        let is_needed = first_proof == ProofKind::User || !has_own;
+        Ok(SessionOptions {
             direction: options.direction,
             verify: options.verify,
-            password: options.password.clone(),
+            user_proof: options.user_proof(is_needed)?,
             server: options.server.clone(),
             other_centre: options.other_centre,
             adopt: options.adopt,
             first_proof,
             spool: Box::new(FileSpool::beside(database.path())),
-        }
+        })
     }
 
     /// What went over the link before is not this sync's.

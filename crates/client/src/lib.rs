@@ -30,6 +30,7 @@
 mod clock;
 mod driver;
 mod error;
+mod identity;
 mod line;
 mod link;
 mod live;
@@ -46,6 +47,7 @@ mod tests;
 mod word;
 
 pub use error::ClientError;
+pub use identity::{Bearer, ClientCertificate};
 pub use link::{Link, Pending};
 pub use live::{LiveCallback, LiveEvent, LiveOptions, Why};
 pub use options::SyncOptions;
@@ -58,8 +60,9 @@ pub use space::{Chunk, Position, RefusedEvents, Since, SpaceEvent, Subscription}
 pub use tidewater_protocol::message::{Answer, Argument, CallFailed, Given, Returns};
 pub use tidewater_protocol::{Code, ColumnType, Datum, RemoteId, Value};
 pub use tidewater_remote::database::{
-    Account, Adopt, ConflictSummary, Database, LeftTable, OutboxCounts, OutboxStatus, RefusedRow,
-    RefusedSummary, StaleRow, Status, SubscriptionStatus, TableDifferences, TableStatus, Which,
+    Account, Adopt, Conflict, ConflictSummary, Database, LeftTable, OutboxCounts, OutboxStatus,
+    RefusedRow, RefusedSummary, StaleRow, Status, SubscriptionStatus, TableDifferences,
+    TableStatus, Which,
 };
 pub use tidewater_remote::report::{Downloaded, Uploaded};
 pub use tidewater_remote::{

@@ -39,6 +39,7 @@ impl Line {
     ) -> Result<Line, ClientError> {
         let dial = DialOptions {
             ca_file,
+            certificate: options.certificate.as_ref(),
             insecure: options.insecure,
             timeout: options.timeout,
         };

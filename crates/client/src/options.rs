@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tidewater_remote::database::Adopt;
-use tidewater_remote::{SyncDirection, Verify};
+use tidewater_remote::session::UserProof;
+use tidewater_remote::{SyncDirection, SyncError, Verify};
 
+use crate::identity::{Bearer, ClientCertificate};
 use crate::retry::Retry;
 
 /// How to sync.
@@ -14,6 +16,11 @@ use crate::retry::Retry;
 pub struct SyncOptions {
     /// The user's password, for the first sync or when the credential is no longer valid.
     pub password: Option<String>,
+    /// A token of an identity provider, in place of the password.
+    pub bearer: Option<Bearer>,
+    /// The certificate to connect with over `tls://`. Without a token it stands in place of the
+    /// password.
+    pub certificate: Option<ClientCertificate>,
     /// Another address of the server than the one that the remote remembers. It is
     /// remembered as soon as the server there lets the remote in.
     pub server: Option<String>,
@@ -44,6 +51,8 @@ impl Default for SyncOptions {
     fn default() -> SyncOptions {
         SyncOptions {
             password: None,
+            bearer: None,
+            certificate: None,
             server: None,
             other_centre: false,
             adopt: None,
@@ -58,11 +67,29 @@ impl Default for SyncOptions {
     }
 }
 
+impl SyncOptions {
+    /// What the user has to prove himself with. A token that cannot be read matters only to a
+    /// remote that has nothing else.
+    pub(crate) fn user_proof(&self, is_needed: bool) -> Result<Option<UserProof>, SyncError> {
+        Ok(match (&self.bearer, &self.certificate, &self.password) {
+            (Some(bearer), _, _) => match bearer.read() {
+                Ok(token) => Some(UserProof::Bearer(token)),
+                Err(error) if is_needed => return Err(error),
+                Err(_) => None,
+            },
+            (None, Some(_), _) => Some(UserProof::Certificate),
+            (None, None, password) => password.clone().map(UserProof::Password),
+        })
+    }
+}
+
 /// A password is not for logs.
 impl fmt::Debug for SyncOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SyncOptions")
             .field("password", &self.password.as_ref().map(|_| "..."))
+            .field("bearer", &self.bearer)
+            .field("certificate", &self.certificate)
             .field("server", &self.server)
             .field("other_centre", &self.other_centre)
             .field("adopt", &self.adopt)

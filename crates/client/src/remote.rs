@@ -11,7 +11,7 @@ use tidewater_carrier::ServerUrl;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Answer, CallFailed};
 use tidewater_remote::database::{
-    Account, Adopt, Database, Interest, LeftTable, Parameters, RefusedRow, Status,
+    Account, Adopt, Conflict, Database, Interest, LeftTable, Parameters, RefusedRow, Status,
     TableDifferences, Which,
 };
 use tidewater_remote::{Progress, RemoteError, Report, SyncDirection, SyncError, Verify};
@@ -19,6 +19,7 @@ use tidewater_remote::{Progress, RemoteError, Report, SyncDirection, SyncError, 
 use crate::clock::unix_ms;
 use crate::driver;
 use crate::error::ClientError;
+use crate::identity::{Bearer, ClientCertificate};
 use crate::link::Link;
 use crate::options::SyncOptions;
 use crate::provider::{Called, Handler};
@@ -89,7 +90,8 @@ impl Remote {
     }
 
     /// Subscribes to publications of a server as a user. Repeatable; what the remote
-    /// subscribes to already stays as it is. Nothing is sent yet.
+    /// subscribes to already stays as it is. Nothing is sent yet. The user may be empty where a
+    /// token or a certificate tells who he is.
     ///
     /// A remote that has signed in may be moved to another address this way. The address is
     /// remembered once the server there has let the remote in.
@@ -114,6 +116,17 @@ impl Remote {
     /// It is never stored in the file.
     pub fn set_password(&mut self, password: impl Into<String>) {
         self.options.password = Some(password.into());
+    }
+
+    /// A token of an identity provider, in place of the password. It is never stored in the file.
+    pub fn set_bearer(&mut self, bearer: Bearer) {
+        self.options.bearer = Some(bearer);
+    }
+
+    /// The certificate to connect with over `tls://`. Without password and token it says who the
+    /// user is. It is not remembered in the file.
+    pub fn set_certificate(&mut self, certificate: ClientCertificate) {
+        self.options.certificate = Some(certificate);
     }
 
     /// Lets the next syncs go over to another centre than the one that the file was synced
@@ -404,6 +417,31 @@ impl Remote {
     /// SQLite failed.
     pub fn status(&mut self) -> Result<Status, RemoteError> {
         self.database()?.status()
+    }
+
+    /// The conflicts of this device's changes that are listed, oldest first: of what lost, and of
+    /// what was merged.
+    ///
+    /// # Errors
+    /// See [`Database::conflicts`].
+    pub fn conflicts(&mut self) -> Result<Vec<Conflict>, RemoteError> {
+        self.database()?.conflicts()
+    }
+
+    /// Writes the device's own versions again, as ordinary changes; returns how many.
+    ///
+    /// # Errors
+    /// See [`Database::apply_conflicts`].
+    pub fn apply_conflicts(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+        self.database()?.apply_conflicts(which)
+    }
+
+    /// Takes conflicts off the list; returns how many.
+    ///
+    /// # Errors
+    /// See [`Database::dismiss_conflicts`].
+    pub fn dismiss_conflicts(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+        self.database()?.dismiss_conflicts(which)
     }
 
     /// Every refused change, oldest first.

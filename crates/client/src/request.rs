@@ -10,6 +10,7 @@ use tidewater_protocol::message::{Argument, Call, CallFailed, Given};
 use tidewater_protocol::{Code, RemoteId};
 
 use crate::error::ClientError;
+use crate::identity::{Bearer, ClientCertificate};
 use crate::options::SyncOptions;
 
 /// Who a program is, and how it connects.
@@ -36,15 +37,24 @@ pub enum LinkProof {
     Password(String),
     /// A token that it was given for one.
     Token(Vec<u8>),
+    /// A token of an identity provider. The options need no user then.
+    Bearer(Bearer),
+    /// The certificate that it connects with, over `tls://`. The options need no user then.
+    Certificate(ClientCertificate),
 }
 
 impl LinkOptions {
     /// Signs in with a password.
     pub fn password(user: impl Into<String>, password: impl Into<String>) -> LinkOptions {
+        LinkOptions::proven(user, LinkProof::Password(password.into()))
+    }
+
+    /// Signs in with anything else.
+    pub fn proven(user: impl Into<String>, proof: LinkProof) -> LinkOptions {
         let defaults = SyncOptions::default();
         LinkOptions {
             user: user.into(),
-            proof: LinkProof::Password(password.into()),
+            proof,
             ca_file: None,
             insecure: false,
             timeout: defaults.timeout,

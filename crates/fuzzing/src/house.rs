@@ -21,12 +21,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 use tidewater_centre::Centre;
-use tidewater_centre::records::UserRecord;
+use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_protocol::PublicationSchema;
 use tidewater_remote::Connection as RemoteConnection;
 use tidewater_remote::database::Database;
-use tidewater_remote::session::{Now, Outcome, ProofKind, SessionOptions, SyncDirection, Verify};
+use tidewater_remote::session::{
+    Now, Outcome, ProofKind, SessionOptions, SyncDirection, UserProof, Verify,
+};
 use tidewater_remote::spool::MemorySpool;
 use tidewater_server::environment::{
     Blocking, BoxFuture, Clock, Environment, Incoming, Listener, Network, Randomness,
@@ -420,7 +422,7 @@ pub(crate) fn sync_on(connection: &mut RemoteConnection, database: Database, beg
             Begin::Repair => Verify::Repair,
             _ => Verify::No,
         },
-        password: Some(PASSWORD.into()),
+        user_proof: Some(UserProof::Password(PASSWORD.into())),
         server: None,
         other_centre: false,
         adopt: None,
@@ -499,6 +501,7 @@ async fn prepare_centre(centre: &dyn Centre, config: &Config) {
             password_hash: hash.expect("the password is not too long").to_string(),
             disabled: false,
             created_ms: BEGIN_MS,
+            proven: Proven::default(),
         };
         centre.add_user(&user).await.expect("the centre works");
     }

@@ -7,6 +7,7 @@
 //! cargo-fuzz for each body, the smoke run of this crate's tests mutates the committed
 //! corpora, and [`seeds`] writes the bytes that everything begins with.
 
+mod bearer;
 mod calls;
 mod config;
 mod events;
@@ -25,6 +26,7 @@ mod server_session;
 mod signed;
 mod values;
 
+pub use bearer::bearer;
 pub use calls::calls;
 pub use config::config;
 pub use events::events;
@@ -80,6 +82,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "signed",
         run: signed,
+    },
+    Target {
+        name: "bearer",
+        run: bearer,
     },
     Target {
         name: "config",

@@ -82,6 +82,7 @@ pub fn of(target: &str) -> Vec<Seed> {
         "values" => values(),
         "ranges" => ranges(),
         "signed" => signed(),
+        "bearer" => bearer(),
         "config" => config(),
         "scripts" => scripts(),
         "server_session" => server_session(),
@@ -299,6 +300,27 @@ fn signed() -> Vec<Seed> {
     seeds
 }
 
+/// Tokens of identity providers and keys, genuine, changed and others.
+fn bearer() -> Vec<Seed> {
+    let choices = [0, 2].into_iter();
+    let genuine = choices
+        .clone()
+        .map(|it| (format!("genuine-{it}"), vec![it, 0, 0]));
+    let changed = choices.map(|it| (format!("changed-{it}"), vec![it, 9, 1]));
+    let mut seeds: Vec<Seed> = genuine.chain(changed).collect();
+    let keys = r#"{"keys":[{"kty":"RSA","kid":"a","use":"sig","alg":"RS256","n":"AQAB","e":"AQAB"},
+                   {"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"},
+                   {"kty":"oct","k":"AQAB"}, 7]}"#;
+    for (name, choice, text) in [
+        ("unsigned", 1, "eyJhbGciOiJub25lIn0.e30."),
+        ("short", 1, "e30.e30.AA"),
+        ("keys", 3, keys),
+    ] {
+        seeds.push((name.into(), [&[choice, 0, 0], text.as_bytes()].concat()));
+    }
+    seeds
+}
+
 /// Configurations, right and wrong.
 fn config() -> Vec<Seed> {
     let texts = [
@@ -323,6 +345,16 @@ fn config() -> Vec<Seed> {
              partition = { columns = [\"region\"], values = \"SELECT region FROM a WHERE \
              login = {s.username}\" }\n",
         ),
+        (
+            "sign-in",
+            "[server]\nconsolidated = \"sqlite:centre.db\"\n\
+             [sign_in]\npasswords = \"ldap\"\ncreate_users = true\nagain_after = \"30d\"\n\
+             [[sign_in.oidc]]\nissuer = \"https://a.b/c\"\naudience = [\"t\"]\n\
+             algorithms = [\"RS256\"]\nclaims = { a = \"b.c\" }\n\
+             [sign_in.ldap]\nurl = \"ldap://d\"\nstarttls = true\nbase = \"dc=x\"\n\
+             filter = \"(uid={user})\"\nclaims = [\"ou\"]\n\
+             [sign_in.certificates]\nauthority = \"a.pem\"\nuser_from = \"email\"\n",
+        ),
         ("unknown", "[server]\nlisen = []\n"),
         ("variable", "[server]\nconsolidated = \"${UNSET}\"\n"),
         ("no-toml", "[server\n"),
@@ -344,6 +376,10 @@ fn scripts() -> Vec<Seed> {
         (
             "comments",
             "/* {s.x} ' */ SELECT $q$ {s.x} ' $q$, $1, $$ $$, {s.username}{s.username}",
+        ),
+        (
+            "claims",
+            "SELECT {s.claims.region}, {ml s.claims.unit} -- {s.claims.}\n WHERE {s.claims.a.b} = 1",
         ),
         ("quoted", "SELECT '{s.username}'"),
         ("open", "SELECT {s.username"),

@@ -82,6 +82,12 @@ codes! {
     ParameterNotAllowed = 307, "parameter_not_allowed";
     /// The centre has no role under which the user's remotes could act.
     NoRole = 308, "no_role";
+    /// A token or a certificate, in place of a password, proves nothing here.
+    ProofRejected = 309, "proof_rejected";
+    /// Whoever is proven is no user of the server.
+    UnknownUser = 310, "unknown_user";
+    /// The user was proven too long ago: the credential works again once somebody signs in.
+    SignInAgain = 311, "sign_in_again";
 
     /// The server is busy; try again after the given time.
     Busy = 400, "busy";
@@ -97,6 +103,8 @@ codes! {
     SyncInProgress = 405, "sync_in_progress";
     /// What is published was changed while the sync ran.
     Redeployed = 406, "redeployed";
+    /// Whoever knows the users, an identity provider or a directory, does not answer the server.
+    IdentityUnavailable = 407, "identity_unavailable";
 
     /// The consolidated database refused an operation of the server.
     ConsolidatedRefused = 500, "consolidated_refused";
@@ -188,6 +196,7 @@ impl Code {
                 | Code::Unreachable
                 | Code::SyncInProgress
                 | Code::Redeployed
+                | Code::IdentityUnavailable
                 | Code::RemoteLocked
                 | Code::NoProvider
                 | Code::DeadlineExceeded

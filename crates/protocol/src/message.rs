@@ -10,7 +10,7 @@ mod parameter;
 use prost::Message;
 
 pub use self::call::{Answer, Argument, Call, CallFailed, CallKind, Given, Returns};
-pub use self::channel::{Credit, Ping, Pong, Proof, SignIn, SignedIn};
+pub use self::channel::{Credit, MAX_BEARER_BYTES, Ping, Pong, Proof, SignIn, SignedIn};
 pub use self::numbers::{NumberBlock, NumbersLeft};
 pub use self::parameter::{MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, MAX_PARAMETERS, Parameter};
 

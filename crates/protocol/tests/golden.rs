@@ -20,7 +20,7 @@ use tidewater_protocol::*;
 
 /// The first so many lines of the vectors as they were committed, and their SHA-256: to
 /// change one is to change the protocol. Whoever adds vectors adds a line here.
-const COMMITTED: [(usize, &str); 3] = [
+const COMMITTED: [(usize, &str); 5] = [
     (
         64,
         "196e976d322cd0360e17379abd1dc5ab5a05014a2b154567403de568b64040b1",
@@ -32,6 +32,14 @@ const COMMITTED: [(usize, &str); 3] = [
     (
         70,
         "089b4ab06323f30ec4455f9459fdaebe8fdd43e7ea250d48f71552b3a99a0977",
+    ),
+    (
+        73,
+        "acf71ac1db9785e9863a5774910f491720ff5205f7b8db2b96830143d19840b4",
+    ),
+    (
+        74,
+        "2d0ef965f7ef180327088d1d7fcb90ede7ab2d58c3c44dcf6275fd2fd31f00ce",
     ),
 ];
 
@@ -171,6 +179,17 @@ fn controls() -> Vec<(&'static str, Control)> {
             is_program: false,
         })
     };
+    let signed_in = |user: &str| {
+        Control::SignedIn(SignedIn {
+            protocol_version: VERSION,
+            remote_id: vec![7; 16],
+            token: vec![1, 2],
+            credential: vec![3; 32],
+            server: "tidewater/0.1.0".into(),
+            centre: "01ab".into(),
+            user: user.into(),
+        })
+    };
     let hello = Hello {
         subscriptions: vec![subscription],
     };
@@ -185,16 +204,12 @@ fn controls() -> Vec<(&'static str, Control)> {
             sign_in(Proof::Password("secret".into())),
         ),
         (
-            "signed-in",
-            Control::SignedIn(SignedIn {
-                protocol_version: VERSION,
-                remote_id: vec![7; 16],
-                token: vec![1, 2],
-                credential: vec![3; 32],
-                server: "tidewater/0.1.0".into(),
-                centre: "01ab".into(),
-            }),
+            "sign-in-bearer",
+            sign_in(Proof::Bearer("eyJ.eyJ.c2ln".into())),
         ),
+        ("sign-in-certificate", sign_in(Proof::Certificate(true))),
+        ("signed-in", signed_in("")),
+        ("signed-in-user", signed_in("jane")),
         ("hello", Control::Hello(hello)),
         (
             "welcome",

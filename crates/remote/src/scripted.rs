@@ -10,7 +10,9 @@ pub(crate) use tidewater_testing::scripted::*;
 
 use crate::Connection;
 use crate::database::Database;
-use crate::session::{Now, Outcome, ProofKind, SessionOptions, SyncDirection, SyncError, Verify};
+use crate::session::{
+    Now, Outcome, ProofKind, SessionOptions, SyncDirection, SyncError, UserProof, Verify,
+};
 use crate::spool::MemorySpool;
 
 /// How long a server may be silent.
@@ -176,7 +178,7 @@ pub(crate) fn options() -> SessionOptions {
     SessionOptions {
         direction: SyncDirection::Both,
         verify: Verify::No,
-        password: Some("secret".into()),
+        user_proof: Some(UserProof::Password("secret".into())),
         server: None,
         other_centre: false,
         adopt: None,

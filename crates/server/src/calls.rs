@@ -24,6 +24,7 @@ use tokio::time::{Instant, timeout_at};
 pub(crate) use tidewater_centre::procedure::Begun;
 pub(crate) use tidewater_centre::procedure::Caller;
 use tidewater_centre::procedure::{CallOutcome, Cancel, Procedure as Script, ProcedureCall};
+use tidewater_centre::records::Claims;
 use tidewater_centre::{Centre, CentreError, procedure};
 use tidewater_protocol::argument::{coerce, given, type_name};
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, ColumnHeader, Returns};
@@ -518,6 +519,7 @@ impl Prepared {
             call: ProcedureCall {
                 procedure: script.clone(),
                 caller: Caller::clone(&self.caller),
+                claims: Claims::default(),
                 arguments: self.arguments.clone(),
                 once: self.key.filter(|_| !script.is_provided()),
                 timeout: self.deadline.saturating_duration_since(Instant::now()),
@@ -723,6 +725,7 @@ pub(crate) async fn is_allowed(
         call: ProcedureCall {
             procedure: script.clone(),
             caller: caller.clone(),
+            claims: Claims::default(),
             arguments: Vec::new(),
             once: None,
             timeout: RULE_TIMEOUT,

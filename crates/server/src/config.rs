@@ -12,9 +12,11 @@ mod partition;
 mod procedure;
 mod raw;
 mod scripts;
+mod sign_in;
 mod space;
 mod text;
 mod wake;
+mod web;
 
 #[cfg(test)]
 mod tests;
@@ -28,9 +30,15 @@ use tidewater_centre::{CentreError, PublicationSpec};
 
 use self::lines::Lines;
 pub use self::procedure::{Allow, ArgumentConfig, ProcedureConfig, Provision, Sql, Work};
+pub(crate) use self::sign_in::USER;
+pub use self::sign_in::{
+    Algorithm, CertificateName, CertificatesConfig, KeptClaim, KeySource, LdapAccount, LdapConfig,
+    LdapEntry, OidcConfig, Passwords, SignInConfig,
+};
 pub use self::space::{Rule, SpaceConfig};
 pub use self::text::duration;
 pub use self::wake::WakeConfig;
+pub use self::web::WebAddress;
 use crate::error::ServerError;
 use crate::listener;
 
@@ -53,6 +61,8 @@ pub struct Config {
     pub spaces: Vec<SpaceConfig>,
     /// What servers have in common that are live.
     pub live: LiveConfig,
+    /// Who may say who a user is.
+    pub sign_in: SignInConfig,
     /// Where is told who has something to fetch and is not connected.
     pub wakes: Vec<WakeConfig>,
     lines: Lines,
@@ -274,6 +284,7 @@ impl Config {
             for ca in config.wakes.iter_mut().filter_map(|it| it.ca.as_mut()) {
                 *ca = folder.join(&*ca);
             }
+            config.sign_in.start_paths_at(folder);
             for procedure in &mut config.procedures {
                 procedure.load(folder)?;
             }

@@ -23,7 +23,7 @@ use crate::metrics::Phase;
 use crate::registry::Stay;
 use crate::server::Shared;
 use crate::session::{self, Arrival, LookedUp};
-use crate::sign_in::{self, Claim, Guest, PROGRAM};
+use crate::sign_in::{self, Claim, Guest, Origin, PROGRAM};
 use crate::spaces;
 use crate::wire::{Channel, SERVER_NAME, Wire};
 
@@ -35,7 +35,7 @@ pub(crate) const LINGER: Duration = Duration::from_secs(3);
 pub(crate) async fn serve(
     server: &Arc<Shared>,
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    peer: &str,
+    origin: Origin<'_>,
 ) {
     let (read_half, write_half) = split(stream);
     let wire = Wire::new(server.budget.of_session(), &server.limits);
@@ -43,7 +43,7 @@ pub(crate) async fn serve(
     let mut writer = pin!(wire.write(write_half));
     let (mut reading, mut writing) = (true, true);
     {
-        let mut handlers = pin!(handle(server, &wire, peer));
+        let mut handlers = pin!(handle(server, &wire, origin));
         let mut time = pin!(wire.keep_time());
         let mut timed = true;
         // In this order, so that what arrives is answered in the same wake-up.
@@ -72,9 +72,10 @@ pub(crate) async fn serve(
 }
 
 /// Signs the remote in and serves its channels. What remains to be sent is left on the wire.
-async fn handle(server: &Arc<Shared>, wire: &Wire, peer: &str) {
+async fn handle(server: &Arc<Shared>, wire: &Wire, origin: Origin<'_>) {
+    let peer = origin.peer;
     let served = async {
-        let (guest, arrival) = Box::pin(admit(server, wire, peer)).await?;
+        let (guest, arrival) = Box::pin(admit(server, wire, origin)).await?;
         let stay = server.registry.enter(guest.remote_id, &guest.user);
         tokio::select! {
             biased;
@@ -165,8 +166,9 @@ async fn watch_own(wire: &Wire) {
 async fn admit(
     server: &Arc<Shared>,
     wire: &Wire,
-    peer: &str,
+    origin: Origin<'_>,
 ) -> Result<(Guest, Option<Box<Arrival>>), Fault> {
+    let peer = origin.peer;
     let sign_in = first_message(server, wire.own())
         .await
         .inspect_err(|fault| {
@@ -187,7 +189,7 @@ async fn admit(
         let claim = Claim::check(sign_in)?;
         let entering = timeout(
             server.limits.sync,
-            enter(server, wire, claim, arrival, peer),
+            enter(server, wire, claim, arrival, origin),
         );
         let entered = tokio::select! {
             biased;
@@ -224,7 +226,7 @@ async fn enter(
     wire: &Wire,
     claim: Claim,
     mut arrival: Option<Box<Arrival>>,
-    peer: &str,
+    origin: Origin<'_>,
 ) -> Result<(Guest, Option<Box<Arrival>>), Fault> {
     if claim.is_program && arrival.is_some() {
         return Err(Fault::unexpected("a sync of a program without a file"));
@@ -243,7 +245,7 @@ async fn enter(
         greeting.verify(&keyring, remote_id);
     }
     let asked = greeting.as_ref().map_or(Vec::new(), |it| it.asked());
-    let entered = sign_in::sign_in(server, &claim, asked, &keyring, peer).await?;
+    let entered = sign_in::sign_in(server, &claim, asked, &keyring, origin).await?;
     wire.let_in();
     wire.own().send(Control::SignedIn(SignedIn {
         protocol_version: claim.version,
@@ -255,14 +257,18 @@ async fn enter(
         credential: entered.credential,
         server: SERVER_NAME.into(),
         centre: entered.state.centre.clone(),
+        user: match entered.user == claim.user {
+            true => String::new(),
+            false => entered.user.clone(),
+        },
     }))?;
     let guest = Guest {
         remote_id: entered.remote_id,
         unknown: entered.unknown,
         was: entered.was,
-        user: claim.user,
+        user: entered.user,
         client: claim.client,
-        peer: peer.to_owned(),
+        peer: origin.peer.to_owned(),
     };
     let state = entered.state;
     if let Some(arrival) = arrival.as_mut().filter(|it| it.greeting.is_ok()) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use tidewater_centre::records::{AskedSession, RemoteRecord, SessionState, ShutOut};
+use tidewater_centre::records::{AskedSession, Proven, RemoteRecord, SessionState, ShutOut};
 use tidewater_centre::{Centre, CentreError, SyncUpload, UploadOutcome, Worker};
 use tidewater_protocol::RemoteId;
 
@@ -174,6 +174,25 @@ impl Connection {
         loop {
             let result = match self.open().await {
                 Ok(worker) => worker.save_remote(remote).await,
+                Err(error) => Err(error),
+            };
+            let result = self.judge(result);
+            if !repeats(&result, &mut again) {
+                return result;
+            }
+        }
+    }
+
+    pub(crate) async fn prove_user(
+        &mut self,
+        user: &str,
+        proven: &Proven,
+        creates: bool,
+    ) -> Result<bool, CentreError> {
+        let mut again = self.is_open();
+        loop {
+            let result = match self.open().await {
+                Ok(worker) => worker.prove_user(user, proven, creates).await,
                 Err(error) => Err(error),
             };
             let result = self.judge(result);

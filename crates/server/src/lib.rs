@@ -41,7 +41,7 @@ pub use calls::check as check_statements;
 pub use config::{Config, duration};
 pub use environment::Environment;
 pub use error::ServerError;
-pub use listener::dev_certificate;
+pub use listener::{dev_certificate, dev_client_certificates};
 pub use memory::MemoryGauge;
 pub use server::{Running, Server, TURNED_AWAY};
 pub use signal::Signal;
@@ -49,5 +49,6 @@ pub use signal::Signal;
 /// For `tidewater-fuzzing` and `tidewater-simulator` only.
 #[doc(hidden)]
 pub mod fuzzing {
+    pub use crate::auth::external::is_signed_by;
     pub use crate::auth::signing::{CheckpointFor, Keyring, TokenCheck};
 }

@@ -5,10 +5,16 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use tidewater_carrier::listen::Tls;
-use tidewater_carrier::{ServerUrl, Transport};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
 
-use crate::config::{ServerConfig, TlsConfig};
+use tidewater_carrier::listen::Tls;
+use tidewater_carrier::{CarrierError, ServerUrl, Transport};
+
+use crate::auth::external;
+use crate::config::{CertificatesConfig, ServerConfig, TlsConfig};
 use crate::error::ServerError;
 
 /// Every URL of a configuration, if it allows them all.
@@ -134,12 +140,24 @@ fn read(url: &str, config: &ServerConfig) -> Result<ServerUrl, ServerError> {
 
 /// TLS with the configured certificate.
 pub(crate) fn tls(config: &TlsConfig) -> Result<Tls, ServerError> {
-    Tls::new(&config.certificate, &config.key).map_err(|error| {
-        ServerError::configuration(
-            error.to_string(),
-            "give [server.tls] a certificate chain and its private key, both as PEM",
-        )
-    })
+    Tls::new(&config.certificate, &config.key).map_err(|error| unusable(&error))
+}
+
+/// The same, which asks clients who they are.
+pub(crate) fn tls_for_known_clients(
+    config: &TlsConfig,
+    clients: &CertificatesConfig,
+) -> Result<Tls, ServerError> {
+    let authorities = external::authorities(clients)?;
+    let tls = Tls::for_known_clients(&config.certificate, &config.key, &authorities);
+    tls.map_err(|error| unusable(&error))
+}
+
+fn unusable(error: &CarrierError) -> ServerError {
+    ServerError::configuration(
+        error.to_string(),
+        "give [server.tls] a certificate chain and its private key, both as PEM",
+    )
 }
 
 /// Makes a self-signed certificate for trying out, in `directory`: what to put
@@ -172,6 +190,52 @@ pub fn dev_certificate(directory: &Path, hosts: &[String]) -> Result<TlsConfig, 
         0o600,
     )?;
     Ok(TlsConfig { certificate, key })
+}
+
+/// Makes certificates with which these users sign in, for trying out, in `directory`: `NAME.pem` and
+/// `NAME.key`. Gives the file of the authority that has issued them, whose key nobody has: for
+/// another user, all are made anew.
+///
+/// # Errors
+/// A name can be none of a file, or the files cannot be written.
+pub fn dev_client_certificates(directory: &Path, users: &[String]) -> Result<PathBuf, ServerError> {
+    let failed = |error: &dyn std::fmt::Display| {
+        ServerError::configuration(
+            format!("cannot make certificates of clients: {error}"),
+            "name users by letters and digits, such as nancy",
+        )
+    };
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "._-@".contains(it);
+    if let Some(user) = users
+        .iter()
+        .find(|it| it.is_empty() || it.starts_with('.') || !it.chars().all(is_plain))
+    {
+        return Err(failed(&format!("{user:?} is no name for a file")));
+    }
+    let key = || KeyPair::generate().map_err(|error| failed(&error));
+    let mut authority = CertificateParams::default();
+    authority.distinguished_name = DistinguishedName::new();
+    let name = "Tidewater clients, for trials";
+    authority.distinguished_name.push(DnType::CommonName, name);
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(authority, key()?);
+    let authority = authority.map_err(|error| failed(&error))?;
+    let path = directory.join("tidewater-clients.pem");
+    write_file(&path, "certificate", authority.pem().as_bytes(), 0o644)?;
+    for user in users {
+        let mut client = CertificateParams::default();
+        client.distinguished_name = DistinguishedName::new();
+        client.distinguished_name.push(DnType::CommonName, user);
+        client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let own = key()?;
+        let issued = client.signed_by(&own, &authority);
+        let issued = issued.map_err(|error| failed(&error))?;
+        let file = |extension| directory.join(format!("{user}.{extension}"));
+        write_file(&file("pem"), "certificate", issued.pem().as_bytes(), 0o644)?;
+        let own = own.serialize_pem();
+        write_file(&file("key"), "private key", own.as_bytes(), 0o600)?;
+    }
+    Ok(path)
 }
 
 fn write_file(

@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use tidewater_carrier::listen::{Incoming, Listener, Stream, Tls};
+use tidewater_carrier::listen::{Incoming, Listener, Shown, Stream, Tls};
 use tidewater_carrier::{ServerUrl, Transport};
 use tidewater_centre::Centre;
 use tidewater_protocol::RemoteId;
@@ -17,11 +17,12 @@ use tidewater_protocol::event::EVENT_BYTES;
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, put_control};
 
 use crate::admin;
+use crate::auth::external::Ways;
 use crate::auth::password::PasswordChecks;
 use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
 use crate::calls::Calls;
-use crate::config::{Config, Limits, RetentionConfig, ServerConfig};
+use crate::config::{Config, Limits, RetentionConfig};
 use crate::connection::{self, LINGER};
 use crate::drain::DrainRate;
 use crate::environment::{Environment, random};
@@ -35,7 +36,7 @@ use crate::metrics::Metrics;
 use crate::nats;
 use crate::publications::{LOOK_AGAIN_AFTER, LOOK_EVERY, Publications};
 use crate::registry::{Registry, WATCH_EVERY};
-use crate::sign_in;
+use crate::sign_in::{self, Origin};
 use crate::signal::Signal;
 use crate::spaces::Hub;
 use crate::wake::{self, Wakes};
@@ -79,6 +80,7 @@ pub(crate) struct Shared {
     pub(crate) signer: Signer,
     pub(crate) passwords: PasswordChecks,
     pub(crate) throttle: Throttle,
+    ways: RwLock<Arc<Ways>>,
     pub(crate) registry: Registry,
     pub(crate) budget: MemoryBudget,
     pub(crate) workers: Workers,
@@ -94,6 +96,23 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Who may say who a user is.
+    pub(crate) fn ways(&self) -> Arc<Ways> {
+        self.ways
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Others may from now on.
+    fn replace_ways(&self, ways: Arc<Ways>) {
+        if ways.have_issuers() {
+            // It ends by itself, with or without an answer.
+            tokio::spawn(ways.clone().warm_up());
+        }
+        *self.ways.write().unwrap_or_else(PoisonError::into_inner) = ways;
+    }
+
     /// Whether so many syncs wait that no other may begin.
     pub(crate) fn is_full(&self) -> bool {
         self.workers.backlog() >= self.limits.backlog
@@ -189,7 +208,8 @@ impl Server {
         let urls = listener::urls(&config.server)?;
         let admin = listener::admin(&config.server)?;
         let http = listener::http(&config.server)?;
-        let certificate = Certificate::load(&config.server)?;
+        let certificate = Certificate::load(&config)?;
+        let ways = Arc::new(Ways::new(&config.sign_in)?);
         let targets = config.wakes.iter().map(wake::Target::new);
         let targets: Vec<_> = targets.collect::<Result<_, _>>()?;
         let publications = Publications::load(centre.clone(), &config.publications).await;
@@ -231,6 +251,7 @@ impl Server {
             signer,
             passwords: PasswordChecks::new(environment.blocking.clone(), limits.password_checks),
             throttle: Throttle::default(),
+            ways: RwLock::new(ways.clone()),
             registry: Registry::default(),
             workers: Workers::start(centre.clone(), &limits, &environment.clock, &budget),
             budget,
@@ -245,6 +266,7 @@ impl Server {
             environment,
             limits,
         });
+        shared.replace_ways(ways);
         shared.spaces.attach(shared.workers.events.clone());
         let bridge = outside.map(|(nats, bridge)| {
             shared.spaces.reach_out(nats);
@@ -350,7 +372,7 @@ impl Running {
     }
 
     /// Goes by another configuration from now on, as far as that can be while it runs: the
-    /// certificate, how long things are kept, procedures and spaces. Gives the settings that are others and count when
+    /// certificate, who says who users are, how long things are kept, procedures and spaces. Gives the settings that are others and count when
     /// it is started anew.
     ///
     /// # Errors
@@ -358,9 +380,17 @@ impl Running {
     pub async fn reconfigure(&self, config: Config) -> Result<Vec<&'static str>, ServerError> {
         listener::urls(&config.server)?;
         listener::admin(&config.server)?;
-        let tls = Certificate::read(&config.server)?;
+        let tls = Certificate::read(&config)?;
+        let ways = self.shared.ways();
+        let ways = match ways.are_of(&config.sign_in) {
+            true => None,
+            false => Some(Ways::new(&config.sign_in)?),
+        };
         self.shared.calls.declare(&config).await?;
         self.certificate.replace(tls);
+        if let Some(ways) = ways {
+            self.shared.replace_ways(Arc::new(ways));
+        }
         let configured = self.configured.lock();
         let mut configured = configured.unwrap_or_else(PoisonError::into_inner);
         let (old, new) = (&configured.server, &config.server);
@@ -444,33 +474,63 @@ impl Drop for Phases {
     }
 }
 
-/// The certificate of `tls://`, which can be replaced.
-struct Certificate(RwLock<Option<Tls>>);
+/// The certificate of `tls://` and `https://`, which can be replaced.
+struct Certificate(RwLock<Option<Served>>);
+
+/// What TLS is set up with at the addresses of each protocol.
+#[derive(Clone)]
+struct Served {
+    tidewater: Tls,
+    /// Browsers would ask their users for a certificate.
+    http: Tls,
+}
 
 impl Certificate {
-    fn load(config: &ServerConfig) -> Result<Arc<Certificate>, ServerError> {
+    fn load(config: &Config) -> Result<Arc<Certificate>, ServerError> {
         let certificate = RwLock::new(Certificate::read(config)?);
         Ok(Arc::new(Certificate(certificate)))
     }
 
     /// The configured one, if there is an address for it.
-    fn read(config: &ServerConfig) -> Result<Option<Tls>, ServerError> {
-        let mut urls = listener::urls(config)?;
-        urls.extend(listener::http(config)?);
-        let tls = config.tls.as_ref().filter(|_| urls.iter().any(is_tls));
-        tls.map(listener::tls).transpose()
+    fn read(config: &Config) -> Result<Option<Served>, ServerError> {
+        let server = &config.server;
+        let mut urls = listener::urls(server)?;
+        urls.extend(listener::http(server)?);
+        let encrypts = listener::urls(server)?.iter().any(is_tls);
+        if config.sign_in.certificates.is_some() && !encrypts {
+            return Err(ServerError::configuration(
+                "sign_in.certificates: the server listens on no tls:// address",
+                "write one into server.listen: without TLS nobody shows a certificate",
+            ));
+        }
+        let Some(tls) = server.tls.as_ref().filter(|_| urls.iter().any(is_tls)) else {
+            return Ok(None);
+        };
+        let http = listener::tls(tls)?;
+        Ok(Some(Served {
+            tidewater: match &config.sign_in.certificates {
+                None => http.clone(),
+                Some(clients) => listener::tls_for_known_clients(tls, clients)?,
+            },
+            http,
+        }))
     }
 
     /// Connections that are accepted from now on get this one.
-    fn replace(&self, tls: Option<Tls>) {
+    fn replace(&self, tls: Option<Served>) {
         if tls.is_some() {
             *self.0.write().unwrap_or_else(PoisonError::into_inner) = tls;
         }
     }
 
-    fn current(&self) -> Option<Tls> {
+    fn current(&self, is_web: bool) -> Option<Tls> {
         let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        current.clone()
+        let served = current.clone()?;
+        Some(if is_web {
+            served.http
+        } else {
+            served.tidewater
+        })
     }
 }
 
@@ -530,7 +590,7 @@ impl Door {
                 Ok(place) => {
                     let shared = self.shared.clone();
                     let guard = (place, alive);
-                    let tls = self.certificate.as_ref().and_then(|it| it.current());
+                    let tls = self.tls();
                     let site = self.site.clone();
                     tokio::spawn(serve(shared, site, tls, incoming, guard));
                 }
@@ -548,6 +608,11 @@ impl Door {
         }
     }
 
+    fn tls(&self) -> Option<Tls> {
+        let certificate = self.certificate.as_ref()?;
+        certificate.current(self.site.is_some())
+    }
+
     /// Busy is an answer, not a dropped socket: whoever is only cut off does not know when to come
     /// back. A crowd that takes its answers slowly waits in the listener's queue.
     async fn turn_away(&self, incoming: Incoming) {
@@ -555,7 +620,7 @@ impl Door {
         let Ok(Ok(place)) = timeout(LINGER, place).await else {
             return;
         };
-        let tls = self.certificate.as_ref().and_then(|it| it.current());
+        let tls = self.tls();
         self.shared.metrics.turned_away();
         let busy = self.shared.busy();
         let is_web = self.site.is_some();
@@ -568,7 +633,7 @@ impl Door {
             }
             let goodbye = async {
                 let mut stream = match tls {
-                    Some(tls) => tls.accept(incoming.stream).await?,
+                    Some(tls) => tls.accept(incoming.stream).await?.0,
                     None => incoming.stream,
                 };
                 stream.write_all(&answer).await?;
@@ -591,12 +656,12 @@ async fn serve(
 ) {
     let _counted = shared.metrics.connected();
     let Incoming { stream, peer } = incoming;
-    let stream: Box<dyn Stream> = match tls {
-        None => stream,
+    let (stream, shown): (Box<dyn Stream>, Shown) = match tls {
+        None => (stream, Shown::new()),
         Some(tls) => {
             let handshake = timeout(shared.limits.handshake, tls.accept(stream));
             match handshake.await {
-                Ok(Ok(stream)) => stream,
+                Ok(Ok(accepted)) => accepted,
                 Ok(Err(error)) => {
                     tracing::warn!(peer, %error, "no TLS connection");
                     return;
@@ -610,7 +675,13 @@ async fn serve(
     };
     match site {
         Some(site) => site.serve(stream, peer).await,
-        None => connection::serve(&shared, stream, &peer).await,
+        None => {
+            let origin = Origin {
+                peer: &peer,
+                shown: &shown,
+            };
+            connection::serve(&shared, stream, origin).await;
+        }
     }
 }
 

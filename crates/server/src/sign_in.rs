@@ -4,17 +4,20 @@
 //! unknown, disabled and wrong all look the same and take the same time.
 
 use tokio::sync::oneshot;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use tidewater_centre::CentreError;
 use tidewater_centre::records::{
-    AskedSession, AskedSubscription, RemoteRecord, SessionState, ShutOut, UserRecord,
+    AskedSession, AskedSubscription, Proven, RemoteRecord, SessionState, ShutOut, UserRecord,
 };
 use tidewater_protocol::message::{PROTOCOL_VERSION, Proof, SignIn, negotiate};
 use tidewater_protocol::{Code, RemoteId};
 
 use crate::auth::credential::{self, Presented, ROTATE_AFTER_MS};
+use crate::auth::external::Identity;
 use crate::auth::password::PasswordCheck;
 use crate::auth::signing::{Keyring, TokenCheck};
+use crate::config::Passwords;
 use crate::environment::random;
 use crate::fault::Fault;
 use crate::server::Shared;
@@ -53,9 +56,7 @@ impl Claim {
             version,
             remote_id: identity(&sign_in.remote_id, RemoteId::from_slice)?,
             user: sign_in.user,
-            proof: proof.ok_or_else(|| {
-                Fault::malformed("a SignIn without token, credential or password")
-            })?,
+            proof: proof.ok_or_else(|| Fault::malformed("a SignIn without a proof"))?,
             client: sign_in.client,
             centre: sign_in.centre,
             is_program: sign_in.is_program,
@@ -65,6 +66,8 @@ impl Claim {
 
 /// Somebody who is who he says.
 pub(crate) struct SignedIn {
+    /// The user: as the proof tells, where it does.
+    pub(crate) user: String,
     /// [`PROGRAM`] for a program without a file.
     pub(crate) remote_id: RemoteId,
     /// The id that it came with, if that is not known any more.
@@ -94,6 +97,15 @@ pub(crate) struct Guest {
     pub(crate) peer: String,
 }
 
+/// Where a sign-in comes from.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    /// The address.
+    pub(crate) peer: &'a str,
+    /// The certificates that were shown there.
+    pub(crate) shown: &'a [CertificateDer<'static>],
+}
+
 /// What is to be done about the remote's credential.
 enum Renewal {
     Nothing,
@@ -109,7 +121,7 @@ pub(crate) async fn sign_in(
     claim: &Claim,
     asked: Vec<AskedSubscription>,
     keyring: &Keyring,
-    peer: &str,
+    origin: Origin<'_>,
 ) -> Result<SignedIn, Fault> {
     // Each in a box: a crowd that signs in by token waits in futures of that size.
     match &claim.proof {
@@ -118,8 +130,38 @@ pub(crate) async fn sign_in(
             Box::pin(by_credential(server, claim, asked, keyring, credential)).await
         }
         Proof::Password(password) => {
-            Box::pin(by_password(server, claim, asked, keyring, password, peer)).await
+            let signing_in = by_password(server, claim, asked, keyring, (password, origin.peer));
+            Box::pin(signing_in).await
         }
+        Proof::Bearer(token) => {
+            let now_ms = server.environment.clock.now_ms();
+            let ways = server.ways();
+            let identity = Box::pin(ways.by_bearer(token, now_ms)).await?;
+            check_said(claim, &identity)?;
+            Box::pin(by_identity(server, claim, asked, keyring, identity)).await
+        }
+        Proof::Certificate(_) => {
+            let now_ms = server.environment.clock.now_ms();
+            let identity = server.ways().by_certificate(origin.shown, now_ms)?;
+            check_said(claim, &identity)?;
+            Box::pin(by_identity(server, claim, asked, keyring, identity)).await
+        }
+    }
+}
+
+/// Whether the proof is of whom the SignIn names, if it names somebody.
+fn check_said(claim: &Claim, identity: &Identity) -> Result<(), Fault> {
+    match claim.user.is_empty() || claim.user == identity.user {
+        true => Ok(()),
+        false => Err(Fault::new(
+            Code::ProofRejected,
+            format!(
+                "what was presented is {:?}'s, and the sign-in is for {:?}",
+                identity.user, claim.user
+            ),
+            "sign in as the user whom the token or the certificate names, or leave the user out; \
+             a file stays the user's who made it",
+        )),
     }
 }
 
@@ -157,7 +199,9 @@ async fn by_token(
     } else {
         may_enter(&state, user)?;
     }
+    check_again(server, &state)?;
     Ok(SignedIn {
+        user: user.clone(),
         remote_id,
         unknown: None,
         was: None,
@@ -206,6 +250,7 @@ async fn by_credential(
         }
     };
     may_enter(&state, user)?;
+    check_again(server, &state)?;
     let remote = remote.clone();
     let credential = match renewal {
         Renewal::Nothing => Vec::new(),
@@ -215,6 +260,7 @@ async fn by_credential(
         }
     };
     Ok(SignedIn {
+        user: claim.user.clone(),
         remote_id: remote.id,
         unknown: None,
         was,
@@ -257,8 +303,7 @@ async fn by_password(
     claim: &Claim,
     asked: Vec<AskedSubscription>,
     keyring: &Keyring,
-    password: &str,
-    peer: &str,
+    (password, peer): (&str, &str),
 ) -> Result<SignedIn, Fault> {
     let user = &claim.user;
     let now_ms = server.environment.clock.now_ms();
@@ -266,31 +311,139 @@ async fn by_password(
     if wait_ms > 0 {
         return Err(too_many_attempts(wait_ms));
     }
+    let wrong = || {
+        server.throttle.failed(user, peer, now_ms);
+        Fault::new(
+            Code::WrongPassword,
+            "user and password do not fit",
+            "check both; the server's operator can set a new password",
+        )
+    };
+    let ways = server.ways();
+    match ways.passwords() {
+        Passwords::BuiltIn => {}
+        Passwords::Ldap => {
+            let identity = Box::pin(ways.by_directory(user, password)).await?;
+            let identity = identity.ok_or_else(wrong)?;
+            server.throttle.succeeded(user);
+            return by_identity(server, claim, asked, keyring, identity).await;
+        }
+        Passwords::Off => {
+            return Err(Fault::new(
+                Code::ProofRejected,
+                "this server takes no passwords",
+                "sign in with a token of the identity provider, or with a certificate",
+            ));
+        }
+    }
     let Some(place) = server.passwords.admit() else {
         let [jitter] = random(&*server.environment.randomness).unwrap_or([128]);
         return Err(Fault::busy(server.passwords.retry_after_ms(jitter)));
     };
-    let publications = asked.iter().map(|it| it.publication.clone());
-    let publications: Vec<String> = publications.collect();
+    let publications = named(&asked);
     let state = look_up(server, user, claim.remote_id, asked).await?;
     let hash = state.user.as_ref().map(|user| user.password_hash.as_str());
     match place.check(hash, password).await {
         PasswordCheck::Dropped => return Err(server.busy()),
-        PasswordCheck::Wrong => {
-            server.throttle.failed(user, peer, now_ms);
-            return Err(Fault::new(
-                Code::WrongPassword,
-                "user and password do not fit",
-                "check both; the server's operator can set a new password",
-            ));
-        }
+        PasswordCheck::Wrong => return Err(wrong()),
         PasswordCheck::Right => server.throttle.succeeded(user),
     }
     if state.user.as_ref().is_none_or(|user| user.disabled) {
         return Err(Fault::shut_out(ShutOut::UserDisabled));
     }
+    admit(server, claim, keyring, (user, state), &publications).await
+}
+
+fn named(asked: &[AskedSubscription]) -> Vec<String> {
+    asked.iter().map(|it| it.publication.clone()).collect()
+}
+
+/// Lets in whom others have proven: if he is a user, or may become one.
+async fn by_identity(
+    server: &Shared,
+    claim: &Claim,
+    asked: Vec<AskedSubscription>,
+    keyring: &Keyring,
+    identity: Identity,
+) -> Result<SignedIn, Fault> {
+    let user = &identity.user;
+    let publications = named(&asked);
+    let mut state = look_up(server, user, claim.remote_id, asked).await?;
+    let creates = server.ways().creates_users();
+    match &state.user {
+        Some(known) if known.disabled => return Err(Fault::shut_out(ShutOut::UserDisabled)),
+        None if !creates => return Err(unknown_user(&identity)),
+        _ => {}
+    }
+    // Nobody is added for a sync that cannot succeed.
+    let served = server.publications.as_of(state.deployment).await;
+    for publication in &publications {
+        served.published(publication)?;
+    }
+    let mut record = state.user.take().unwrap_or_else(|| UserRecord {
+        name: user.clone(),
+        ..UserRecord::default()
+    });
+    let before = std::mem::take(&mut record.proven);
+    let now_ms = server.environment.clock.now_ms();
+    let proven = Proven {
+        at_ms: now_ms,
+        by: identity.by.clone(),
+        claims: identity.claims.clone().unwrap_or(before.claims.clone()),
+    };
+    let is_noted = before.by == proven.by
+        && before.claims == proven.claims
+        && (now_ms - before.at_ms).abs() < NOTED_FOR_MS;
+    if !is_noted && !note(server, user, proven.clone(), creates).await? {
+        return Err(unknown_user(&identity));
+    }
+    record.proven = proven;
+    state.user = Some(record);
+    let user = identity.user.as_str();
+    admit(server, claim, keyring, (user, state), &publications).await
+}
+
+/// A program that signs in all the time does not have the same noted each time.
+const NOTED_FOR_MS: i64 = 60_000;
+
+fn unknown_user(identity: &Identity) -> Fault {
+    let user = &identity.user;
+    Fault::new(
+        Code::UnknownUser,
+        format!(
+            "{} says that this is {user:?}, who is no user here",
+            identity.by
+        ),
+        "ask the server's operator, who can add the user (tidewater user add NAME) or have whoever \
+         is proven added by himself (create_users = true under [sign_in])",
+    )
+}
+
+/// Notes what was said of a user; tells whether he is there.
+async fn note(server: &Shared, user: &str, proven: Proven, creates: bool) -> Result<bool, Fault> {
+    let (reply, answer) = oneshot::channel();
+    server.workers.sessions.submit(SessionTask::Prove {
+        user: user.to_owned(),
+        proven,
+        creates,
+        reply,
+    });
+    answered(answer).await
+}
+
+/// Lets in a user who is proven, and who may come in: as a program, or with a remote that is his, is
+/// known again, or is new.
+async fn admit(
+    server: &Shared,
+    claim: &Claim,
+    keyring: &Keyring,
+    (user, state): (&str, SessionState),
+    publications: &[String],
+) -> Result<SignedIn, Fault> {
+    let now_ms = server.environment.clock.now_ms();
     if claim.is_program {
         return Ok(SignedIn {
+            user: user.to_owned(),
             remote_id: PROGRAM,
             unknown: None,
             was: None,
@@ -301,7 +454,7 @@ async fn by_password(
     }
     // A first sync that cannot succeed must not leave a remote behind.
     let served = server.publications.as_of(state.deployment).await;
-    for publication in &publications {
+    for publication in publications {
         served.published(publication)?;
     }
     let (remote, is_new) = match (&state.remote, claim.remote_id) {
@@ -327,6 +480,7 @@ async fn by_password(
     let previous = remote.credential_hash.clone();
     let credential = renew(server, remote, previous).await?;
     Ok(SignedIn {
+        user: user.to_owned(),
         remote_id,
         unknown: claim.remote_id.filter(|_| is_new),
         was: None,
@@ -334,6 +488,15 @@ async fn by_password(
         token: keyring.token(remote_id, user, now_ms),
         credential,
     })
+}
+
+/// Whether the user has to be proven again, before a credential or a token of ours counts.
+fn check_again(server: &Shared, state: &SessionState) -> Result<(), Fault> {
+    let now_ms = server.environment.clock.now_ms();
+    match &state.user {
+        Some(user) => server.ways().check_again(user, now_ms),
+        None => Ok(()),
+    }
 }
 
 fn too_many_attempts(wait_ms: u64) -> Fault {

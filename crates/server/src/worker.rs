@@ -14,7 +14,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 
 use tidewater_centre::records::{
-    AskedSession, NumbersWanted, RemoteRecord, SessionState, ShutOut, SyncRecord,
+    AskedSession, NumbersWanted, Proven, RemoteRecord, SessionState, ShutOut, SyncRecord,
 };
 use tidewater_centre::{Centre, CentreError, DownloadJob, Downloading, SyncUpload, UploadOutcome};
 use tidewater_protocol::RemoteId;
@@ -66,6 +66,13 @@ pub(crate) enum SessionTask {
     Save {
         remote: RemoteRecord,
         reply: oneshot::Sender<Result<(), CentreError>>,
+    },
+    /// What was said of a user who has proven himself, who may be added if he is new.
+    Prove {
+        user: String,
+        proven: Proven,
+        creates: bool,
+        reply: oneshot::Sender<Result<bool, CentreError>>,
     },
     /// Numbers for the rows of a remote.
     HandOut {
@@ -372,6 +379,14 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
         }
         SessionTask::Save { remote, reply } => {
             let _ = reply.send(connection.save_remote(&remote).await);
+        }
+        SessionTask::Prove {
+            user,
+            proven,
+            creates,
+            reply,
+        } => {
+            let _ = reply.send(connection.prove_user(&user, &proven, creates).await);
         }
         SessionTask::HandOut { wanted, reply } => {
             let result = match connection.open().await {

@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use tokio::time::Instant;
 
 use tidewater_centre::Centre;
-use tidewater_centre::records::UserRecord;
+use tidewater_centre::records::{Proven, UserRecord};
 
 use crate::defects;
 use crate::disks::CentreDisk;
@@ -71,6 +71,7 @@ async fn add_users(centre: &dyn Centre) -> Result<(), Failed> {
             password_hash: password_hash.clone(),
             disabled: false,
             created_ms: BEGIN_MS,
+            proven: Proven::default(),
         };
         centre.add_user(&user).await?;
     }

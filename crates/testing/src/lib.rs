@@ -8,15 +8,19 @@
 pub mod chinook;
 pub mod disk;
 pub mod generate;
+pub mod issuer;
 pub mod nats;
 pub mod postgres;
 pub mod proxy;
 pub mod scripted;
+pub mod slapd;
 
 mod copy;
 mod old_sqlite;
 
+pub use issuer::Issuer;
 pub use old_sqlite::old_sqlite;
 pub use postgres::{Postgres, PostgresOptions, shared_postgres};
 pub use proxy::FrameProxy;
+pub use slapd::{DirectoryTls, Slapd};
 pub use tidewater_purchase as purchase;

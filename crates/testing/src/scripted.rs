@@ -152,6 +152,7 @@ pub fn signed_in(remote_id: [u8; 16]) -> Control {
         credential: b"credential".to_vec(),
         server: "test".into(),
         centre: "scripted".into(),
+        user: String::new(),
     })
 }
 

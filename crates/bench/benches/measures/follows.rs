@@ -11,6 +11,7 @@ use tokio::runtime::Runtime;
 use tidewater_centre::download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
 };
+use tidewater_centre::records::Claims;
 use tidewater_centre::{Centre, CentreError, PublicationSpec, RuleSpec, SyncContext, TableSpec};
 use tidewater_centre_conformance::world::{everyone, partitioned, publication};
 use tidewater_client::Remote;
@@ -298,6 +299,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
             remote_id: RemoteId([7; 16]),
             now_ms: 0,
             parameters: Arc::default(),
+            claims: Claims::default(),
         },
         subscriptions: vec![DownloadSubscription {
             schema: schemas[0].clone(),

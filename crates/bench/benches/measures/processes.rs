@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tempfile::TempDir;
 
-use tidewater_centre::records::UserRecord;
+use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_client::{Remote, SyncDirection};
 use tidewater_purchase as purchase;
 use tidewater_server::{Config, Environment, Server, hash_password};
@@ -86,6 +86,7 @@ pub(crate) async fn add_user(
         password_hash: hash_password(&Environment::real(), PASSWORD)?,
         disabled: false,
         created_ms: now_ms(),
+        proven: Proven::default(),
     };
     centre.add_user(&user).await?;
     Ok(())

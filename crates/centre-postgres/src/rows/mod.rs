@@ -100,6 +100,23 @@ struct Live {
     calls_application: bool,
 }
 
+impl Live {
+    /// Reads what [`FINGERPRINTS`] tells of tables.
+    fn read(live: &[tokio_postgres::Row], tables: &[Incoming<'_>]) -> Vec<Live> {
+        let table = |oid: u32| tables.iter().find(|it| it.table.oid == oid);
+        let live = live.iter().map(|row| Live {
+            oid: row.get(0),
+            as_loaded: table(row.get(0))
+                .is_some_and(|it| row.get::<_, &str>(1) == it.table.fingerprint),
+            edits_inserts: row.get(2),
+            defers_unique: row.get(3),
+            row_security: row.get(4),
+            calls_application: row.get(5),
+        });
+        live.collect()
+    }
+}
+
 impl TargetTable for PublishedTable {
     fn on_delete(&self) -> OnDelete {
         self.on_delete
@@ -272,18 +289,7 @@ impl Rows for UploadRows<'_> {
         }
         let version: String = transaction.map_err(error)?.get(0);
         self.version = version.parse().unwrap_or(0);
-        let live = live.map_err(error)?;
-        let table = |oid: u32| tables.iter().find(|it| it.table.oid == oid);
-        let live = live.iter().map(|row| Live {
-            oid: row.get(0),
-            as_loaded: table(row.get(0))
-                .is_some_and(|it| row.get::<_, &str>(1) == it.table.fingerprint),
-            edits_inserts: row.get(2),
-            defers_unique: row.get(3),
-            row_security: row.get(4),
-            calls_application: row.get(5),
-        });
-        self.live = live.collect();
+        self.live = Live::read(&live.map_err(error)?, tables);
         self.acting = acting.transpose()?.unwrap_or_default();
         let mut admitted = Vec::with_capacity(uploads.len());
         for ((serials, queries), results) in taken.into_iter().zip(&queries).zip(results?) {
@@ -296,6 +302,28 @@ impl Rows for UploadRows<'_> {
             });
         }
         Ok(admitted)
+    }
+
+    async fn enter(&mut self, _: &Publication, tables: &[Incoming<'_>]) -> Result<()> {
+        let error = |error| refused("opening tables")(error);
+        self.acting = Acting::default();
+        let connection = &mut *self.connection;
+        let transaction = connection.prepare(TRANSACTION, &[]).await?;
+        let fingerprints = connection.prepare(FINGERPRINTS, &[]).await?;
+        let oids: Vec<u32> = tables.iter().map(|it| it.table.oid).collect();
+        let (lock, client) = (lock(tables), connection.client());
+        let nobody: [&(dyn ToSql + Sync); 2] = [&"", &""];
+        let (locked, transaction, live) = future::join3(
+            client.batch_execute(&lock),
+            client.query_one(&transaction, &nobody),
+            client.query(&fingerprints, &[&oids]),
+        )
+        .await;
+        locked.map_err(error)?;
+        let version: String = transaction.map_err(error)?.get(0);
+        self.version = version.parse().unwrap_or(0);
+        self.live = Live::read(&live.map_err(error)?, tables);
+        Ok(())
     }
 
     fn is_shared(&self, table: &Incoming<'_>) -> bool {

@@ -21,10 +21,12 @@ use crate::follow::{FollowPosition, Followed, Holding};
 use crate::procedure::{Begun, CallOutcome, Interrupt, Procedure, ProcedureCall, ProcedureSpec};
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
-    RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
+    AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
+    Pulse, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord,
+    UserImport, UserRecord,
 };
 use crate::scope::Checkpoint;
+use crate::settling::{Choice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
 
 /// A centre over a database.
@@ -220,9 +222,18 @@ impl<D: Database> Centre for EngineCentre<D> {
             .run(job!(|connection| records::conflicts(connection)))
     }
 
-    fn newest_conflicts(&self, limit: u64) -> CentreResult<'_, Vec<ConflictRecord>> {
-        let newest = job!(|connection| records::newest_conflicts(connection, limit));
-        self.0.run(newest)
+    fn find_conflicts<'a>(
+        &'a self,
+        filter: &'a ConflictFilter,
+    ) -> CentreResult<'a, Vec<ConflictRecord>> {
+        let filter = filter.clone();
+        let find = job!(|connection| records::find_conflicts(connection, &filter));
+        self.0.run(find)
+    }
+
+    fn conflict(&self, id: i64) -> CentreResult<'_, Option<ConflictRecord>> {
+        self.0
+            .run(job!(|connection| records::conflict(connection, id)))
     }
 
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
@@ -319,6 +330,18 @@ impl<D: Database> Worker for EngineWorker<D> {
             .run(job!(|connection| session::save_remote(connection, &remote)))
     }
 
+    fn prove_user<'a>(
+        &'a mut self,
+        user: &'a str,
+        proven: &'a Proven,
+        creates: bool,
+    ) -> CentreResult<'a, bool> {
+        let (user, proven) = (user.to_owned(), proven.clone());
+        self.0.run(job!(|connection| records::prove_user(
+            connection, &user, &proven, creates
+        )))
+    }
+
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
         let (served, asked) = (self.0.served(), asked.clone());
         self.0.run(job!(|connection| numbers::hand_out::<D>(
@@ -338,6 +361,10 @@ impl<D: Database> Worker for EngineWorker<D> {
 
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
         self.0.apply(uploads)
+    }
+
+    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+        self.0.settle_conflict(choice)
     }
 
     fn stored_result<'a>(

@@ -22,6 +22,7 @@ use crate::error::CentreError;
 use crate::procedure::{CallOutcome, Interrupt, ProcedureCall};
 use crate::publication::DeployStep;
 use crate::records::Blocker;
+use crate::settling::{Choice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// Something to do on a connection.
@@ -322,6 +323,9 @@ pub trait Lane: Send + 'static {
 
     /// See [`crate::Worker::apply`].
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
+
+    /// See [`crate::Worker::settle_conflict`].
+    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome>;
 
     /// See [`crate::Worker::call`].
     fn call(

@@ -85,6 +85,13 @@ impl Procedure {
         self.allow.as_ref()
     }
 
+    /// Whether it names what is known of the caller, so that a call of it has to bring that.
+    pub fn names_claims(&self) -> bool {
+        let scripts = self.statements.iter().chain(&self.allow);
+        let mut parameters = scripts.flat_map(|it| &it.parameters);
+        parameters.any(|it| matches!(it, Parameter::Claim(_)))
+    }
+
     /// The type of a script's parameter.
     pub fn type_of(&self, parameter: &Parameter) -> ColumnType {
         let Parameter::Argument(name) = parameter else {
@@ -104,6 +111,10 @@ impl ProcedureCall {
                 Parameter::System("username") => Value::Text(self.caller.user.clone()),
                 Parameter::System("remote_id") => match self.caller.remote_id {
                     Some(id) => Value::Text(id.to_string()),
+                    None => Value::Null,
+                },
+                Parameter::Claim(name) => match self.claims.named(name) {
+                    Some(claim) => Value::Text(claim.to_owned()),
                     None => Value::Null,
                 },
                 Parameter::System(_)

@@ -37,6 +37,11 @@ const KEYS: &str = "DELETE FROM tidewater.signing_key WHERE id IN (
         SELECT 1 FROM tidewater.signing_key newer
         WHERE newer.id > k.id AND newer.created_ms < ?1) LIMIT ?2)";
 
+/// One that waits for the operator stays.
+const CONFLICTS: &str = "DELETE FROM tidewater.conflict WHERE id IN (
+    SELECT id FROM tidewater.conflict
+    WHERE at_ms < ?1 AND (outcome <> 'parked' OR settled_ms IS NOT NULL) LIMIT ?2)";
+
 /// Keys go with the logs: whoever comes back later has been told to begin anew.
 const ONCE: &str = "DELETE FROM tidewater.once WHERE (user_name, call_key) IN (
     SELECT user_name, call_key FROM tidewater.once WHERE at_ms < ?1 LIMIT ?2)";
@@ -84,13 +89,7 @@ async fn pieces<T: Tracking>(
         history_rows,
     )
     .await?;
-    older(
-        connection,
-        piece!("conflict", "id", "at_ms"),
-        conflicts,
-        conflict_rows,
-    )
-    .await?;
+    older(connection, CONFLICTS, conflicts, conflict_rows).await?;
     older(
         connection,
         piece!("refused", "id", "at_ms"),

@@ -10,8 +10,9 @@ use super::numbers;
 use crate::engine::evolution::encode_known;
 use crate::error::CentreError;
 use crate::records::{
-    Blocker, CentreStatus, ConflictOutcome, ConflictRecord, IncidentKind, IncidentRecord,
-    RefusedRecord, RemoteRecord, SigningKey, SyncRecord, UserImport, UserRecord,
+    Blocker, CentreStatus, Claims, ConflictFilter, ConflictOutcome, ConflictRecord, IncidentKind,
+    IncidentRecord, Proven, RefusedRecord, RemoteRecord, Settlement, SigningKey, SyncRecord,
+    UserImport, UserRecord,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -91,7 +92,8 @@ pub(super) async fn retire_signing_key(connection: &mut impl Connection, id: u32
 macro_rules! select_user {
     ($rest:literal) => {
         concat!(
-            "SELECT name, password_hash, disabled, created_ms FROM tidewater.user_account ",
+            "SELECT name, password_hash, disabled, created_ms, proven_ms, proven_by, claims
+             FROM tidewater.user_account ",
             $rest
         )
     };
@@ -103,6 +105,17 @@ fn user(row: &Row) -> Result<UserRecord> {
         password_hash: row.get(1)?,
         disabled: row.get(2)?,
         created_ms: row.get(3)?,
+        proven: Proven {
+            at_ms: row.get(4)?,
+            by: row.get(5)?,
+            claims: claims(row.get(6)?)?,
+        },
+    })
+}
+
+fn claims(text: String) -> Result<Claims> {
+    Claims::from_json(&text).ok_or_else(|| CentreError::Internal {
+        message: format!("the claims of a user are no JSON object of texts: {text:?}"),
     })
 }
 
@@ -113,7 +126,8 @@ pub(super) async fn users(connection: &mut impl Connection) -> Result<Vec<UserRe
 
 /// Finds a user, for [`Connection::gather`]; [`found_user`] reads the answer.
 pub(super) fn find_user(name: &str) -> Own {
-    let select = "SELECT v.n, name, password_hash, disabled, created_ms
+    let select =
+        "SELECT v.n, name, password_hash, disabled, created_ms, proven_ms, proven_by, claims
                   FROM {rows TEXT} JOIN tidewater.user_account ON name = v.c1";
     each(select, vec![own_row![name]])
 }
@@ -124,13 +138,49 @@ pub(super) fn found_user(rows: &[Row]) -> Result<Option<UserRecord>> {
 
 fn insert_user(user: &UserRecord) -> Own {
     own!(
-        "INSERT INTO tidewater.user_account (name, password_hash, disabled, created_ms)
-         VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+        "INSERT INTO tidewater.user_account (name, password_hash, disabled, created_ms,
+         proven_ms, proven_by, claims)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
         user.name,
         user.password_hash,
         user.disabled,
         user.created_ms,
+        user.proven.at_ms,
+        user.proven.by,
+        user.proven.claims.to_json(),
     )
+}
+
+/// See [`crate::Worker::prove_user`].
+pub(super) async fn prove_user(
+    connection: &mut impl Connection,
+    user: &str,
+    proven: &Proven,
+    creates: bool,
+) -> Result<bool> {
+    let update = own!(
+        "UPDATE tidewater.user_account SET proven_ms = ?2, proven_by = ?3, claims = ?4
+         WHERE name = ?1",
+        user,
+        proven.at_ms,
+        proven.by,
+        proven.claims.to_json(),
+    );
+    let what = "noting who a user is";
+    if change(connection, what, update.clone()).await? {
+        return Ok(true);
+    }
+    if !creates {
+        return Ok(false);
+    }
+    let user = UserRecord {
+        name: user.to_owned(),
+        created_ms: proven.at_ms,
+        proven: proven.clone(),
+        ..UserRecord::default()
+    };
+    // Another of the user's devices may have signed in first, just now.
+    Ok(add_user(connection, &user).await? || change(connection, what, update).await?)
 }
 
 fn update_password(name: &str, hash: &str) -> Own {
@@ -272,19 +322,30 @@ pub(super) async fn set_revoked(
     change(connection, "revoking a remote", own!(sql, id, revoked)).await
 }
 
-/// The columns of [`conflict`].
+/// The columns of [`read_conflict`].
 macro_rules! select_conflict {
     ($rest:literal) => {
         concat!(
             "SELECT at_ms, remote_id, user_name, publication, table_name, row_key, operation,
-             pre_image, uploaded, winner, replaced, outcome FROM tidewater.conflict ",
+             pre_image, uploaded, winner, replaced, outcome, id, settled_ms, settled_by, settled_as
+             FROM tidewater.conflict ",
             $rest
         )
     };
 }
 
-fn conflict(row: &Row) -> Result<ConflictRecord> {
+fn read_conflict(row: &Row) -> Result<ConflictRecord> {
+    let settled_ms: Option<i64> = row.get(13)?;
+    let settled = settled_ms.map(|at_ms| -> Result<Settlement> {
+        Ok(Settlement {
+            at_ms,
+            by: row.get(14)?,
+            version: row.get(15)?,
+        })
+    });
     Ok(ConflictRecord {
+        id: row.get(12)?,
+        settled: settled.transpose()?,
         at_ms: row.get(0)?,
         remote_id: row.get(1)?,
         user: row.get(2)?,
@@ -307,15 +368,40 @@ fn conflict(row: &Row) -> Result<ConflictRecord> {
 
 pub(super) async fn conflicts(connection: &mut impl Connection) -> Result<Vec<ConflictRecord>> {
     let conflicts = own!(select_conflict!("ORDER BY id"));
-    list(connection, "reading conflicts", conflicts, conflict).await
+    list(connection, "reading conflicts", conflicts, read_conflict).await
 }
 
-pub(super) async fn newest_conflicts(
+pub(super) async fn find_conflicts(
     connection: &mut impl Connection,
-    limit: u64,
+    filter: &ConflictFilter,
 ) -> Result<Vec<ConflictRecord>> {
-    let conflicts = own!(select_conflict!("ORDER BY id DESC LIMIT ?1"), limit);
-    list(connection, "reading conflicts", conflicts, conflict).await
+    // What is not asked for is empty: no table, user or outcome is.
+    let conflicts = own!(
+        select_conflict!(
+            "WHERE (?1 = '' OR table_name = ?1) AND (?2 = '' OR user_name = ?2)
+             AND (?3 = '' OR outcome = ?3)
+             AND (?4 = '' OR (outcome = ?4 AND settled_ms IS NULL))
+             ORDER BY id DESC LIMIT ?5"
+        ),
+        filter.table.as_deref().unwrap_or_default(),
+        filter.user.as_deref().unwrap_or_default(),
+        filter.outcome.map_or("", ConflictOutcome::name),
+        match filter.open {
+            true => ConflictOutcome::Parked.name(),
+            false => "",
+        },
+        filter.limit,
+    );
+    list(connection, "reading conflicts", conflicts, read_conflict).await
+}
+
+pub(in crate::engine) async fn conflict(
+    connection: &mut impl Connection,
+    id: i64,
+) -> Result<Option<ConflictRecord>> {
+    let conflicts = own!(select_conflict!("WHERE id = ?1"), id);
+    let found = list(connection, "reading a conflict", conflicts, read_conflict).await?;
+    Ok(found.into_iter().next())
 }
 
 pub(super) async fn refused(connection: &mut impl Connection) -> Result<Vec<RefusedRecord>> {
@@ -366,7 +452,9 @@ pub(super) async fn status(
              (SELECT count(*) FROM tidewater.remote WHERE revoked),
              (SELECT count(*) FROM tidewater.conflict),
              (SELECT count(*) FROM (SELECT DISTINCT remote_id, publication, table_name, row_key
-                FROM tidewater.refused) AS refused)"
+                FROM tidewater.refused) AS refused),
+             (SELECT count(*) FROM tidewater.conflict
+                WHERE outcome = 'parked' AND settled_ms IS NULL)"
         ),
         own!(
             "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts, updates,
@@ -402,6 +490,7 @@ pub(super) async fn status(
         remotes: [count(2)?, count(3)?],
         conflicts: count(4)?,
         refused: count(5)?,
+        open_conflicts: count(6)?,
         logs,
         syncs: syncs.rows.iter().map(sync).collect::<Result<_>>()?,
         incident_counts,

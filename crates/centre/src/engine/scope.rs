@@ -189,6 +189,7 @@ fn value_of(parameter: &Parameter, context: &SyncContext, publication: &str) -> 
         Parameter::System("username") => Some(context.user.clone()),
         Parameter::System("remote_id") => Some(context.remote_id.to_string()),
         Parameter::System(_) => Some(publication.to_owned()),
+        Parameter::Claim(name) => context.claims.named(name).map(str::to_owned),
         Parameter::User(name) => context.parameters.get(publication)?.get(name).cloned(),
         // Only calls and rows have them.
         Parameter::Argument(_) | Parameter::New(_) | Parameter::Old(_) => None,

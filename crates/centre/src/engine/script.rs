@@ -34,6 +34,8 @@ pub struct Script {
 pub enum Parameter {
     /// One of [`SYSTEM_PARAMETERS`].
     System(&'static str),
+    /// What is known of the user under this name; NULL if nothing.
+    Claim(String),
     /// What the remote has set under this name; NULL if nothing.
     User(String),
     /// The argument of a call of this name, or what a remote says of itself under this number.
@@ -59,6 +61,7 @@ impl fmt::Display for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Parameter::System(name) => write!(f, "s.{name}"),
+            Parameter::Claim(name) => write!(f, "s.claims.{name}"),
             Parameter::User(name) => write!(f, "u.{name}"),
             Parameter::Argument(name) => write!(f, "a.{name}"),
             Parameter::New(name) => write!(f, "r.{name}"),
@@ -86,13 +89,15 @@ impl ScriptError {
     pub fn hint(&self) -> String {
         match self {
             ScriptError::UnknownParameter(_, Purpose::Call) => {
-                "the known ones are {s.username}, {s.remote_id}, and {a.NAME} for an argument"
+                "the known ones are {s.username}, {s.remote_id}, {s.claims.NAME} for what is kept \
+                 of the user, and {a.NAME} for an argument"
                     .into()
             }
             ScriptError::UnknownParameter(_, Purpose::Sync) => {
                 let known = SYSTEM_PARAMETERS.map(|name| format!("{{s.{name}}}"));
                 format!(
-                    "the known ones are {}, and {{u.NAME}} for what a remote sets",
+                    "the known ones are {}, {{s.claims.NAME}} for what is kept of the user, and \
+                     {{u.NAME}} for what a remote sets",
                     known.join(", ")
                 )
             }
@@ -268,6 +273,9 @@ fn parameter(inside: &str, purpose: Purpose) -> Option<Parameter> {
         }
     }
     let name = name.strip_prefix("s.")?;
+    if let Some(name) = name.strip_prefix("claims.") {
+        return OfRemote::is_name(name).then(|| Parameter::Claim(name.to_owned()));
+    }
     if purpose == Purpose::Call && name == "publication" {
         return None;
     }
@@ -423,6 +431,32 @@ mod tests {
         assert!(parse("SELECT {u.a b}").is_err());
         let error = parse("SELECT '{u.month}'").unwrap_err();
         assert_eq!(error, ScriptError::Quoted(Parameter::User("month".into())));
+    }
+
+    #[test]
+    fn what_is_known_of_a_user_is_a_parameter_like_others() {
+        for purpose in [Purpose::Sync, Purpose::Call] {
+            let source = "SELECT {s.claims.region}, {ml s.claims.region}, {s.claims.unit}";
+            let script =
+                Script::parse_for(purpose, source, Dialect::Postgres, |it| format!("${it}"));
+            let script = script.unwrap();
+            assert_eq!(script.sql, "SELECT $1, $1, $2");
+            assert_eq!(names(&script), ["s.claims.region", "s.claims.unit"]);
+        }
+        for wrong in [
+            "{s.claims}",
+            "{s.claims.}",
+            "{s.claims.a b}",
+            "{s.claims.a.b}",
+        ] {
+            let error = parse(&format!("SELECT {wrong}")).unwrap_err();
+            assert!(error.hint().contains("{s.claims.NAME}"), "{error}");
+        }
+        let quoted = parse("SELECT '{s.claims.region}'").unwrap_err();
+        assert_eq!(
+            quoted,
+            ScriptError::Quoted(Parameter::Claim("region".into()))
+        );
     }
 
     #[test]

@@ -33,7 +33,12 @@ CREATE TABLE tidewater.user_account (
   name TEXT NOT NULL PRIMARY KEY,
   password_hash TEXT NOT NULL,
   disabled BOOLEAN NOT NULL,
-  created_ms INTEGER NOT NULL
+  created_ms INTEGER NOT NULL,
+  -- What was said of the user at the last sign-in without a password of this database: when, by
+  -- whom, and claims as JSON.
+  proven_ms INTEGER NOT NULL DEFAULT 0,
+  proven_by TEXT NOT NULL DEFAULT '',
+  claims TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE tidewater.remote (
   id BLOB NOT NULL PRIMARY KEY,
@@ -111,7 +116,10 @@ CREATE TABLE tidewater.conflict (
   uploaded TEXT,
   winner TEXT,
   replaced TEXT,
-  outcome TEXT NOT NULL
+  outcome TEXT NOT NULL,
+  settled_ms INTEGER,
+  settled_by TEXT,
+  settled_as TEXT
 );
 CREATE TABLE tidewater.refused (
   id SERIAL,

@@ -7,6 +7,7 @@
 //! [`apply()`].
 
 mod apply;
+mod chosen;
 mod circles;
 pub mod columns;
 mod decided;
@@ -29,6 +30,7 @@ mod ties;
 mod unpublished;
 
 pub use apply::apply;
+pub use chosen::settle;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
-use tidewater_server::dev_certificate;
+use tidewater_server::{dev_certificate, dev_client_certificates};
 
 use crate::Done;
 use crate::args::with_exit_codes;
@@ -15,12 +15,16 @@ use crate::output;
 ///
 /// For trials and test networks; take a real certificate for anything else. Writes
 /// tidewater-dev.pem and tidewater-dev.key. Remotes trust the certificate with --ca.
+///
+/// With --client it makes certificates of users, too, with which they sign in: NAME.pem and
+/// NAME.key, and the authority that has issued them, tidewater-clients.pem.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
   tidewater cert --out . --host localhost --host 192.168.1.20
   tidewater sync nancy.db --ca tidewater-dev.pem --server tls://192.168.1.20 --user nancy \\
-                 --publication main"))]
+                 --publication main
+  tidewater cert --out . --host localhost --client nancy --client andrew"))]
 pub(crate) struct CertArgs {
     /// The folder to write to; made if need be
     #[arg(long, value_name = "DIR")]
@@ -28,6 +32,9 @@ pub(crate) struct CertArgs {
     /// A name or address by which remotes reach the server
     #[arg(long = "host", value_name = "NAME", required = true, num_args = 1..)]
     hosts: Vec<String>,
+    /// A user for whom to make a certificate to sign in with
+    #[arg(long = "client", value_name = "NAME")]
+    clients: Vec<String>,
     /// Replace a certificate that was made before: remotes must then trust the new one
     #[arg(long)]
     force: bool,
@@ -50,6 +57,13 @@ pub(crate) fn run(args: &CertArgs) -> Result<Done, Failure> {
         quoted(&tls.certificate),
         quoted(&tls.key)
     ))?;
+    if !args.clients.is_empty() {
+        let authority = dev_client_certificates(&args.out, &args.clients)?;
+        output::text(&format!(
+            "\n[sign_in.certificates]\nauthority = {}\n",
+            quoted(&authority)
+        ))?;
+    }
     output::note(
         "next: put these lines into tidewater.toml and listen on tls:// (relative paths start at \
          the folder of that file)",

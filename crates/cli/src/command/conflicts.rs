@@ -1,37 +1,55 @@
-//! `tidewater conflicts`: the changes that lost against others, which only the centre keeps.
+//! `tidewater conflicts`: changes of rows that two sides have changed.
+//!
+//! The device has those of its own changes, which it applies again or dismisses
+//! ([`crate::command::conflicts_on_device`]); the operator has all of them, and settles them
+//! ([`crate::command::conflicts_in_centre`]).
 
-use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
-use serde::Serialize;
-use tidewater_centre::records::ConflictRecord;
+use clap::{Args, Subcommand, ValueEnum};
+use tidewater_centre::records::{ConflictFilter, ConflictOutcome};
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
-use crate::centre::OpenCentre;
+use crate::command::{conflicts_in_centre, conflicts_on_device};
 use crate::failure::Failure;
-use crate::kept::ConflictLine;
-use crate::output::{self, moment, printable};
 
 const HELP: &str = with_exit_codes!(
     "\
-Examples:
-  tidewater conflicts list                  # the newest 100
-  tidewater conflicts list -c /etc/tidewater.toml --limit 5
-  tidewater conflicts list --json | jq '.conflicts[] | select(.table == \"customer\")'
+Examples, on a device:
+  tidewater conflicts list nancy.db
+  tidewater conflicts apply nancy.db 3     # my version again, with the next sync
+  tidewater conflicts dismiss nancy.db 4 5 # I have seen them
+Examples, of the operator:
+  tidewater conflicts list                 # the newest 100
+  tidewater conflicts list --open          # those that wait for a decision
+  tidewater conflicts show 17
+  tidewater conflicts resolve 17 --with uploaded
+  tidewater conflicts resolve 17 --with row.json
+  tidewater conflicts export --format csv > conflicts.csv
 
-The object of --json:
-  {\"conflicts\":[{\"at_ms\",\"remote_id\",\"user\",\"publication\",\"table\",\"key\",\"operation\",
-                 \"pre_image\",\"uploaded\",\"winner\"}]}
-uploaded is what lost (null: a delete), winner what the centre kept (null: the row was
-gone), pre_image what the user had seen before (null: nothing)."
+The object of list --json, of a device:
+  {\"conflicts\":[{\"id\",\"publication\",\"table\",\"key\",\"operation\",\"outcome\",\"at_ms\",\"pre_image\",
+                 \"mine\",\"theirs\"}]}
+outcome is lost or merged; pre_image is what I had seen before (null: nothing), mine what I
+wrote (null: a delete), theirs what the centre has since (null: the row is gone).
+Of the centre, newest first; of show --json one such object, of export one a line:
+  {\"conflicts\":[{\"id\",\"at_ms\",\"remote_id\",\"user\",\"publication\",\"table\",\"key\",\"operation\",
+                 \"outcome\",\"pre_image\",\"uploaded\",\"replaced\",\"winner\",\"settled\"}]}
+outcome is centre, remote, merged or parked; uploaded is what the device wanted (null: a
+delete), winner what the centre has had since (null: the row was gone), replaced what it had
+before if that was something else, settled {\"at_ms\",\"by\",\"as\"} what an operator has chosen.
+Of apply, dismiss and resolve --json:
+  {\"applied\":n}  {\"dismissed\":n}  {\"id\",\"settled_as\",\"row\"}"
 );
 
-/// List the changes that lost against somebody else's
+/// List and settle changes of rows that somebody else has changed, too
 ///
-/// When two sides change the same row, the first to arrive wins, and the other side gets
-/// the winner's row. Both versions are kept in the centre, for as long as the
-/// configuration says.
+/// What becomes of such a row is said by `conflict` in the configuration; without it the first to
+/// arrive wins. Both versions are kept: on the device whose change lost or was merged, until the
+/// application or `dismiss` takes it off the list, and in the centre, for as long as the
+/// configuration says. Choosing otherwise later, by `apply` on the device or `resolve` in the
+/// centre, is an ordinary change that reaches everybody.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct ConflictsArgs {
@@ -41,17 +59,45 @@ pub(crate) struct ConflictsArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConflictsAction {
-    /// List the newest conflicts, newest first: what lost, and what won
+    /// List the conflicts of a device's changes, or of the centre the newest, newest first
     #[command(after_help = HELP)]
     List(Listing),
+    /// Write my versions again, as changes that go up with the next sync
+    ///
+    /// The row is written as I had it, whatever it is by now: one that is gone is inserted, and
+    /// what I had deleted is deleted. All of the changes are made, or none.
+    #[command(after_help = HELP)]
+    Apply(Applying),
+    /// Take conflicts off a device's list
+    #[command(after_help = HELP)]
+    Dismiss(Dismissing),
+    /// Show all versions of a row side by side
+    #[command(after_help = HELP)]
+    Show(Showing),
+    /// Write one of the versions as an ordinary change of the centre, which reaches everybody
+    ///
+    /// It is refused where a key, a foreign key or a check is in the way, and where the row was
+    /// changed after the conflict.
+    #[command(after_help = HELP)]
+    Resolve(Resolving),
+    /// Print the conflicts that the centre keeps, as JSON Lines or CSV
+    #[command(after_help = HELP)]
+    Export(Exporting),
 }
 
 #[derive(Debug, Args)]
 struct Listing {
+    /// A device's file
+    #[arg(value_name = "REMOTE.db")]
+    remote: Option<PathBuf>,
+    /// List what the centre of this configuration file keeps instead [default: tidewater.toml, if
+    /// no REMOTE.db is named]
+    #[arg(short, long, value_name = "FILE", conflicts_with = "remote")]
+    config: Option<PathBuf>,
     #[command(flatten)]
-    config: ConfigArgs,
-    /// So many and no more
-    #[arg(long, value_name = "N", default_value_t = 100,
+    filter: Filter,
+    /// Of the centre: so many and no more
+    #[arg(long, value_name = "N", default_value_t = 100, conflicts_with = "remote",
           value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// Print one JSON object, see below
@@ -59,49 +105,198 @@ struct Listing {
     json: bool,
 }
 
+/// Which of the centre's conflicts.
+#[derive(Debug, Args)]
+struct Filter {
+    /// Of the centre: of this table only
+    #[arg(long, value_name = "NAME", conflicts_with = "remote")]
+    table: Option<String>,
+    /// Of the centre: of this user's changes only
+    #[arg(long, value_name = "NAME", conflicts_with = "remote")]
+    user: Option<String>,
+    /// Of the centre: what ended so only
+    #[arg(long, conflicts_with = "remote")]
+    outcome: Option<Outcome>,
+    /// Of the centre: what waits for a decision only
+    #[arg(long, conflicts_with = "remote")]
+    open: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Outcome {
+    /// The centre's row stood
+    Centre,
+    /// The row became as the device wanted it
+    Remote,
+    /// It got something of both
+    Merged,
+    /// The centre's row stands until you decide
+    Parked,
+}
+
+#[derive(Debug, Args)]
+struct Applying {
+    /// The device's file
+    #[arg(value_name = "REMOTE.db")]
+    remote: PathBuf,
+    /// The conflicts' numbers, as `list` shows them
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<i64>,
+    /// Print one JSON object, see below
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Dismissing {
+    /// The device's file
+    #[arg(value_name = "REMOTE.db")]
+    remote: PathBuf,
+    /// The conflicts' numbers, as `list` shows them
+    #[arg(value_name = "ID")]
+    ids: Vec<i64>,
+    /// Dismiss all of them
+    #[arg(long, conflicts_with = "ids")]
+    all: bool,
+    /// Print one JSON object, see below
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Showing {
+    /// The conflict's number, as `list` shows it
+    #[arg(value_name = "ID")]
+    id: i64,
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Print one JSON object, see below
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Resolving {
+    /// The conflict's number, as `list` shows it
+    #[arg(value_name = "ID")]
+    id: i64,
+    /// The version: `uploaded` is what the device wanted, `centre` what the centre had, `pre-image`
+    /// what both began with; or a file with the row as a JSON object, of which the columns that it
+    /// lacks stay as they are (`null`: the row is deleted)
+    #[arg(long, value_name = "VERSION|FILE.json")]
+    with: String,
+    /// Who decides, for the record [default: the name of the system's user]
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
+    /// Also if the row was changed after the conflict, or rows that refer to it go with it
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Print one JSON object, see below
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Exporting {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Of this table only
+    #[arg(long, value_name = "NAME")]
+    table: Option<String>,
+    /// Of this user's changes only
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// What ended so only
+    #[arg(long)]
+    outcome: Option<Outcome>,
+    /// What waits for a decision only
+    #[arg(long)]
+    open: bool,
+    /// How
+    #[arg(long, default_value = "json")]
+    format: Format,
+}
+
+/// How conflicts are exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// A JSON object a line
+    Json,
+    /// A line each, under a line with the names of the columns
+    Csv,
+}
+
+impl Outcome {
+    fn of_record(self) -> ConflictOutcome {
+        match self {
+            Outcome::Centre => ConflictOutcome::Centre,
+            Outcome::Remote => ConflictOutcome::Remote,
+            Outcome::Merged => ConflictOutcome::Merged,
+            Outcome::Parked => ConflictOutcome::Parked,
+        }
+    }
+}
+
 impl ConflictsArgs {
     pub(crate) fn wants_json(&self) -> bool {
-        let ConflictsAction::List(args) = &self.action;
-        args.json
+        match &self.action {
+            ConflictsAction::List(args) => args.json,
+            ConflictsAction::Apply(args) => args.json,
+            ConflictsAction::Dismiss(args) => args.json,
+            ConflictsAction::Show(args) => args.json,
+            ConflictsAction::Resolve(args) => args.json,
+            ConflictsAction::Export(_) => false,
+        }
     }
 }
 
 pub(crate) fn run(args: &ConflictsArgs) -> Result<Done, Failure> {
-    let ConflictsAction::List(args) = &args.action;
-    let conflicts = OpenCentre::open(&args.config)?.newest_conflicts(args.limit)?;
-    if args.json {
-        let conflicts = conflicts.iter().map(ConflictLine::of).collect();
-        output::json(&ListedConflicts { conflicts })?;
-    } else if conflicts.is_empty() {
-        output::note("no conflicts are kept");
-    } else {
-        output::text(&describe(&conflicts))?;
+    match &args.action {
+        ConflictsAction::List(args) => list(args),
+        ConflictsAction::Apply(args) => {
+            conflicts_on_device::apply(&args.remote, &args.ids, args.json)
+        }
+        ConflictsAction::Dismiss(args) => {
+            let ids = (!args.all).then_some(args.ids.as_slice());
+            conflicts_on_device::dismiss(&args.remote, ids, args.json)
+        }
+        ConflictsAction::Show(args) => conflicts_in_centre::show(&args.config, args.id, args.json),
+        ConflictsAction::Resolve(args) => {
+            let wanted = conflicts_in_centre::Wanted {
+                id: args.id,
+                version: &args.with,
+                by: args.by.as_deref(),
+                force: args.force,
+            };
+            conflicts_in_centre::resolve(&args.config, &wanted, args.json)
+        }
+        ConflictsAction::Export(args) => {
+            let filter = ConflictFilter {
+                table: args.table.clone(),
+                user: args.user.clone(),
+                outcome: args.outcome.map(Outcome::of_record),
+                open: args.open,
+                limit: u64::MAX,
+            };
+            conflicts_in_centre::export(&args.config, &filter, args.format)
+        }
     }
-    Ok(Done::Fully)
 }
 
-/// A paragraph for each conflict: whole rows do not fit a table.
-fn describe(conflicts: &[ConflictRecord]) -> String {
-    let mut text = String::new();
-    for conflict in conflicts {
-        let line = format!(
-            "{}  {}  {} {} {}",
-            moment(conflict.at_ms),
-            conflict.user,
-            conflict.operation,
-            conflict.table,
-            conflict.key,
-        );
-        let _ = writeln!(text, "{}", printable(&line));
-        let lost = conflict.uploaded.as_deref().unwrap_or("the delete");
-        let won = conflict.winner.as_deref().unwrap_or("the row was gone");
-        let _ = writeln!(text, "    lost  {}", printable(lost));
-        let _ = writeln!(text, "    won   {}", printable(won));
+fn list(args: &Listing) -> Result<Done, Failure> {
+    if let Some(remote) = &args.remote {
+        return conflicts_on_device::list(remote, args.json);
     }
-    text
-}
-
-#[derive(Serialize)]
-struct ListedConflicts<'a> {
-    conflicts: Vec<ConflictLine<'a>>,
+    let path = args.config.clone();
+    let path = path.unwrap_or_else(|| Path::new("tidewater.toml").to_owned());
+    let filter = ConflictFilter {
+        table: args.filter.table.clone(),
+        user: args.filter.user.clone(),
+        outcome: args.filter.outcome.map(Outcome::of_record),
+        open: args.filter.open,
+        limit: args.limit,
+    };
+    conflicts_in_centre::list(&ConfigArgs { path }, &filter, args.json)
 }

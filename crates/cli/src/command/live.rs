@@ -70,7 +70,7 @@ pub(super) fn run_with(
     options: LiveOptions,
     provide: &[(String, String)],
 ) -> Result<Done, Failure> {
-    let (mut remote, password) = sync::prepared(args)?;
+    let (mut remote, given) = sync::prepared(args)?;
     let interrupt = Interrupt::listen()?;
     for (name, command) in provide {
         let command = command.clone();
@@ -78,7 +78,7 @@ pub(super) fn run_with(
     }
     // Whether somebody reads.
     let mut told = Ok(true);
-    sync::signed_in(&mut remote, &args.password, password, |remote| {
+    sync::signed_in(&mut remote, &args.proof, given, |remote| {
         remote.live(&options, &mut |event| {
             told = tell(event, args.json);
             match !interrupt.is_raised() && matches!(told, Ok(true)) {

@@ -5,6 +5,8 @@ pub(crate) mod call;
 pub(crate) mod cert;
 pub(crate) mod completions;
 pub(crate) mod conflicts;
+mod conflicts_in_centre;
+mod conflicts_on_device;
 pub(crate) mod deploy;
 pub(crate) mod init;
 pub(crate) mod key;

@@ -15,7 +15,7 @@ use crate::command::sync;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::password::PasswordArgs;
+use crate::proof::ProofArgs;
 
 /// How often it is looked for Ctrl-C.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
@@ -30,9 +30,9 @@ pub(crate) struct ProgramArgs {
     /// The server: tls://host:port, or tcp://host:port on loopback [default port: 7439]
     #[arg(long, value_name = "URL")]
     server: String,
-    /// The user who signs in
+    /// The user who signs in; a token or a certificate tells by itself
     #[arg(long, value_name = "NAME")]
-    user: String,
+    user: Option<String>,
     /// Trust the authorities in this PEM file, and no others
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub(crate) struct ProgramArgs {
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
-    pub(crate) password: PasswordArgs,
+    pub(crate) proof: ProofArgs,
 }
 
 impl ProgramArgs {
@@ -48,8 +48,16 @@ impl ProgramArgs {
     pub(crate) fn options(&self) -> Result<LinkOptions, Failure> {
         let url: ServerUrl = self.server.parse().map_err(ClientError::from)?;
         sync::check_transport(&url, self.insecure)?;
-        let prompt = format!("Password of {}: ", self.user);
-        let mut options = LinkOptions::password(&self.user, self.password.obtain(&prompt)?);
+        let user = self.user.clone().unwrap_or_default();
+        if user.is_empty() && !self.proof.tells_user() {
+            return Err(Failure::usage(
+                "nobody is named who signs in",
+                "add --user NAME, or --token-file FILE, or --certificate FILE with --certificate-key FILE",
+            ));
+        }
+        let prompt = format!("Password of {user}: ");
+        let proof = self.proof.obtain(&prompt)?.for_link();
+        let mut options = LinkOptions::proven(user, proof);
         options.ca_file.clone_from(&self.ca);
         options.insecure = self.insecure;
         options.client = concat!("tidewater/", env!("CARGO_PKG_VERSION")).into();

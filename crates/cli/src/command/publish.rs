@@ -66,7 +66,7 @@ pub(crate) fn run(args: &PublishArgs) -> Result<Done, Failure> {
 
 fn payload(args: &PublishArgs) -> Result<Vec<u8>, Failure> {
     match args.payload.as_deref() {
-        Some("-") if args.program.password.password_stdin => Err(Failure::usage(
+        Some("-") if args.program.proof.password.password_stdin => Err(Failure::usage(
             "standard input cannot hold both the password and the payload",
             "set TIDEWATER_PASSWORD",
         )),

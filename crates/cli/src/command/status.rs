@@ -37,12 +37,13 @@ Examples:
 
 The object of --json, of a remote:
   {\"remote_id\",\"user\",\"server\",\"pending\":n,\"refused\":n,\"stale\":n,
-   \"outbox\":{\"pending\":n,\"failed\":n},\"inbox\":n,
+   \"outbox\":{\"pending\":n,\"failed\":n},\"inbox\":n,\"conflicts\":n,
    \"subscriptions\":[{\"publication\",\"last_sync_at_ms\",\"sequence\",\"upload_in_flight\",
                      \"compare_due\",\"kept\",\"giving\",
                      \"tables\":[{\"table\",\"rows\",\"pending\",\"refused\",\"stale\"}]}]}
 of the centre:
-  {\"users\":n,\"users_disabled\":n,\"remotes\":n,\"remotes_revoked\":n,\"conflicts\":n,\"refused\":n,
+  {\"users\":n,\"users_disabled\":n,\"remotes\":n,\"remotes_revoked\":n,\"conflicts\":n,
+   \"open_conflicts\":n,\"refused\":n,
    \"logs\":[{\"table\",\"entries\"}],
    \"syncs\":[{\"remote_id\",\"user\",\"publications\",\"started_ms\",\"duration_ms\",\"uploaded\",
              \"downloaded\",\"conflicts\",\"refused\",\"bytes_received\",\"bytes_sent\",\"error\"}],
@@ -154,6 +155,14 @@ fn describe_remote(remote: &RemoteObject<'_>, path: &Path) -> String {
     if remote.refused > 0 {
         let _ = writeln!(text, "see: tidewater refused list {}", path.display());
     }
+    if status.conflicts > 0 {
+        let _ = writeln!(
+            text,
+            "{} with somebody else's changes; see: tidewater conflicts list {}",
+            output::counted(status.conflicts, "conflict", "conflicts"),
+            path.display()
+        );
+    }
     text
 }
 
@@ -200,6 +209,7 @@ struct CentreObject<'a> {
     remotes: u64,
     remotes_revoked: u64,
     conflicts: u64,
+    open_conflicts: u64,
     refused: u64,
     logs: Vec<LogObject<'a>>,
     syncs: Vec<SyncObject<'a>>,
@@ -293,6 +303,7 @@ impl<'a> CentreObject<'a> {
             remotes: status.remotes[0],
             remotes_revoked: status.remotes[1],
             conflicts: status.conflicts,
+            open_conflicts: status.open_conflicts,
             refused: status.refused,
             logs: logs
                 .map(|(table, entries)| LogObject {
@@ -407,7 +418,11 @@ fn describe_centre(status: &CentreStatus, server: &RunningServer, config: &Path)
         0 => String::new(),
         _ => format!("; see: tidewater conflicts list -c {}", config.display()),
     };
-    let _ = writeln!(text, "conflicts  {} kept{list}", status.conflicts);
+    let open = match status.open_conflicts {
+        0 => String::new(),
+        open => format!(", {open} open"),
+    };
+    let _ = writeln!(text, "conflicts  {} kept{open}{list}", status.conflicts);
     let list = match status.refused {
         0 => String::new(),
         _ => format!("; see: tidewater refused list -c {}", config.display()),

@@ -18,8 +18,8 @@ use crate::args::with_exit_codes;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Table};
-use crate::password::{self, PasswordArgs};
 use crate::progress::ProgressLine;
+use crate::proof::{Given, ProofArgs};
 use crate::remote_file;
 use crate::sync_object::SyncObject;
 
@@ -46,6 +46,7 @@ Examples:
   tidewater sync nancy.db --parameter month=2026-11   # remembered; month= drops it
   tidewater sync own.db --adopt mine --server ... --user ... --publication main
   TIDEWATER_PASSWORD=... tidewater sync nancy.db    # sign in again, e.g. after a restore
+  tidewater sync new.db --token-file token --server ... --publication main   # see docs/sign-in.md
 
 The object of --json:
   {\"uploaded\":{\"inserts\":n,\"updates\":n,\"deletes\":n},\"downloaded\":{\"upserts\":n,\"removals\":n},
@@ -82,7 +83,7 @@ pub(crate) struct SyncArgs {
     /// remembered
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// The user who signs in; remembered
+    /// The user who signs in; remembered. A token or a certificate tells by itself
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     /// A publication to subscribe to; remembered; repeatable, also later
@@ -111,7 +112,7 @@ pub(crate) struct SyncArgs {
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
-    pub(super) password: PasswordArgs,
+    pub(super) proof: ProofArgs,
     /// Do not wait for a server that is busy: exit with 2 at once
     #[arg(long)]
     no_retry: bool,
@@ -145,10 +146,10 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
     if command.watch {
         return live::run_with(args, LiveOptions::default(), &[]);
     }
-    let (mut remote, password) = prepared(args)?;
+    let (mut remote, given) = prepared(args)?;
     // Not before somebody was asked for a password: there, Ctrl-C simply ends the program.
     let interrupt = Interrupt::listen()?;
-    let report = signed_in(&mut remote, &args.password, password, |remote| {
+    let report = signed_in(&mut remote, &args.proof, given, |remote| {
         sync(remote, args, &interrupt)
     })?;
     let refused_before = refused_before(&mut remote, &report)?;
@@ -158,7 +159,7 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
         output::text(&describe(&report))?;
     }
     if report.conflicts > 0 {
-        tell_conflicts(&report);
+        tell_conflicts(&report, &args.remote);
     }
     if report.stale_count > 0 {
         tell_stale(&report);
@@ -188,24 +189,24 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
     }
 }
 
-/// Tries with the password that is at hand, and asks for one if the remote's credential is
+/// Tries with what is at hand, and asks for a password if the remote's credential is
 /// no longer valid.
 pub(super) fn signed_in<T>(
     remote: &mut Remote,
-    asked: &PasswordArgs,
-    mut password: Option<String>,
+    asked: &ProofArgs,
+    mut given: Option<Given>,
     mut attempt: impl FnMut(&mut Remote) -> Result<T, ClientError>,
 ) -> Result<T, Failure> {
     loop {
-        let may_ask = password.is_none() && password::can_ask();
-        if let Some(password) = password.take() {
-            remote.set_password(password);
+        let may_ask = given.is_none() && asked.can_ask();
+        if let Some(given) = given.take() {
+            given.give(remote);
         }
         match attempt(remote) {
             Err(error) if error.code() == Code::CredentialInvalid && may_ask => {
                 output::note(&format!("{error}: sign in again"));
                 let account = remote.account()?;
-                password = Some(asked.obtain(&prompt(&account.user))?);
+                given = Some(asked.obtain(&prompt(&account.user))?);
             }
             result => return Ok(result?),
         }
@@ -240,6 +241,11 @@ impl From<ClientError> for Failure {
         if error.code() == Code::CredentialInvalid {
             hint = format!("{hint}: pipe it in with --password-stdin, or set TIDEWATER_PASSWORD");
         }
+        if error.code() == Code::SignInAgain {
+            hint = format!(
+                "{hint}: --token-file FILE, --password-stdin, or --certificate FILE with --certificate-key FILE"
+            );
+        }
         Failure {
             code: error.code(),
             message: error.to_string(),
@@ -250,9 +256,9 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// The remote, subscribed, and the password if there is one. A file is only made when
+/// The remote, subscribed, and what signs it in if there is something. A file is only made when
 /// everything is at hand that a first sync needs.
-pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
+pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failure> {
     check_folder(&args.remote)?;
     let missing = missing_for_a_first_sync(args);
     let known = match remote_file::open(&args.remote) {
@@ -269,7 +275,7 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Fail
     let choose = |given: &Option<String>, known: &str| given.clone().unwrap_or(known.to_owned());
     let server = choose(&args.server, &known.server);
     let user = choose(&args.user, &known.user);
-    if server.is_empty() || user.is_empty() {
+    if server.is_empty() || (user.is_empty() && !args.proof.tells_user()) {
         return Err(Failure::usage(
             format!("{} has never been synced", args.remote.display()),
             format!("add {}", missing.join(", ")),
@@ -277,9 +283,9 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Fail
     }
     let server: ServerUrl = server.parse().map_err(ClientError::from)?;
     check_transport(&server, args.insecure)?;
-    let password = match known.credential {
-        Some(_) => args.password.given()?,
-        None => Some(args.password.obtain(&prompt(&user))?),
+    let given = match known.credential {
+        Some(_) => args.proof.given()?,
+        None => Some(args.proof.obtain(&prompt(&user))?),
     };
 
     let mut remote = Remote::open(&args.remote)?;
@@ -318,7 +324,7 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Fail
         (_, true) => SyncDirection::DownloadOnly,
         _ => SyncDirection::Both,
     });
-    Ok((remote, password))
+    Ok((remote, given))
 }
 
 /// SQLite would only say that it cannot open the file.
@@ -351,7 +357,10 @@ fn prompt(user: &str) -> String {
 fn missing_for_a_first_sync(args: &SyncArgs) -> Vec<&'static str> {
     let options = [
         ("--server URL", args.server.is_none()),
-        ("--user NAME", args.user.is_none()),
+        (
+            "--user NAME",
+            args.user.is_none() && !args.proof.tells_user(),
+        ),
         ("--publication NAME", args.publications.is_empty()),
     ];
     let missing = options.into_iter().filter(|(_, missing)| *missing);
@@ -372,8 +381,11 @@ fn describe(report: &Report) -> String {
         output::counted(down.removals, "removal", "removals"),
     );
     if report.conflicts > 0 {
-        let lost = output::counted(report.conflicts, "change", "changes");
-        let _ = writeln!(text, "conflicts   {lost} lost against the centre's");
+        let met = output::counted(report.conflicts, "change", "changes");
+        let _ = writeln!(
+            text,
+            "conflicts   {met} met somebody else's of the same row"
+        );
     }
     if report.refused > 0 {
         let rows = output::counted(report.refused, "row", "rows");
@@ -409,19 +421,20 @@ fn describe(report: &Report) -> String {
     text
 }
 
-/// Lists the changes that lost, on standard error like what was refused: the rows now hold
-/// what somebody else wrote.
-fn tell_conflicts(report: &Report) {
+/// Lists the changes that met somebody else's, on standard error like what was refused: the rows
+/// now hold what somebody else wrote, or something of both.
+fn tell_conflicts(report: &Report, remote: &Path) {
     let mut table = Table::new(&["table", "key"]);
     for row in &report.conflict_rows {
         table.row([row.table.clone(), row.key.clone()]);
     }
-    output::note("changes that lost:");
+    output::note("changes that lost, or were merged with somebody else's:");
     output::note(table.render(2).trim_end());
     tell_more(report.conflicts, report.conflict_rows.len());
-    output::note(
-        "both versions are kept in the centre; its operator lists them: tidewater conflicts list",
-    );
+    output::note(&format!(
+        "both versions are kept; see: tidewater conflicts list {}",
+        remote.display()
+    ));
 }
 
 /// Lists the rows that are not as in the centre, on standard error.

@@ -14,8 +14,8 @@ use crate::args::with_exit_codes;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::password::PasswordArgs;
 use crate::progress::ProgressLine;
+use crate::proof::ProofArgs;
 use crate::remote_file;
 
 /// End a subscription: the publication's tables leave the remote's file
@@ -46,7 +46,7 @@ pub(crate) struct UnsubscribeArgs {
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
-    password: PasswordArgs,
+    proof: ProofArgs,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
@@ -57,12 +57,12 @@ pub(crate) struct UnsubscribeArgs {
 
 pub(crate) fn run(args: &UnsubscribeArgs) -> Result<Done, Failure> {
     remote_file::require(&args.remote)?;
-    let password = args.password.given()?;
+    let given = args.proof.given()?;
     let mut remote = Remote::open(&args.remote)?;
     remote.set_insecure(args.insecure);
     remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION")));
     let interrupt = Interrupt::listen()?;
-    let left = sync::signed_in(&mut remote, &args.password, password, |remote| {
+    let left = sync::signed_in(&mut remote, &args.proof, given, |remote| {
         let line = ProgressLine::new(!args.quiet);
         remote.unsubscribe(&args.publication, args.discard_pending, &mut |progress| {
             line.show(progress);

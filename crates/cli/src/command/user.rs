@@ -1,7 +1,10 @@
 //! `tidewater user`: who may sign in.
 
+use std::collections::BTreeMap;
+
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use tidewater_centre::records::UserRecord;
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
@@ -20,6 +23,7 @@ Examples:
   tidewater user add nancy                                  # asks for the password
   tidewater user add nancy --password-stdin < password.txt
   TIDEWATER_PASSWORD=... tidewater user set-password nancy
+  tidewater user add nancy --no-password                    # signs in by docs/sign-in.md
   tidewater user import users.csv              # with the header: name,password
   tidewater user disable nancy
   tidewater user list --json"
@@ -39,7 +43,7 @@ enum UserAction {
     ///
     /// The name is what partition queries see as {s.username}.
     #[command(after_help = HELP)]
-    Add(WithPassword),
+    Add(Adding),
     /// Add the users of a CSV file, all of them or none
     ///
     /// The first line names the columns: name, and password or password_hash (argon2id in
@@ -72,6 +76,15 @@ enum UserAction {
 }
 
 #[derive(Debug, Args)]
+struct Adding {
+    #[command(flatten)]
+    user: WithPassword,
+    /// Without a password: the user signs in by what [sign_in] of the configuration trusts
+    #[arg(long, conflicts_with = "password_stdin")]
+    no_password: bool,
+}
+
+#[derive(Debug, Args)]
 struct WithPassword {
     /// The user's name
     name: String,
@@ -93,7 +106,8 @@ struct Named {
 struct Listing {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Print {"users":[{"name","disabled","created_ms"}]}
+    /// Print {"users":[{"name","disabled","created_ms","proven"}]}: proven is null, or who has
+    /// proven the user last, when, and what is kept: {"by","at_ms","claims":{}}
     #[arg(long)]
     json: bool,
 }
@@ -125,7 +139,11 @@ pub(crate) fn run(args: &UserArgs) -> Result<Done, Failure> {
     }
 }
 
-fn add(args: &WithPassword) -> Result<Done, Failure> {
+fn add(args: &Adding) -> Result<Done, Failure> {
+    let Adding {
+        user: args,
+        no_password,
+    } = args;
     check_name(&args.name)?;
     let centre = OpenCentre::open(&args.config)?;
     let taken = || {
@@ -142,8 +160,11 @@ fn add(args: &WithPassword) -> Result<Done, Failure> {
         return Err(taken());
     }
     let prompt = format!("Password for {}: ", output::printable(&args.name));
-    let password = args.password.obtain_new(&prompt)?;
-    if !centre.add_user(&args.name, &password)? {
+    let password = match no_password {
+        true => None,
+        false => Some(args.password.obtain_new(&prompt)?),
+    };
+    if !centre.add_user(&args.name, password.as_deref())? {
         return Err(taken());
     }
     output::note(&format!("{} added", output::printable(&args.name)));
@@ -182,6 +203,11 @@ fn list(args: &Listing) -> Result<Done, Failure> {
             name: &user.name,
             disabled: user.disabled,
             created_ms: user.created_ms,
+            proven: (user.proven.at_ms != 0).then(|| ProvenUser {
+                by: &user.proven.by,
+                at_ms: user.proven.at_ms,
+                claims: user.proven.claims.iter().collect(),
+            }),
         });
         output::json(&ListedUsers {
             users: users.collect(),
@@ -189,14 +215,36 @@ fn list(args: &Listing) -> Result<Done, Failure> {
     } else if users.is_empty() {
         output::note("no users yet; add one: tidewater user add NAME");
     } else {
-        let mut table = Table::new(&["user", "added", "state"]);
-        for user in users {
-            let state = if user.disabled { "disabled" } else { "" };
-            table.row([user.name, output::moment(user.created_ms), state.into()]);
-        }
-        output::text(&table.render(0))?;
+        output::text(&rendered(&users))?;
     }
     Ok(Done::Fully)
+}
+
+/// Who has proven users is told if there are any.
+fn rendered(users: &[UserRecord]) -> String {
+    let state = |user: &UserRecord| if user.disabled { "disabled" } else { "" };
+    if users.iter().all(|user| user.proven.at_ms == 0) {
+        let mut table = Table::new(&["user", "added", "state"]);
+        for user in users {
+            let added = output::moment(user.created_ms);
+            table.row([user.name.clone(), added, state(user).into()]);
+        }
+        return table.render(0);
+    }
+    let mut table = Table::new(&["user", "added", "state", "proven by", "at"]);
+    for user in users {
+        table.row([
+            user.name.clone(),
+            output::moment(user.created_ms),
+            state(user).into(),
+            user.proven.by.clone(),
+            match user.proven.at_ms {
+                0 => String::new(),
+                at_ms => output::moment(at_ms),
+            },
+        ]);
+    }
+    table.render(0)
 }
 
 #[derive(Serialize)]
@@ -209,6 +257,14 @@ struct ListedUser<'a> {
     name: &'a str,
     disabled: bool,
     created_ms: i64,
+    proven: Option<ProvenUser<'a>>,
+}
+
+#[derive(Serialize)]
+struct ProvenUser<'a> {
+    by: &'a str,
+    at_ms: i64,
+    claims: BTreeMap<&'a str, &'a str>,
 }
 
 fn found(exists: bool, name: &str) -> Result<(), Failure> {

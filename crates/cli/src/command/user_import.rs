@@ -12,7 +12,7 @@ use clap::Args;
 use csv::{ReaderBuilder, StringRecord, Terminator, Trim};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use tidewater_centre::records::UserRecord;
+use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_server::check_password_hash;
 
 use super::user::wrong_with_name;
@@ -294,6 +294,7 @@ fn hashed(entries: &[Entry], shows_progress: bool) -> Result<Vec<UserRecord>, Fa
                 password_hash,
                 disabled: false,
                 created_ms: now_ms,
+                proven: Proven::default(),
             };
             done.push((index, user));
             bar.inc(1);

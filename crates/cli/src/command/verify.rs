@@ -14,8 +14,8 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::kept::{Embedded, embedded};
 use crate::output::{self, Table};
-use crate::password::PasswordArgs;
 use crate::progress::ProgressLine;
+use crate::proof::ProofArgs;
 use crate::remote_file;
 use crate::sync_object::SyncObject;
 
@@ -55,7 +55,7 @@ pub(crate) struct VerifyArgs {
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
-    password: PasswordArgs,
+    proof: ProofArgs,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
@@ -66,12 +66,12 @@ pub(crate) struct VerifyArgs {
 
 pub(crate) fn run(args: &VerifyArgs) -> Result<Done, Failure> {
     remote_file::require(&args.remote)?;
-    let password = args.password.given()?;
+    let given = args.proof.given()?;
     let mut remote = Remote::open(&args.remote)?;
     remote.set_insecure(args.insecure);
     remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION")));
     let interrupt = Interrupt::listen()?;
-    let verification = sync::signed_in(&mut remote, &args.password, password, |remote| {
+    let verification = sync::signed_in(&mut remote, &args.proof, given, |remote| {
         let line = ProgressLine::new(!args.quiet);
         remote.verify(args.repair, &mut |progress| {
             line.show(progress);

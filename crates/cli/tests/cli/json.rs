@@ -270,7 +270,10 @@ fn lists_are_objects_with_one_array() {
         .map(|user| &user["name"])
         .collect();
     assert_eq!(names, ["nancy", "steve"]);
-    has(&users["users"][0], &["name", "disabled", "created_ms"]);
+    has(
+        &users["users"][0],
+        &["name", "disabled", "created_ms", "proven"],
+    );
     let remotes = shop
         .place
         .tidewater(&["remote", "list", "--json"])

@@ -33,6 +33,7 @@ mod row_security;
 mod schema_changes;
 mod serving;
 mod shop;
+mod signing_in;
 mod spaces;
 mod statements;
 #[cfg(target_os = "linux")]

@@ -65,6 +65,10 @@ impl Link {
             insecure: options.insecure,
             timeout: options.timeout,
             client: options.client.clone(),
+            certificate: match &options.proof {
+                LinkProof::Certificate(certificate) => Some(certificate.clone()),
+                _ => None,
+            },
             ..SyncOptions::default()
         };
         let go_on = &mut || ControlFlow::Continue(());
@@ -73,6 +77,8 @@ impl Link {
         let proof = match &options.proof {
             LinkProof::Password(password) => Proof::Password(password.clone()),
             LinkProof::Token(token) => Proof::Token(token.clone()),
+            LinkProof::Bearer(bearer) => Proof::Bearer(bearer.read()?),
+            LinkProof::Certificate(_) => Proof::Certificate(true),
         };
         line.connection.sign_in_program(&options.user, proof);
         while !line.connection.is_open() {
@@ -114,8 +120,7 @@ impl Link {
 
     /// Whether another sync can begin on it.
     pub(crate) fn can_sync(&self) -> bool {
-        let state = self.shared.state();
-        state.lost.is_none() && !state.closing && state.line.connection.can_sync()
+        self.shared.state().can_sync()
     }
 
     /// Bytes sent and received so far.

@@ -111,6 +111,11 @@ impl Shared {
 }
 
 impl State {
+    /// Whether a sync can begin.
+    pub(super) fn can_sync(&self) -> bool {
+        self.lost.is_none() && !self.closing && self.line.connection.can_sync()
+    }
+
     pub(super) fn check(&self) -> Result<(), CallError> {
         match &self.lost {
             Some(lost) => Err(CallError::Lost(lost.clone())),

@@ -6,9 +6,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use tidewater_remote::Progress;
 use tidewater_remote::database::Database;
 use tidewater_remote::session::{Outcome, SessionOptions, Work};
+use tidewater_remote::{Progress, SyncError};
 
 use super::Link;
 use crate::error::ClientError;
@@ -28,6 +28,14 @@ impl Link {
     ) -> (Database, Result<Outcome, ClientError>) {
         let shared = &self.shared;
         let mut state = shared.state();
+        if !state.can_sync() {
+            // The server has said goodbye since somebody looked: the next sync makes a connection.
+            let lost = SyncError::ConnectionLost {
+                during: "before the sync began",
+                source: None,
+            };
+            return (database, Err(lost.into()));
+        }
         state.line.connection.sync(database, options, seed);
         state.syncing = Some(None);
         shared.flush(state);

@@ -10,8 +10,13 @@ use tidewater_protocol::message::{
 use tidewater_protocol::{Code, Op};
 
 use super::*;
+use crate::clock::Clock;
+use crate::line::Line;
+use crate::link::Link;
 use crate::ping;
-use tidewater_remote::{Phase, SyncDirection};
+use tidewater_remote::session::{ProofKind, SessionOptions};
+use tidewater_remote::spool::FileSpool;
+use tidewater_remote::{Phase, SyncDirection, Verify};
 use tidewater_testing::scripted::{download_begin, items, later_reply};
 
 #[test]
@@ -374,4 +379,35 @@ fn a_ping_is_answered_or_times_out() {
     let error = ping(&server.url, &hasty).unwrap_err();
     assert_eq!(error.code(), Code::Timeout);
     server.done();
+}
+
+#[test]
+fn a_sync_on_a_connection_that_the_server_has_left_is_told_so_and_gives_the_file_back() {
+    let server = Server::tcp(vec![Box::new(|_| {})]);
+    let remote = File::changed();
+    let url = server.url.parse().unwrap();
+    let go_on = &mut || ControlFlow::Continue(());
+    let line = Line::dial(&url, None, &options(), Clock::start(), go_on).unwrap();
+    let link = Link::over(line).unwrap();
+    link.keep().unwrap();
+    server.done();
+    while link.can_sync() {
+        std::thread::yield_now();
+    }
+    let database = remote.open();
+    let session = SessionOptions {
+        direction: SyncDirection::Both,
+        verify: Verify::default(),
+        user_proof: None,
+        server: None,
+        other_centre: false,
+        adopt: None,
+        first_proof: ProofKind::Credential,
+        spool: Box::new(FileSpool::beside(database.path())),
+    };
+    let (database, outcome) = link.sync(database, session, [7; 32], &mut |_| {
+        ControlFlow::Continue(())
+    });
+    assert_eq!(outcome.unwrap_err().code(), Code::ConnectionLost);
+    assert_eq!(database.path(), remote.path());
 }

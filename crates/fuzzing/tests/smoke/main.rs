@@ -133,6 +133,11 @@ fn signed_blobs_hold_for_the_corpus_and_its_neighbours() {
 }
 
 #[test]
+fn bearer_tokens_hold_for_the_corpus_and_its_neighbours() {
+    smoke("bearer", 3_000);
+}
+
+#[test]
 fn configurations_hold_for_the_corpus_and_its_neighbours() {
     smoke("config", 3_000);
 }

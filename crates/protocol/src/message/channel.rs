@@ -11,11 +11,11 @@ pub struct SignIn {
     /// 16 bytes; empty as long as it has none.
     #[prost(bytes = "vec", tag = "2")]
     pub remote_id: Vec<u8>,
-    /// Whose remote it is.
+    /// Whose remote it is. Empty with a proof that tells by itself, if nobody has told the remote.
     #[prost(string, tag = "3")]
     pub user: String,
-    /// One of the three proofs of it.
-    #[prost(oneof = "Proof", tags = "4, 5, 6")]
+    /// One of the proofs of it.
+    #[prost(oneof = "Proof", tags = "4, 5, 6, 10, 11")]
     pub proof: Option<Proof>,
     /// The program that speaks, for logs.
     #[prost(string, tag = "7")]
@@ -25,10 +25,14 @@ pub struct SignIn {
     #[prost(string, tag = "8")]
     pub centre: String,
     /// A program without a file signs in as its user: it syncs nothing, gets no remote id and no
-    /// credential, and proves itself by password or token.
+    /// credential, and proves itself by anything but a credential.
     #[prost(bool, tag = "9")]
     pub is_program: bool,
 }
+
+/// A token of an identity provider has no more bytes: a SignIn has to fit into what a server reads
+/// of a stranger.
+pub const MAX_BEARER_BYTES: usize = 12 << 10;
 
 /// How a remote proves who it is.
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -42,6 +46,13 @@ pub enum Proof {
     /// The user's password: at the first sync, or after the credential was lost.
     #[prost(string, tag = "6")]
     Password(String),
+    /// A token that an identity provider has signed (a JWT in its compact form), in place of a
+    /// password.
+    #[prost(string, tag = "10")]
+    Bearer(String),
+    /// The client certificate of the TLS connection, in place of a password; always true.
+    #[prost(bool, tag = "11")]
+    Certificate(bool),
 }
 
 /// See [`Control::SignedIn`].
@@ -67,6 +78,9 @@ pub struct SignedIn {
     /// every backup: opaque to the remote.
     #[prost(string, tag = "6")]
     pub centre: String,
+    /// The user's name, if that is another one than the SignIn says: the proof has told it.
+    #[prost(string, tag = "7")]
+    pub user: String,
 }
 
 /// See [`Control::Credit`].

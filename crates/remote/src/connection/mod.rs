@@ -29,7 +29,7 @@ pub(crate) use self::sign_in::Admission;
 use self::sign_in::Presented;
 use crate::database::Database;
 use crate::session::{
-    Now, Outcome, Output, Progress, ProofKind, Session, SessionOptions, SyncError, Work,
+    Now, Outcome, Output, Progress, ProofKind, Session, SessionOptions, SyncError, UserProof, Work,
 };
 
 /// What a driver may want to act on.
@@ -115,9 +115,9 @@ impl Connection {
     /// random. A failure shows as the sync's outcome.
     pub fn sync(&mut self, database: Database, mut options: SessionOptions, seed: [u8; 32]) {
         debug_assert!(self.can_sync());
-        let (from, password) = (options.first_proof, options.password.take());
+        let (from, user_proof) = (options.first_proof, options.user_proof.take());
         let mut session = Session::new(database, options, seed);
-        if let Err(error) = self.begin(&mut session, from, password.as_deref()) {
+        if let Err(error) = self.begin(&mut session, from, user_proof) {
             session.fail(error);
         }
         self.session = Some(session);
@@ -129,11 +129,11 @@ impl Connection {
         &mut self,
         session: &mut Session,
         from: ProofKind,
-        password: Option<&str>,
+        user_proof: Option<UserProof>,
     ) -> Result<(), SyncError> {
         let account = session.account()?;
         let Standing::In(remote_id, centre) = &self.standing else {
-            let (presented, sign_in) = sign_in::present(&account, from, password, &self.client)?;
+            let (presented, sign_in) = sign_in::present(&account, from, user_proof, &self.client)?;
             session.begin(account)?;
             self.standing = Standing::Presented(presented);
             return Ok(self.send(CONNECTION_CHANNEL, sign_in)?);

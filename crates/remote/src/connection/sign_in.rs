@@ -6,28 +6,29 @@ use tidewater_protocol::message::{
 use tidewater_protocol::{Code, RemoteId};
 
 use crate::database::Account;
-use crate::session::{ProofKind, SyncError};
+use crate::session::{ProofKind, SyncError, UserProof};
 
 /// A sign-in that waits for its answer: what was presented, and what else could be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Presented {
     proof: ProofKind,
     has_credential: bool,
-    has_password: bool,
+    has_user_proof: bool,
 }
 
 /// What to say, with the cheapest proof at hand from `from` on; those before it were refused.
 pub(super) fn present(
     account: &Account,
     from: ProofKind,
-    password: Option<&str>,
+    user_proof: Option<UserProof>,
     client: &str,
 ) -> Result<(Presented, Control), SyncError> {
-    let (kind, proof) = choose_proof(account, from, password)?;
+    let has_user_proof = user_proof.is_some();
+    let (kind, proof) = choose_proof(account, from, user_proof)?;
     let presented = Presented {
         proof: kind,
         has_credential: account.credential.is_some(),
-        has_password: password.is_some(),
+        has_user_proof,
     };
     let sign_in = SignIn {
         protocol_version: PROTOCOL_VERSION,
@@ -56,9 +57,9 @@ pub(super) fn of_program(user: &str, proof: Proof, client: &str) -> Control {
 fn choose_proof(
     account: &Account,
     from: ProofKind,
-    password: Option<&str>,
+    user_proof: Option<UserProof>,
 ) -> Result<(ProofKind, Proof), SyncError> {
-    // A remote without an id is not known to the server: only the password speaks for it.
+    // A remote without an id is not known to the server: only its user speaks for it.
     let known = account.remote_id.is_some();
     if known
         && from == ProofKind::Token
@@ -67,13 +68,13 @@ fn choose_proof(
         return Ok((ProofKind::Token, Proof::Token(token.clone())));
     }
     if known
-        && from != ProofKind::Password
+        && from != ProofKind::User
         && let Some(credential) = &account.credential
     {
         return Ok((ProofKind::Credential, Proof::Credential(credential.clone())));
     }
-    match password {
-        Some(password) => Ok((ProofKind::Password, Proof::Password(password.to_owned()))),
+    match user_proof {
+        Some(proof) => Ok((ProofKind::User, proof.into())),
         None => Err(SyncError::PasswordMissing),
     }
 }
@@ -82,13 +83,16 @@ impl Presented {
     /// The proof to present next, if the server only did not like this one.
     pub(super) fn next(&self, failure: &Failure) -> Option<ProofKind> {
         let code = Code::from_number(failure.code)?;
-        if !matches!(code, Code::TokenExpired | Code::CredentialInvalid) {
+        let is_user_wanted = code == Code::SignInAgain;
+        if !is_user_wanted && !matches!(code, Code::TokenExpired | Code::CredentialInvalid) {
             return None;
         }
         match self.proof {
-            ProofKind::Token if self.has_credential => Some(ProofKind::Credential),
-            ProofKind::Token | ProofKind::Credential if self.has_password => {
-                Some(ProofKind::Password)
+            ProofKind::Token if self.has_credential && !is_user_wanted => {
+                Some(ProofKind::Credential)
+            }
+            ProofKind::Token | ProofKind::Credential if self.has_user_proof => {
+                Some(ProofKind::User)
             }
             _ => None,
         }
@@ -103,6 +107,8 @@ pub(crate) struct Admission {
     pub(crate) credential: Option<Vec<u8>>,
     /// The centre's name; empty if the server does not say.
     pub(crate) centre: String,
+    /// The user's name, if it is not the one that was said.
+    pub(crate) user: Option<String>,
 }
 
 impl Admission {
@@ -121,6 +127,7 @@ impl Admission {
             token: some(signed_in.token),
             credential: some(signed_in.credential),
             centre: signed_in.centre,
+            user: Some(signed_in.user).filter(|user| !user.is_empty()),
         })
     }
 }

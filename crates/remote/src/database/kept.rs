@@ -12,7 +12,7 @@ mod content;
 mod copy;
 
 use content::without;
-pub(crate) use content::{OwnChange, dropped_changes, own_changes};
+pub(crate) use content::{OwnChange, dropped_changes, images, own_changes};
 use copy::Copied;
 pub(crate) use copy::{Copies, UploadCopy};
 

@@ -22,6 +22,8 @@ pub(crate) const PREFIX: &str = "tidewater_";
 /// `tidewater_subscription.compare_due`: see [`super::subscription::CompareDue`].
 /// In `tidewater_refused`, `again` is 1 where the next sync tries the change again: it was
 /// refused by the very sync that changed the scope or the schema, and stays listed until then.
+/// `tidewater_conflicts` has what [`super::conflicts`] tells the application; its ids are never given
+/// out again, so that nobody dismisses another one than he has seen.
 /// `tidewater_kept` holds acknowledged uploads as [`super::kept`] packs them; `total_bytes` is the
 /// sum of `bytes` of this row and of all before it, `remote_id` the id under which the upload went
 /// up, and `centre` where to, if that is not the remote's id any more; without `bytes` it is only
@@ -80,6 +82,19 @@ CREATE TABLE tidewater_refused (
   again INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX tidewater_refused_key ON tidewater_refused (table_name, key_packed);
+CREATE TABLE tidewater_conflicts (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  publication TEXT NOT NULL,
+  table_name TEXT NOT NULL,
+  key TEXT NOT NULL,
+  key_packed BLOB NOT NULL,
+  operation TEXT NOT NULL,
+  pre_image TEXT,
+  mine TEXT,
+  theirs TEXT,
+  outcome TEXT NOT NULL,
+  at INTEGER NOT NULL
+);
 CREATE TABLE tidewater_stale (
   table_name TEXT NOT NULL,
   key_packed BLOB NOT NULL,

@@ -4,14 +4,15 @@
 //! Owns the connection. Leaves to its modules: the internal tables ([`layout`]), user
 //! tables ([`tables`]), tracking ([`triggers`]), generations ([`take`]), what is recorded
 //! in them ([`changes`]), reading an upload
-//! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]), acknowledged uploads
-//! ([`kept`]), what is compared ([`compare`]), tables that are made again ([`repair`]), parameters
+//! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]), conflicts ([`conflicts`]),
+//! acknowledged uploads ([`kept`]), what is compared ([`compare`]), tables that are made again ([`repair`]), parameters
 //! ([`parameter`]), calls and events ([`outbox`], [`inbox`]), and subscriptions that end
 //! ([`unsubscribe`]).
 
 mod apply;
 mod changes;
 pub(crate) mod compare;
+mod conflicts;
 mod inbox;
 pub(crate) mod kept;
 mod layout;
@@ -34,6 +35,7 @@ pub use apply::{
     Adopt, Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary, RowDifference,
     TableDifferences,
 };
+pub use conflicts::Conflict;
 pub use inbox::{Interest, Took};
 pub(crate) use kept::Former;
 pub use kept::{CentreState, Giving, KeptLimits};
@@ -288,6 +290,25 @@ impl Database {
             )
             .map(drop)
             .doing("storing the certificate file's name")
+    }
+
+    /// Remembers who the user is, as the server tells him by what he has proven.
+    ///
+    /// # Errors
+    /// SQLite failed, or the remote belongs to another user.
+    pub fn store_user(&mut self, user: &str) -> Result<(), RemoteError> {
+        let account = self.account()?;
+        if account.remote_id.is_some() && !account.user.is_empty() && account.user != user {
+            return Err(RemoteError::OtherAccount {
+                server: account.server,
+                user: account.user,
+            });
+        }
+        self.connection
+            .prepare_cached("UPDATE tidewater_state SET user = ?1 WHERE user IS NOT ?1")
+            .and_then(|mut statement| statement.execute([user]))
+            .map(drop)
+            .doing("storing the user's name")
     }
 
     /// Stores what a SignedIn brought, at once. `None` leaves token or credential as it is, and

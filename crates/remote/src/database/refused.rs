@@ -15,7 +15,9 @@ use rusqlite::{Connection, params};
 use serde::Serialize;
 use tidewater_protocol::{Code, Table, Value};
 
-pub(crate) use restore::{settle_written, write_pending};
+pub(crate) use restore::{
+    exists, kept_values, key_in, key_of, run, settle_written, value_of, write_pending,
+};
 
 use super::apply::{ApplySummary, fire_harmless_triggers};
 use super::changes::{self, has_change, move_to};
@@ -51,7 +53,7 @@ pub struct RefusedRow {
     pub values: Option<String>,
 }
 
-/// Which refused rows are meant.
+/// Which refused rows or conflicts are meant.
 #[derive(Clone, Copy, Debug)]
 pub enum Which<'a> {
     /// Every one.
@@ -61,7 +63,7 @@ pub enum Which<'a> {
 }
 
 impl Which<'_> {
-    fn includes(&self, id: i64) -> bool {
+    pub(crate) fn includes(&self, id: i64) -> bool {
         match self {
             Which::All => true,
             Which::Ids(ids) => ids.contains(&id),

@@ -9,7 +9,9 @@ use super::subscription::load_all;
 use super::tables::Names;
 use super::take::PARKED;
 use super::upload::stale_keys;
-use super::{CompareDue, Database, SubscriptionState, changes, inbox, outbox, quote, row};
+use super::{
+    CompareDue, Database, SubscriptionState, changes, conflicts, inbox, outbox, quote, row,
+};
 use crate::error::{Doing, RemoteError};
 
 /// The state of a remote.
@@ -26,6 +28,8 @@ pub struct Status {
     /// All refused changes, also those of tables that the remote does not have any more.
     #[serde(skip)]
     pub refused: u64,
+    /// Conflicts that are listed.
+    pub conflicts: u64,
     /// What is in the outbox.
     pub outbox: OutboxStatus,
     /// Rows of the inbox that the application has not deleted yet.
@@ -103,7 +107,9 @@ impl Database {
             failed: outbox::failed(&snapshot).doing(doing)?,
         };
         let inbox = inbox::count(&snapshot).doing(doing)?;
+        let conflicts = conflicts::count(&snapshot).doing(doing)?;
         Ok(Status {
+            conflicts,
             outbox,
             inbox,
             refused: refused.unsigned_abs(),

@@ -4,6 +4,7 @@ mod adopting;
 mod altered;
 mod applying;
 mod comparing;
+mod conflicts;
 mod files;
 mod gaps;
 mod history;

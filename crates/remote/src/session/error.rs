@@ -135,7 +135,9 @@ impl SyncError {
                  first bring there what only this file still has (see \"the centre is gone\" in \
                  operations.md); then sync once with --other-centre"
             }
-            SyncError::PasswordMissing => "sign in with the user's password",
+            SyncError::PasswordMissing => {
+                "sign in with the user's password, or with what stands in its place"
+            }
             SyncError::Remote(error) => return error.hint(),
             SyncError::Spool(_) => {
                 "make room on the disk, and see that the database's folder can be written"

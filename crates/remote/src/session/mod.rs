@@ -20,7 +20,10 @@ pub use error::SyncError;
 pub use progress::{Phase, Progress};
 pub use work::Work;
 
+use std::fmt;
+
 use sha2::{Digest, Sha256};
+use tidewater_protocol::message::Proof;
 use tidewater_protocol::{PublicationSchema, RemoteId, UploadId};
 
 use self::applying::Feed;
@@ -71,8 +74,41 @@ pub enum ProofKind {
     Token,
     /// The remote's own credential.
     Credential,
-    /// The user's password.
-    Password,
+    /// What only the user has: see [`UserProof`].
+    User,
+}
+
+/// How a user proves who he is, at the first sync or when the remote's credential is no longer
+/// enough.
+#[derive(Clone, PartialEq, Eq)]
+pub enum UserProof {
+    /// With a password.
+    Password(String),
+    /// With a token of an identity provider.
+    Bearer(String),
+    /// With the certificate that the connection was opened with.
+    Certificate,
+}
+
+impl From<UserProof> for Proof {
+    fn from(proof: UserProof) -> Proof {
+        match proof {
+            UserProof::Password(password) => Proof::Password(password),
+            UserProof::Bearer(token) => Proof::Bearer(token),
+            UserProof::Certificate => Proof::Certificate(true),
+        }
+    }
+}
+
+/// It is not for logs.
+impl fmt::Debug for UserProof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            UserProof::Password(_) => "Password",
+            UserProof::Bearer(_) => "Bearer",
+            UserProof::Certificate => "Certificate",
+        })
+    }
 }
 
 /// What a session needs to know beside the database.
@@ -81,8 +117,8 @@ pub struct SessionOptions {
     pub direction: SyncDirection,
     /// Whether everything is compared. Nothing is uploaded then.
     pub verify: Verify,
-    /// The user's password, for the first sync or when the credential is no longer valid.
-    pub password: Option<String>,
+    /// For the first sync, or when the credential is no longer enough.
+    pub user_proof: Option<UserProof>,
     /// Where the server is, to be remembered when it lets the remote in.
     pub server: Option<String>,
     /// Whether the file may go over to another centre, whose rows take the place of its own.

@@ -122,6 +122,9 @@ impl Session {
         if let Some(server) = server {
             database.store_server(&server)?;
         }
+        if let Some(user) = &admission.user {
+            database.store_user(user)?;
+        }
         let (token, credential) = (admission.token.as_deref(), admission.credential.as_deref());
         if own.is_some_and(|own| own != remote_id) {
             // The server does not know us any more.

@@ -4,6 +4,7 @@
 //! procedure that takes long go alone, so that nobody waits behind them. Whoever goes away has his
 //! statement ended.
 
+use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use tidewater_centre::procedure::{Begun, CallOutcome, Cancel, ProcedureCall};
+use tidewater_centre::records::{AskedSession, Claims};
 use tidewater_centre::{CentreError, Worker};
 
 use crate::connector::{Connection, Idle};
@@ -273,6 +275,7 @@ async fn flight(
     calls: &mut [Running],
     now_ms: i64,
 ) -> Result<Vec<CallOutcome>, CentreError> {
+    bring_claims(worker, calls).await?;
     let interrupter = worker.interrupter();
     let list = calls.iter().map(|it| it.call.clone()).collect();
     let mut outcomes = pin!(worker.call(list, now_ms));
@@ -295,6 +298,36 @@ async fn flight(
         }
         cancels.iter().for_each(|it| interrupter.interrupt(it));
     }
+}
+
+/// Gives the calls that name it what is known of their callers: as it is now, however long ago they
+/// signed in.
+async fn bring_claims(
+    worker: &mut Box<dyn Worker>,
+    calls: &mut [Running],
+) -> Result<(), CentreError> {
+    let names = |it: &Running| it.call.procedure.names_claims();
+    let named = calls.iter().filter(|it| names(it));
+    let users: BTreeSet<String> = named.map(|it| it.call.caller.user.clone()).collect();
+    if users.is_empty() {
+        return Ok(());
+    }
+    let asked = users.iter().map(|user| AskedSession {
+        user: user.clone(),
+        remote_id: None,
+        subscriptions: Vec::new(),
+    });
+    let states = worker.session_states(asked.collect()).await?;
+    let known = states.into_iter().map(|it| it.user.unwrap_or_default());
+    let known: HashMap<String, Claims> = users
+        .into_iter()
+        .zip(known.map(|it| it.proven.claims))
+        .collect();
+    for running in calls.iter_mut().filter(|it| names(it)) {
+        let claims = known.get(&running.call.caller.user);
+        running.call.claims = claims.cloned().unwrap_or_default();
+    }
+    Ok(())
 }
 
 /// Ends when a caller has gone of whom that was not known, and tells which.

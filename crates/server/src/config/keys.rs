@@ -22,8 +22,51 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "live",
             "wake",
             "scripts",
+            "sign_in",
         ],
     ),
+    (
+        "sign_in",
+        &[
+            "passwords",
+            "create_users",
+            "again_after",
+            "oidc",
+            "ldap",
+            "certificates",
+        ],
+    ),
+    (
+        "sign_in.oidc",
+        &[
+            "issuer",
+            "jwks",
+            "audience",
+            "algorithms",
+            "user_from",
+            "prefix",
+            "claims",
+            "ca",
+        ],
+    ),
+    (
+        "sign_in.ldap",
+        &[
+            "url",
+            "starttls",
+            "insecure",
+            "bind",
+            "base",
+            "filter",
+            "account",
+            "password_file",
+            "user_from",
+            "claims",
+            "ca",
+            "timeout",
+        ],
+    ),
+    ("sign_in.certificates", &["authority", "user_from"]),
     ("live", &["nats", "servers"]),
     ("wake", &["url", "token", "ca", "publications"]),
     (
@@ -186,6 +229,7 @@ fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
         | "publication.parameter"
         | "procedure"
         | "space"
+        | "sign_in.oidc"
         | "wake" => {
             format!("in [[{path}]]")
         }

@@ -256,6 +256,69 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("wake.token", Text, "token = \"${PUSH_TOKEN}\""),
     ("wake.ca", Text, "ca = \"FILE.pem\""),
     ("wake.publications", Texts, "publications = [\"main\"]"),
+    ("sign_in", Section, "[sign_in]"),
+    ("sign_in.passwords", Text, "passwords = \"ldap\""),
+    ("sign_in.create_users", Flag, "create_users = true"),
+    ("sign_in.again_after", Text, "again_after = \"30d\""),
+    ("sign_in.oidc", Sections, "[[sign_in.oidc]]"),
+    (
+        "sign_in.oidc.issuer",
+        Text,
+        "issuer = \"https://login.example.com\"",
+    ),
+    (
+        "sign_in.oidc.jwks",
+        Text,
+        "jwks = \"https://login.example.com/keys\"",
+    ),
+    ("sign_in.oidc.audience", Texts, "audience = [\"tidewater\"]"),
+    (
+        "sign_in.oidc.algorithms",
+        Texts,
+        "algorithms = [\"RS256\", \"ES256\"]",
+    ),
+    ("sign_in.oidc.user_from", Text, "user_from = \"sub\""),
+    ("sign_in.oidc.prefix", Text, "prefix = \"partner:\""),
+    ("sign_in.oidc.ca", Text, "ca = \"FILE.pem\""),
+    ("sign_in.ldap", Section, "[sign_in.ldap]"),
+    (
+        "sign_in.ldap.url",
+        Text,
+        "url = \"ldaps://directory.example.com\"",
+    ),
+    ("sign_in.ldap.starttls", Flag, "starttls = true"),
+    ("sign_in.ldap.insecure", Flag, "insecure = true"),
+    (
+        "sign_in.ldap.bind",
+        Text,
+        "bind = \"uid={user},ou=people,dc=example,dc=com\"",
+    ),
+    ("sign_in.ldap.base", Text, "base = \"dc=example,dc=com\""),
+    ("sign_in.ldap.filter", Text, "filter = \"(uid={user})\""),
+    (
+        "sign_in.ldap.account",
+        Text,
+        "account = \"cn=tidewater,dc=example,dc=com\"",
+    ),
+    (
+        "sign_in.ldap.password_file",
+        Text,
+        "password_file = \"FILE\"",
+    ),
+    ("sign_in.ldap.user_from", Text, "user_from = \"uid\""),
+    ("sign_in.ldap.ca", Text, "ca = \"FILE.pem\""),
+    ("sign_in.ldap.timeout", Text, "timeout = \"10s\""),
+    ("sign_in.certificates", Section, "[sign_in.certificates]"),
+    (
+        "sign_in.certificates.authority",
+        Text,
+        "authority = \"FILE.pem\"",
+    ),
+    (
+        "sign_in.certificates.user_from",
+        Text,
+        "user_from = \"common_name\"",
+    ),
     ("live", Section, "[live]"),
     ("live.nats", Text, "nats = \"nats://127.0.0.1:4222\""),
     (
@@ -348,6 +411,8 @@ mod tests {
                     "procedure.provided_by",
                     "space.publish",
                     "space.subscribe",
+                    "sign_in.oidc.claims",
+                    "sign_in.ldap.claims",
                 ];
                 if own.contains(&&*path) {
                     continue;

@@ -1,7 +1,7 @@
 //! From TOML values to the configuration: types, ranges, and what must be said.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use super::identity::RawIdentity;
 use super::lines::Lines;
 use super::partition;
 use super::procedure::{ProcedureConfig, RawProcedure};
+use super::sign_in::RawSignIn;
 use super::space::{self, RawSpace};
 use super::text;
 use super::wake::RawWake;
@@ -49,6 +50,8 @@ struct RawConfig {
     #[serde(default)]
     wake: Vec<RawWake>,
     scripts: Option<PathBuf>,
+    #[serde(default)]
+    sign_in: RawSignIn,
 }
 
 #[derive(Deserialize, Default)]
@@ -226,10 +229,12 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
     let names: Vec<&str> = publications.iter().map(|it| &*it.name).collect();
     let wakes = raw.wake.into_iter().map(|it| it.read(insecure, &names));
     let wakes = wakes.collect::<Result<_, _>>()?;
+    let server = server.read()?;
     Ok(Config {
         scripts: raw.scripts,
         wakes,
-        server: server.read()?,
+        sign_in: raw.sign_in.read(insecure)?,
+        server,
         retention: raw.retention.read()?,
         log: raw.log.read()?,
         publications,

@@ -5,20 +5,14 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use tidewater_carrier::ServerUrl;
-
+use super::web::WebAddress;
 use crate::error::ServerError;
-use crate::listener::names_port;
 
 /// An address of the operator's.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WakeConfig {
-    /// As it was written.
-    pub url: String,
-    /// The part of it that is a server.
-    pub host: ServerUrl,
-    /// And the rest.
-    pub path: String,
+    /// Where it is.
+    pub address: WebAddress,
     /// What it is told to let us in.
     pub token: Option<String>,
     /// A PEM file with the authorities to trust, instead of public ones.
@@ -31,7 +25,7 @@ pub struct WakeConfig {
 impl fmt::Debug for WakeConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WakeConfig")
-            .field("url", &self.url)
+            .field("url", &self.address.url)
             .finish_non_exhaustive()
     }
 }
@@ -50,34 +44,10 @@ impl RawWake {
         insecure: bool,
         published: &[&str],
     ) -> Result<WakeConfig, ServerError> {
-        let wrong = |what: &str, hint: &str| {
-            let url = self.url.as_deref().unwrap_or_default();
-            ServerError::configuration(format!("wake.url {url:?} {what}"), hint)
-        };
-        let hint = "write url = \"https://push.example.com/wake\"";
         let url = self.url.as_deref().unwrap_or_default();
-        let (scheme, rest, port) = match (url.strip_prefix("https://"), url.strip_prefix("http://"))
-        {
-            (Some(rest), _) => ("tls", rest, 443),
-            (_, Some(rest)) => ("tcp", rest, 80),
-            _ => return Err(wrong("does not begin with https:// or http://", hint)),
-        };
-        let (authority, path) = match rest.split_once('/') {
-            Some((authority, path)) => (authority, format!("/{path}")),
-            None => (rest, "/".to_owned()),
-        };
-        let host = ServerUrl::to_listen(&format!("{scheme}://{authority}"));
-        let mut host = host.map_err(|_| wrong("names no host", hint))?;
-        if !names_port(authority, &host) {
-            host.port = port;
-        }
-        if !path.chars().all(|it| it.is_ascii_graphic()) {
-            return Err(wrong("has a path that can be none", hint));
-        }
-        if host.is_exposed() && !insecure {
-            let hint = "write https://, or insecure = true under [server]";
-            return Err(wrong("would send what it tells unencrypted", hint));
-        }
+        let address = WebAddress::read(url, insecure).map_err(|(what, hint)| {
+            ServerError::configuration(format!("wake.url {url:?} {what}"), hint)
+        })?;
         let is_plain = |it: &String| it.chars().all(|it| it.is_ascii_graphic());
         if self.token.as_ref().is_some_and(|it| !is_plain(it)) {
             return Err(ServerError::configuration(
@@ -92,9 +62,7 @@ impl RawWake {
             return Err(super::raw::choice("wake.publications", unknown, published));
         }
         Ok(WakeConfig {
-            url: url.to_owned(),
-            host,
-            path,
+            address,
             token: self.token,
             ca: self.ca,
             publications: self.publications,

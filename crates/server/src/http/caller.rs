@@ -25,7 +25,7 @@ use crate::auth::signing::TOKEN_LIFETIME_MS;
 use crate::calls::Caller;
 use crate::fault::Fault;
 use crate::registry::WATCH_EVERY;
-use crate::sign_in::{self, Claim, PROGRAM};
+use crate::sign_in::{self, Claim, Origin, PROGRAM};
 
 /// So many users are remembered.
 const REMEMBERED: usize = 10_000;
@@ -111,22 +111,26 @@ impl FromRequestParts<Web> for Identified {
     }
 }
 
+/// A password with its user, or a token of an identity provider, which says who its user is.
 #[derive(Deserialize)]
-struct Password {
+struct Given {
+    #[serde(default)]
     user: String,
-    password: String,
+    password: Option<String>,
+    token: Option<String>,
 }
 
-/// What a password is exchanged for.
+/// What that is exchanged for.
 #[derive(Serialize)]
 pub(super) struct Token {
     token: String,
+    user: String,
     token_type: &'static str,
     /// Seconds.
     expires_in: i64,
 }
 
-/// Exchanges a password for a token.
+/// Exchanges a password, or a token of an identity provider, for a token of this server.
 pub(super) async fn sign_in(
     State(web): State<Web>,
     Extension(Peer(peer)): Extension<Peer>,
@@ -138,16 +142,24 @@ pub(super) async fn sign_in(
 }
 
 async fn exchange(web: &Web, body: &[u8], peer: &str) -> Result<Json<Token>, Problem> {
-    let given: Password = serde_json::from_slice(body).map_err(|error| {
-        Problem::bad(
-            format!("the body is no sign-in: {error}"),
-            "write {\"user\": \"NAME\", \"password\": \"PASSWORD\"}",
-        )
-    })?;
+    let hint = "write {\"user\": \"NAME\", \"password\": \"PASSWORD\"}, or {\"token\": \"TOKEN\"} with \
+                a token of an identity provider";
+    let given: Given = serde_json::from_slice(body)
+        .map_err(|error| Problem::bad(format!("the body is no sign-in: {error}"), hint))?;
+    let proof = match (given.password, given.token) {
+        (Some(password), None) if !given.user.is_empty() => Proof::Password(password),
+        (None, Some(token)) => Proof::Bearer(token),
+        _ => {
+            return Err(Problem::bad(
+                "the body has to have one proof of who signs in",
+                hint,
+            ));
+        }
+    };
     let claim = Claim::check(SignIn {
         protocol_version: PROTOCOL_VERSION,
         user: given.user,
-        proof: Some(Proof::Password(given.password)),
+        proof: Some(proof),
         client: "http".into(),
         is_program: true,
         ..SignIn::default()
@@ -155,7 +167,8 @@ async fn exchange(web: &Web, body: &[u8], peer: &str) -> Result<Json<Token>, Pro
     let server = &web.server;
     let now_ms = server.environment.clock.now_ms();
     let keyring = server.signer.keyring(&[], now_ms).await;
-    let entering = sign_in::sign_in(server, &claim, Vec::new(), &keyring, peer);
+    let origin = Origin { peer, shown: &[] };
+    let entering = sign_in::sign_in(server, &claim, Vec::new(), &keyring, origin);
     let entered = timeout(server.limits.sync.min(Duration::from_secs(60)), entering).await;
     let entered = entered.unwrap_or_else(|_| Err(Fault::timeout("the sign-in took too long")));
     let entered = entered.inspect_err(|fault| {
@@ -165,6 +178,7 @@ async fn exchange(web: &Web, body: &[u8], peer: &str) -> Result<Json<Token>, Pro
     })?;
     Ok(Json(Token {
         token: URL_SAFE_NO_PAD.encode(entered.token),
+        user: entered.user,
         token_type: "Bearer",
         expires_in: TOKEN_LIFETIME_MS / 1_000,
     }))

@@ -184,16 +184,24 @@ fn fixed_paths() -> Map<String, Value> {
         "/v1/sign-in": {
             "post": {
                 "operationId": "sign-in",
-                "summary": "Exchanges a password for a token",
+                "summary": "Exchanges a password, or a token of an identity provider, for a token of this server",
                 "security": [],
                 "requestBody": {
                     "required": true,
                     "content": json_body(json!({
                         "type": "object",
-                        "required": ["user", "password"],
+                        "oneOf": [
+                            { "required": ["user", "password"] },
+                            { "required": ["token"] },
+                        ],
                         "properties": {
                             "user": { "type": "string" },
                             "password": { "type": "string" },
+                            "token": {
+                                "type": "string",
+                                "description": "A JWT of an identity provider that the server \
+                                                trusts. It says who the user is.",
+                            },
                         },
                     })),
                 },
@@ -202,9 +210,10 @@ fn fixed_paths() -> Map<String, Value> {
                         "description": "A token.",
                         "content": json_body(json!({
                             "type": "object",
-                            "required": ["token", "token_type", "expires_in"],
+                            "required": ["token", "user", "token_type", "expires_in"],
                             "properties": {
                                 "token": { "type": "string" },
+                                "user": { "type": "string" },
                                 "token_type": { "const": "Bearer" },
                                 "expires_in": { "type": "integer", "description": "Seconds." },
                             },

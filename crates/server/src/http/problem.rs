@@ -146,19 +146,25 @@ fn status(code: Code) -> StatusCode {
         Code::BadArgument | Code::BadSubject | Code::MalformedMessage | Code::Usage => {
             StatusCode::BAD_REQUEST
         }
-        Code::WrongPassword | Code::TokenExpired | Code::CredentialInvalid => {
-            StatusCode::UNAUTHORIZED
+        Code::WrongPassword
+        | Code::TokenExpired
+        | Code::CredentialInvalid
+        | Code::ProofRejected
+        | Code::SignInAgain => StatusCode::UNAUTHORIZED,
+        Code::NotAllowed | Code::UserDisabled | Code::UnknownUser | Code::RemoteRevoked => {
+            StatusCode::FORBIDDEN
         }
-        Code::NotAllowed | Code::UserDisabled | Code::RemoteRevoked => StatusCode::FORBIDDEN,
         Code::NoSuchProcedure | Code::NoSuchSpace => StatusCode::NOT_FOUND,
         Code::NameTaken | Code::OutcomeUnknown => StatusCode::CONFLICT,
         Code::LimitExceeded => StatusCode::PAYLOAD_TOO_LARGE,
         Code::ProcedureFailed => StatusCode::UNPROCESSABLE_ENTITY,
         Code::TooManyAttempts => StatusCode::TOO_MANY_REQUESTS,
         Code::ProviderGone => StatusCode::BAD_GATEWAY,
-        Code::NoProvider | Code::Busy | Code::ShuttingDown | Code::ConsolidatedUnavailable => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        Code::NoProvider
+        | Code::Busy
+        | Code::ShuttingDown
+        | Code::IdentityUnavailable
+        | Code::ConsolidatedUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::DeadlineExceeded | Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }

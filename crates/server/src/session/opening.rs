@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use tidewater_centre::records::{
-    History, IncidentKind, IncidentRecord, NumbersWanted, SessionState, SubscriptionRecord,
+    Claims, History, IncidentKind, IncidentRecord, NumbersWanted, SessionState, SubscriptionRecord,
 };
 use tidewater_centre::{Checkpoint, Parameters, SyncContext, SyncUpload};
 use tidewater_protocol::message::{
@@ -33,6 +33,8 @@ pub(super) struct Opened {
     pub(super) keyring: Keyring,
     /// What the remote has set.
     parameters: Arc<Parameters>,
+    /// What is known of the user.
+    claims: Claims,
 }
 
 pub(super) struct OpenSubscription {
@@ -119,6 +121,7 @@ impl Sync<'_> {
         let set = set.map(|it| (it.publication, it.parameters));
         Ok(goes_on.then_some(Opened {
             parameters: Arc::new(set.collect()),
+            claims: state.user.map(|it| it.proven.claims).unwrap_or_default(),
             remote_id: guest.remote_id,
             user: guest.user.clone(),
             subscriptions,
@@ -305,6 +308,7 @@ impl Opened {
             remote_id: self.remote_id,
             now_ms,
             parameters: self.parameters.clone(),
+            claims: self.claims.clone(),
         }
     }
 

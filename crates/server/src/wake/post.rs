@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tidewater_carrier::listen::Stream;
 use tidewater_carrier::{Transport, tls};
 
-use crate::config::WakeConfig;
+use crate::config::{WakeConfig, WebAddress};
 use crate::error::ServerError;
 
 /// How long a request may take.
@@ -33,18 +33,19 @@ impl Target {
     pub(crate) fn new(config: &WakeConfig) -> Result<Target, ServerError> {
         let wrong = |what: &dyn std::fmt::Display| {
             ServerError::configuration(
-                format!("wake: {}: {what}", config.url),
+                format!("wake: {}: {what}", config.address.url),
                 "write url = \"https://HOST/PATH\", and ca = \"FILE.pem\" if the host's \
                  certificate is not from a public authority",
             )
         };
         let secure = || -> Result<_, ServerError> {
             let client = tls::client(config.ca.as_deref()).map_err(|it| wrong(&it))?;
-            let name = ServerName::try_from(config.host.host.clone()).map_err(|it| wrong(&it))?;
+            let name =
+                ServerName::try_from(config.address.host.host.clone()).map_err(|it| wrong(&it))?;
             Ok((TlsConnector::from(client), name))
         };
         Ok(Target {
-            tls: match config.host.transport {
+            tls: match config.address.host.transport {
                 Transport::Tls => Some(secure()?),
                 Transport::Tcp => None,
             },
@@ -53,13 +54,12 @@ impl Target {
     }
 
     pub(super) fn url(&self) -> &str {
-        &self.config.url
+        &self.config.address.url
     }
 
     fn request(&self, body: &str) -> String {
-        let WakeConfig {
-            host, path, token, ..
-        } = &self.config;
+        let WakeConfig { address, token, .. } = &self.config;
+        let WebAddress { host, path, .. } = address;
         let token = token.as_ref();
         let token = token.map(|it| format!("authorization: Bearer {it}\r\n"));
         format!(
@@ -78,7 +78,7 @@ impl Target {
 /// It was not taken (200 to 299), as far as is known.
 pub(super) async fn post(target: &Target, body: &str) -> io::Result<()> {
     let exchange = async {
-        let stream = TcpStream::connect(target.config.host.address()).await?;
+        let stream = TcpStream::connect(target.config.address.host.address()).await?;
         let mut stream: Box<dyn Stream> = match &target.tls {
             Some((connector, name)) => Box::new(connector.connect(name.clone(), stream).await?),
             None => Box::new(stream),

@@ -44,7 +44,7 @@ impl WebProgram<'_> {
     }
 }
 
-fn send(server: &LiveServer, head: &str, body: &str) -> BufReader<TcpStream> {
+pub(crate) fn send(server: &LiveServer, head: &str, body: &str) -> BufReader<TcpStream> {
     let address = server.http.as_ref().expect("it speaks HTTP");
     let address = address.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use tempfile::TempDir;
-use tidewater_centre::records::{ConflictRecord, IncidentKind, RefusedRecord, UserRecord};
+use tidewater_centre::records::{ConflictRecord, IncidentKind, Proven, RefusedRecord, UserRecord};
 use tidewater_centre::{Centre, CentreError, DeployReport, HeldUpRemote};
 use tidewater_protocol::RemoteId;
 use tidewater_server::databases::connect;
@@ -87,6 +87,17 @@ impl<B: Backend> World<B> {
         self.server_with(|config| config.server.http = Some("http://127.0.0.1:0".into()))
     }
 
+    /// The same with a clock of its own.
+    pub(crate) fn server_in(
+        &self,
+        environment: Environment,
+        change: impl FnOnce(&mut Config),
+    ) -> LiveServer {
+        let mut config = config(&self.backend, &self.scenario, &self.publication);
+        change(&mut config);
+        LiveServer::start_in(&config, environment)
+    }
+
     /// One more server of the same database.
     pub(crate) fn another_server(&self) -> LiveServer {
         LiveServer::start(&config(&self.backend, &self.scenario, &self.publication))
@@ -105,6 +116,16 @@ impl<B: Backend> World<B> {
     /// Has the server go by what the scenario says now.
     pub(crate) fn reconfigure(&self) -> Result<(), ServerError> {
         let config = config(&self.backend, &self.scenario, &self.publication);
+        self.server.reconfigure(config)
+    }
+
+    /// The same, a little different.
+    pub(crate) fn reconfigure_with(
+        &self,
+        change: impl FnOnce(&mut Config),
+    ) -> Result<(), ServerError> {
+        let mut config = config(&self.backend, &self.scenario, &self.publication);
+        change(&mut config);
         self.server.reconfigure(config)
     }
 
@@ -216,6 +237,7 @@ async fn deploy(centre: &dyn Centre, config: &Config, users: &[&str]) {
             password_hash: HASH.clone(),
             disabled: false,
             created_ms: NOW_MS,
+            proven: Proven::default(),
         };
         assert!(centre.add_user(&user).await.expect("a user can be added"));
     }

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SigningKey,
-    SyncRecord, UserImport, UserRecord,
+    CentreStatus, ConflictFilter, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention,
+    SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use tidewater_centre::{
     Centre, CentreError, DeployReport, ListedTable, OwnUpload, PublicationSpec, ResultTable,
@@ -447,8 +447,15 @@ impl Centre for Handle {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn newest_conflicts(&self, _limit: u64) -> CentreResult<'_, Vec<ConflictRecord>> {
+    fn find_conflicts<'a>(
+        &'a self,
+        _: &'a ConflictFilter,
+    ) -> CentreResult<'a, Vec<ConflictRecord>> {
         Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn conflict(&self, _: i64) -> CentreResult<'_, Option<ConflictRecord>> {
+        Box::pin(async { Ok(None) })
     }
 
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {

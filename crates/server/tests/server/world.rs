@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use tidewater_centre::records::UserRecord;
+use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_server::environment::{
     BoxFuture, Clock, Environment, Incoming, Listener, Network, Stream,
 };
@@ -76,6 +76,7 @@ impl World {
                 password_hash: HASH.clone(),
                 disabled: false,
                 created_ms: 0,
+                proven: Proven::default(),
             };
             centre.state().users.entry(name.into()).or_insert(user);
         }

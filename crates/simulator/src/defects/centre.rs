@@ -11,9 +11,9 @@ use tokio::time::sleep;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
-    RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord,
-    UserImport, UserRecord,
+    AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
+    Pulse, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey,
+    SubscriptionRecord, SyncRecord, UserImport, UserRecord,
 };
 use tidewater_centre::{
     Appended, Begun, CallOutcome, Centre, CentreError, Checkpoint, DeployReport, Deployed,
@@ -151,8 +151,14 @@ impl Centre for Meddling {
     fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>> {
         self.0.conflicts()
     }
-    fn newest_conflicts(&self, limit: u64) -> CentreResult<'_, Vec<ConflictRecord>> {
-        self.0.newest_conflicts(limit)
+    fn find_conflicts<'a>(
+        &'a self,
+        filter: &'a ConflictFilter,
+    ) -> CentreResult<'a, Vec<ConflictRecord>> {
+        self.0.find_conflicts(filter)
+    }
+    fn conflict(&self, id: i64) -> CentreResult<'_, Option<ConflictRecord>> {
+        self.0.conflict(id)
     }
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
         self.0.refused()
@@ -254,6 +260,15 @@ impl Worker for MeddlingWorker {
     fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()> {
         self.inner.record_syncs(records)
     }
+    fn prove_user<'a>(
+        &'a mut self,
+        user: &'a str,
+        proven: &'a Proven,
+        creates: bool,
+    ) -> CentreResult<'a, bool> {
+        self.inner.prove_user(user, proven, creates)
+    }
+
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
         self.inner.hand_out(asked)
     }

@@ -9,7 +9,9 @@ use tokio::time::{Instant, sleep};
 
 use tidewater_protocol::Code;
 use tidewater_remote::database::Database;
-use tidewater_remote::session::{Outcome, ProofKind, SessionOptions, SyncDirection, Verify, Work};
+use tidewater_remote::session::{
+    Outcome, ProofKind, SessionOptions, SyncDirection, UserProof, Verify, Work,
+};
 use tidewater_remote::spool::MemorySpool;
 
 use super::Remote;
@@ -170,7 +172,7 @@ impl Remote {
         let options = SessionOptions {
             direction,
             verify: Verify::default(),
-            password: Some(PASSWORD.into()),
+            user_proof: Some(UserProof::Password(PASSWORD.into())),
             server: None,
             other_centre: false,
             adopt: defects::adopt(self.adopts()),

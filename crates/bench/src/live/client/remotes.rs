@@ -214,6 +214,7 @@ impl Idle {
         database: Database,
     ) -> anyhow::Result<(Idle, Database)> {
         let options = DialOptions {
+            certificate: None,
             ca_file,
             insecure: false,
             timeout: PATIENCE,
@@ -229,7 +230,7 @@ impl Idle {
         let options = SessionOptions {
             direction: SyncDirection::Both,
             verify: Verify::default(),
-            password: None,
+            user_proof: None,
             server: None,
             other_centre: false,
             adopt: None,

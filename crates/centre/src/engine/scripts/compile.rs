@@ -219,7 +219,7 @@ fn type_of(
             }
             Ok(parameter_type(name))
         }
-        Parameter::User(_) | Parameter::Argument(_) => Ok(ColumnType::Text),
+        Parameter::User(_) | Parameter::Claim(_) | Parameter::Argument(_) => Ok(ColumnType::Text),
     }
 }
 

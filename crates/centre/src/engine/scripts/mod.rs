@@ -7,8 +7,6 @@
 mod compile;
 mod events;
 mod scripting;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

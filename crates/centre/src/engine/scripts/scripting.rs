@@ -106,6 +106,7 @@ impl<'r> Scripting<'r> {
             Parameter::System("last_download") => time(self.last_download.unwrap_or(NEVER)),
             Parameter::System("next_last_download") => time(self.next_last_download),
             Parameter::User(name) => self.parameter(name).map_or(Value::Null, text),
+            Parameter::Claim(name) => self.context.claims.named(name).map_or(Value::Null, text),
             _ => Value::Null,
         }
     }

@@ -6,7 +6,7 @@ use tidewater_protocol::{Code, Datum, Op, Row, RowsReader};
 
 use super::rows::TargetTable;
 use crate::engine::publication::Publication;
-use crate::engine::upload::columns::ColumnMap;
+use crate::engine::upload::columns::{Announced, ColumnMap};
 use crate::engine::upload::decided::{Uploaded as UploadedTable, gives_another_key};
 use crate::error::CentreError;
 use crate::upload::UploadTable;
@@ -136,6 +136,37 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
         };
         incoming.look_through()?;
         Ok(incoming)
+    }
+
+    /// The same with everybody's rights: no column is kept from whoever writes.
+    pub(crate) fn unrestricted(mut self) -> Incoming<'u, T> {
+        self.read_only.clear();
+        self.written.clone_from(&self.sent);
+        self.written.retain(|column| self.table.is_written(*column));
+        self.updatable.clone_from(&self.written);
+        self.updatable
+            .retain(|&column| self.table.is_settable(column));
+        self.is_open = true;
+        self
+    }
+
+    /// The same for rows of the server's own making, under the header of the table as it is.
+    ///
+    /// # Errors
+    /// They are not.
+    pub(crate) fn of_ours(
+        publication: &'u Publication<T>,
+        upload: &'u UploadTable,
+        place: usize,
+    ) -> Result<Incoming<'u, T>, CentreError> {
+        match ColumnMap::find(&publication.schema, &upload.begin)? {
+            Announced::Published(index, map) => {
+                Incoming::new(publication, upload, place, index, map)
+            }
+            Announced::Unpublished(_) => Err(CentreError::Internal {
+                message: "a published table is not published".into(),
+            }),
+        }
     }
 
     fn look_through(&mut self) -> Result<(), CentreError> {

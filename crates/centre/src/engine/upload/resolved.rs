@@ -12,10 +12,9 @@ use super::apply::{Progress, Run};
 use super::incoming::{Incoming, RowRef, Uploaded};
 use super::rows::{Batch, Failed, OnDelete, Refusal, Rows, TargetTable, Written};
 use super::settle::{Ready, find_changed, obstacle};
-use crate::engine::exact::{canonical, unpack};
+use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{Resolved, Resolver, Sides, Winner};
-use crate::engine::upload::columns::{Announced, ColumnMap};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::upload::{RowsChunk, UploadTable};
@@ -82,17 +81,15 @@ impl<'p> Resolving<'p> {
         central: &[Datum<'_>],
     ) -> Option<ConflictOutcome> {
         let central = &central[..self.shape.columns.len()];
-        let replaced = Some(self.pack(central));
         let Some(new) = uploaded.new else {
             if self.resolver.survives(false) {
                 return Some(self.stands());
             }
             self.writer.delete(central);
-            let outcome = Some(ConflictOutcome::Remote);
             self.deletes.push(Taken {
                 at,
-                outcome,
-                replaced,
+                outcome: Some(ConflictOutcome::Remote),
+                replaced: Some(pack_row(&self.shape.columns, central)),
             });
             return None;
         };
@@ -131,7 +128,7 @@ impl<'p> Resolving<'p> {
         self.updates.push(Taken {
             at,
             outcome: is_conflict.then_some(outcome),
-            replaced,
+            replaced: Some(pack_row(&self.shape.columns, central)),
         });
         None
     }
@@ -173,12 +170,6 @@ impl<'p> Resolving<'p> {
         let mut key = self.table.key.iter();
         key.any(|&column| !pack::same(&old[column], &new[column]))
     }
-
-    fn pack(&self, row: &[Datum<'_>]) -> Vec<u8> {
-        let mut packed = Vec::new();
-        pack::pack_values(&mut packed, &self.shape.columns, row);
-        packed
-    }
 }
 
 /// A value as it is computed.
@@ -213,13 +204,7 @@ impl<R: Rows> Run<'_, R> {
             begin: TableBegin::of(schema),
             chunks: vec![RowsChunk::Memory(writer.take().into())],
         };
-        let Announced::Published(index, map) = ColumnMap::find(&publication.schema, &upload.begin)?
-        else {
-            return Err(CentreError::Internal {
-                message: "a published table is not published".into(),
-            });
-        };
-        let made = Incoming::new(publication, &upload, table.place, index, map)?;
+        let made = Incoming::of_ours(publication, &upload, table.place)?;
         for (made_op, taken) in [
             (Op::Delete, deletes),
             (Op::Insert, inserts),
@@ -343,12 +328,7 @@ impl<T> Made<'_, '_, T> {
         let types = &self.table.map.shape.columns;
         let refs: Vec<RowRef> = written.iter().map(|(row, _)| *row).collect();
         self.table.images(&refs, |_, image| {
-            let packed = image.new.map(|new| {
-                let mut packed = Vec::new();
-                pack::pack_values(&mut packed, types, new);
-                packed
-            });
-            rows.push(packed);
+            rows.push(image.new.map(|new| pack_row(types, new)));
             Ok(())
         })?;
         progress.outcomes.applied(op, written.len() as u64);

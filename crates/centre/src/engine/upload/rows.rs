@@ -272,6 +272,14 @@ pub trait Rows: Send {
         tables: &[Incoming<'u, Self::Table>],
     ) -> impl Future<Output = Result<Vec<Option<Admitted>>>> + Send;
 
+    /// Sees to it that nobody changes these tables, of which rows are written that no remote
+    /// uploads.
+    fn enter(
+        &mut self,
+        publication: &Publication<Self::Table>,
+        tables: &[Incoming<'_, Self::Table>],
+    ) -> impl Future<Output = Result<()>> + Send;
+
     /// Whether rows of several uploads can be written to a table by the same statements: nothing
     /// that happens then looks at who uploads.
     fn is_shared(&self, table: &Incoming<'_, Self::Table>) -> bool;

@@ -6,6 +6,7 @@ use tidewater_protocol::{Datum, Op, PublicationSchema, Row, Value};
 
 use super::rows::Sink;
 use super::{ApplySummary, ConflictSummary};
+use crate::database::conflicts::{self, Images, Outcome};
 use crate::database::kept::Giving;
 use crate::database::refused::{self, Refusal};
 use crate::database::tables::{TABLES_AT_ONCE, change_table, rekeyed_table};
@@ -192,7 +193,7 @@ impl Sink<'_> {
 
     /// A change that lost against a row of the centre.
     pub(super) fn conflict_row(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
-        if !self.lost(&row.key)? {
+        if !self.lost(&row.key, Some(&row.new))? {
             return Ok(());
         }
         if self.table.same_layout {
@@ -207,7 +208,7 @@ impl Sink<'_> {
 
     /// A change that lost against a delete in the centre.
     pub(super) fn conflict_gone(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
-        if self.lost(key)? {
+        if self.lost(key, None)? {
             self.keep_untracked(key, None)?;
             self.take_away(key)?;
         }
@@ -216,8 +217,13 @@ impl Sink<'_> {
 
     /// Forgets a change that lost; whether the centre's row may take its place. A later change
     /// keeps its own pre-image, so that it will lose too, and the row is asked for.
-    fn lost(&mut self, key: &[Datum<'_>]) -> Result<bool, RemoteError> {
+    fn lost(
+        &mut self,
+        key: &[Datum<'_>],
+        theirs: Option<&[Datum<'_>]>,
+    ) -> Result<bool, RemoteError> {
         note_conflict(self.summary, self.table.name(), key);
+        self.record_conflict(key, theirs, Outcome::Lost)?;
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(false);
         };
@@ -235,5 +241,30 @@ impl Sink<'_> {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Writes down what the change was that met somebody else's, before anything of it goes.
+    pub(super) fn record_conflict(
+        &mut self,
+        key: &[Datum<'_>],
+        theirs: Option<&[Datum<'_>]>,
+        outcome: Outcome,
+    ) -> Result<(), RemoteError> {
+        let Some(taken) = self.subscription.taken_generation else {
+            return Ok(());
+        };
+        let (table, connection) = (self.table.table(), self.connection);
+        let key: Vec<Value> = key.iter().map(Datum::to_value).collect();
+        let record = || -> rusqlite::Result<()> {
+            let Some(images) = Images::of_taken(connection, table, &key, taken)? else {
+                // Not a change of ours: there is nothing to keep.
+                return Ok(());
+            };
+            let columns = self.table.result_columns.iter().map(String::as_str);
+            let theirs = theirs.map(|row| conflicts::object(columns.zip(row)));
+            let place = (&*self.subscription.publication, &*table.name);
+            images.record(connection, place, theirs.as_deref(), outcome)
+        };
+        record().doing("recording a conflict")
     }
 }

@@ -5,6 +5,7 @@ use rusqlite::{ErrorCode, params};
 
 use super::summary::ApplySummary;
 use super::{Applier, prefer_wal, roll_back};
+use crate::database::conflicts;
 use crate::database::kept;
 use crate::database::refused::TIME_UNKNOWN;
 use crate::database::subscription::load_all;
@@ -79,6 +80,9 @@ impl Applier {
                 )
                 .and_then(|mut statement| statement.execute(params![now_ms, TIME_UNKNOWN, all]))
                 .doing(doing)?;
+        }
+        if self.summary.conflicts > 0 {
+            conflicts::settle(connection, now_ms)?;
         }
         for subscription in self.subscriptions.iter().filter(|each| each.synced) {
             connection

@@ -1,9 +1,9 @@
 //! The result of an upload that was given back to a centre that had forgotten it.
 //!
 //! Its changes are not pending here: what became of them in the centre arrives by the compare
-//! that follows. A change that lost is a conflict like any other; one that is refused is listed
-//! with the user's own values out of the kept upload, and so is what it says of columns that are
-//! not published any more. No row and no pending change is touched.
+//! that follows. A change that lost is a conflict like any other, with its images out of the kept
+//! upload; one that is refused is listed with the user's own values out of it, and so is what it
+//! says of columns that are not published any more. No row and no pending change is touched.
 
 use rusqlite::Connection;
 use tidewater_protocol::message::TableBegin;
@@ -14,6 +14,7 @@ use tidewater_protocol::{
 use super::ApplySummary;
 use super::ack::{acknowledge_given, note_conflict};
 use super::migrate::columns_left;
+use crate::database::conflicts::{self, Outcome};
 use crate::database::kept::{self, Giving, OwnChange, dropped_changes, own_changes};
 use crate::database::refused::{self, Refusal};
 use crate::database::{SubscriptionState, row};
@@ -27,11 +28,14 @@ pub(super) struct Given {
     giving: Giving,
     table: Option<Table>,
     refused: Vec<Refused>,
+    /// By table and key, with the row that the centre has.
+    lost: Vec<(kept::TableAndKey, Option<String>)>,
 }
 
 #[derive(Debug)]
 struct Table {
     name: String,
+    columns: Vec<String>,
     shape: RowShape,
     key_types: Vec<ColumnType>,
 }
@@ -50,6 +54,7 @@ impl Given {
             giving,
             table: None,
             refused: Vec::new(),
+            lost: Vec::new(),
         }
     }
 
@@ -61,6 +66,7 @@ impl Given {
         })?;
         self.table = Some(Table {
             name: begin.table.clone(),
+            columns: begin.columns.iter().map(|it| it.name.clone()).collect(),
             key_types: shape.key_columns(),
             shape,
         });
@@ -97,8 +103,13 @@ impl Given {
                     code: refused::code_name(row.code),
                     reason: row.reason.to_owned(),
                 }),
-                Some(Op::ConflictRow | Op::ConflictGone) => {
+                Some(op @ (Op::ConflictRow | Op::ConflictGone)) => {
                     note_conflict(summary, &table.name, &row.key);
+                    let columns = table.columns.iter().map(String::as_str);
+                    let theirs =
+                        (op == Op::ConflictRow).then(|| conflicts::object(columns.zip(&row.new)));
+                    let key_packed = row::pack_key(&table.key_types, &row.key);
+                    self.lost.push(((table.name.clone(), key_packed), theirs));
                 }
                 // It comes with the compare.
                 Some(Op::Made | Op::Merged) => {}
@@ -145,8 +156,8 @@ impl Given {
             };
             refused::record(connection, &refusal).doing(DOING)
         };
-        for refused in self.refused {
-            let key = (refused.table, refused.key_packed);
+        for refused in &self.refused {
+            let key = (refused.table.clone(), refused.key_packed.clone());
             // Otherwise it is not a change of ours: there is nothing to keep.
             if let Some(change) = own.get(&key) {
                 note(&key, change, &refused.code, &refused.reason)?;
@@ -157,6 +168,16 @@ impl Given {
                 let columns: Vec<&str> = dropped.columns.iter().map(String::as_str).collect();
                 let code = Code::RowNotPublished.name();
                 note(&dropped.key, &dropped.change, code, &columns_left(&columns))?;
+            }
+        }
+        let keys = self.lost.iter().map(|(key, _)| key.clone()).collect();
+        let images = kept::images(connection, self.giving, &keys)?;
+        for (key, theirs) in &self.lost {
+            if let Some(images) = images.get(key) {
+                let place = (&*subscription.publication, &*key.0);
+                images
+                    .record(connection, place, theirs.as_deref(), Outcome::Lost)
+                    .doing(DOING)?;
             }
         }
         acknowledge_given(connection, subscription, self.giving)

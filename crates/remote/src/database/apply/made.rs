@@ -9,6 +9,7 @@ use tidewater_protocol::{Datum, Row, Value};
 
 use super::ack::note_conflict;
 use super::rows::{Sink, failed, is_local_rule};
+use crate::database::conflicts::Outcome;
 use crate::database::{changes, quote, row};
 use crate::error::{Doing, RemoteError};
 
@@ -36,6 +37,7 @@ impl Sink<'_> {
     /// The same, together with a change of somebody else's.
     pub(super) fn merged(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
         note_conflict(self.summary, self.table.name(), &row.key);
+        self.record_conflict(&row.key, Some(&row.new), Outcome::Merged)?;
         self.made(row)
     }
 

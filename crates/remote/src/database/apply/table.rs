@@ -59,6 +59,8 @@ pub(super) struct TableApply {
     /// What the centre changed since the checkpoint has come already: what differs besides in
     /// an untracked table that is compared is the user's.
     pub(super) follows_changes: bool,
+    /// The columns that rows of a result have, by name: those of their own header.
+    pub(super) result_columns: Vec<String>,
     /// Columns that the schema has since this apply, or that were made again in an untracked
     /// table, as indexes into the schema's.
     pub(super) added: Vec<usize>,
@@ -144,8 +146,9 @@ impl TableApply {
             return TableApply::new(connection, own, index, None, false, Vec::new());
         }
         if same_columns(begin, table) {
-            let shape = table.shape();
-            return TableApply::new(connection, schema, index, Some(shape), true, Vec::new());
+            let shape = Some(table.shape());
+            let same = TableApply::new(connection, schema, index, shape, true, Vec::new());
+            return same.map(|same| same.with_columns(begin));
         }
         let position = |name: &str| begin.columns.iter().position(|column| column.name == name);
         let key: Option<Vec<usize>> = table
@@ -159,7 +162,14 @@ impl TableApply {
             .collect();
         let columns = columns.ok_or_else(|| bad("a column of an unknown type"))?;
         let shape = key.map(|key| RowShape { columns, key });
-        TableApply::new(connection, schema, index, shape, false, Vec::new())
+        let other = TableApply::new(connection, schema, index, shape, false, Vec::new());
+        other.map(|other| other.with_columns(begin))
+    }
+
+    fn with_columns(mut self, begin: &TableBegin) -> TableApply {
+        let columns = begin.columns.iter();
+        self.result_columns = columns.map(|column| column.name.clone()).collect();
+        self
     }
 
     fn new(
@@ -208,6 +218,7 @@ impl TableApply {
             is_forgotten: false,
             follows_changes: false,
             added,
+            result_columns: Vec::new(),
             names,
             index,
             schema,

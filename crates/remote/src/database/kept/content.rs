@@ -13,6 +13,7 @@ use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
 use tidewater_protocol::{Datum, Op, PublicationSchema, Row, RowsReader};
 
 use super::{Giving, Refused, TableAndKey, frames, next_frame, put};
+use crate::database::conflicts::{self, Images};
 use crate::database::row;
 use crate::error::RemoteError;
 
@@ -158,6 +159,38 @@ pub(crate) fn own_changes(
     giving: Giving,
     wanted: &Refused,
 ) -> Result<HashMap<TableAndKey, OwnChange>, RemoteError> {
+    find(connection, giving, wanted, |begin, row, _| {
+        own_change(begin, row, &|_| true)
+    })
+}
+
+/// The same, with the whole rows of both their images.
+pub(crate) fn images(
+    connection: &Connection,
+    giving: Giving,
+    wanted: &Refused,
+) -> Result<HashMap<TableAndKey, Images>, RemoteError> {
+    find(connection, giving, wanted, |begin, row, key_packed| {
+        let whole = |image: &[Datum<'_>]| {
+            let names = begin.columns.iter().map(|column| column.name.as_str());
+            (!image.is_empty()).then(|| conflicts::object(names.zip(image)))
+        };
+        Images {
+            key_packed: key_packed.to_vec(),
+            key: row::readable_key(&row.key),
+            pre_image: whole(&row.old),
+            mine: whole(&row.new),
+        }
+    })
+}
+
+/// Reads these changes, each in some way.
+fn find<T>(
+    connection: &Connection,
+    giving: Giving,
+    wanted: &Refused,
+    read: impl Fn(&TableBegin, &Row<'_>, &[u8]) -> T,
+) -> Result<HashMap<TableAndKey, T>, RemoteError> {
     let mut found = HashMap::new();
     if wanted.is_empty() {
         return Ok(found);
@@ -169,7 +202,8 @@ pub(crate) fn own_changes(
         each_row(&begin, &rows, |row, key_packed, _| {
             let key = (begin.table.clone(), key_packed);
             if wanted.contains(&key) {
-                found.insert(key, own_change(&begin, row, &|_| true));
+                let change = read(&begin, row, &key.1);
+                found.insert(key, change);
             }
         })
     })?;

@@ -141,7 +141,7 @@ impl<'a> Wanted<'a> {
             quote::list(1..=columns.len(), ", ", |n| format!("?{n}")),
         );
         let values = self.values.iter().map(|(_, value)| value);
-        run(connection, names, &sql, &self.key, values)
+        run(connection, names, &sql, &self.key, values).map(drop)
     }
 
     fn update(&self, connection: &Connection) -> rusqlite::Result<()> {
@@ -158,7 +158,7 @@ impl<'a> Wanted<'a> {
             names.key_is_bound()
         );
         let values = self.values.iter().map(|(_, value)| value);
-        run(connection, names, &sql, &self.key, values)
+        run(connection, names, &sql, &self.key, values).map(drop)
     }
 
     /// The row that is here under its old key gets the new one.
@@ -228,10 +228,14 @@ fn record(
         }),
     );
     let generation = Value::Integer(generation);
-    run(connection, names, &sql, key, std::iter::once(&generation))
+    run(connection, names, &sql, key, std::iter::once(&generation)).map(drop)
 }
 
-fn exists(connection: &Connection, names: &Names, key: &[Value]) -> rusqlite::Result<bool> {
+pub(crate) fn exists(
+    connection: &Connection,
+    names: &Names,
+    key: &[Value],
+) -> rusqlite::Result<bool> {
     let mut statement = connection.prepare_cached(&format!(
         "SELECT 1 FROM {} WHERE {}",
         names.table,
@@ -242,33 +246,34 @@ fn exists(connection: &Connection, names: &Names, key: &[Value]) -> rusqlite::Re
     Ok(found)
 }
 
-/// Runs a statement whose parameters are a key and then values.
-fn run<'v>(
+/// Runs a statement whose parameters are a key and then values; returns how many rows it changed.
+pub(crate) fn run<'v>(
     connection: &Connection,
     names: &Names,
     sql: &str,
     key: &[Value],
     values: impl Iterator<Item = &'v Value>,
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<usize> {
     let mut statement = connection.prepare_cached(sql)?;
     names.bind_key(&mut statement, key)?;
     for (number, value) in values.enumerate() {
         statement.raw_bind_parameter(key.len() + 1 + number, row::Bind::of(value.as_ref()))?;
     }
-    statement.raw_execute().map(drop)
+    statement.raw_execute()
 }
 
-fn kept_values(values: &str) -> Option<Map<String, Json>> {
+pub(crate) fn kept_values(values: &str) -> Option<Map<String, Json>> {
     serde_json::from_str(values).ok()
 }
 
-fn key_of(table: &Table, packed: &[u8]) -> Option<Vec<Value>> {
+/// A key as it was packed.
+pub(crate) fn key_of(table: &Table, packed: &[u8]) -> Option<Vec<Value>> {
     let key = row::unpack_key(&row::key_types(table), packed).ok()?;
     Some(key.iter().map(|datum| datum.to_value()).collect())
 }
 
 /// The key among kept values.
-fn key_in(table: &Table, kept: &Map<String, Json>) -> Option<Vec<Value>> {
+pub(crate) fn key_in(table: &Table, kept: &Map<String, Json>) -> Option<Vec<Value>> {
     let columns = table.key_columns();
     columns
         .map(|column| Some(value_of(column.column_type, kept.get(&column.name)?)))
@@ -276,7 +281,7 @@ fn key_in(table: &Table, kept: &Map<String, Json>) -> Option<Vec<Value>> {
 }
 
 /// Reads back what [`row::json`] made.
-fn value_of(column_type: ColumnType, json: &Json) -> Value {
+pub(crate) fn value_of(column_type: ColumnType, json: &Json) -> Value {
     match json {
         Json::Bool(boolean) => Value::Integer(i64::from(*boolean)),
         Json::Number(number) => match (number.as_i64(), number.as_f64()) {

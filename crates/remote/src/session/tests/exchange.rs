@@ -362,9 +362,9 @@ fn a_refused_token_is_followed_by_the_credential_and_that_by_the_password() {
     let (outcome, sent) = remote.sync_with(retry, |_| failure(Code::CredentialInvalid));
     let credential = Proof::Credential(b"credential".to_vec());
     assert_eq!(sent.sign_in().proof, Some(credential));
-    assert!(matches!(outcome, Outcome::Again(ProofKind::Password)));
+    assert!(matches!(outcome, Outcome::Again(ProofKind::User)));
     let mut retry = options();
-    retry.first_proof = ProofKind::Password;
+    retry.first_proof = ProofKind::User;
     let (outcome, sent) = remote.sync_with(retry, |_| failure(Code::WrongPassword));
     assert_eq!(sent.sign_in().proof, Some(Proof::Password("secret".into())));
     let Outcome::Failed(error) = outcome else {
@@ -480,7 +480,7 @@ fn a_publication_that_the_server_does_not_know_is_given_up_unless_it_has_synced(
 fn without_a_password_an_invalid_credential_is_an_error_that_says_what_to_do() {
     let remote = Remote::synced();
     let no_password = SessionOptions {
-        password: None,
+        user_proof: None,
         first_proof: ProofKind::Credential,
         ..options()
     };
@@ -492,7 +492,7 @@ fn without_a_password_an_invalid_credential_is_an_error_that_says_what_to_do() {
     assert!(error.hint().contains("password"));
     let never_signed_in = Remote::new();
     let no_password = SessionOptions {
-        password: None,
+        user_proof: None,
         ..options()
     };
     let (outcome, sent) = never_signed_in.sync_with(no_password, |_| Reply::default());

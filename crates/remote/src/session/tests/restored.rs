@@ -208,6 +208,7 @@ impl Centre {
             credential: b"credential".to_vec(),
             server: "test".into(),
             centre: NAME.into(),
+            user: String::new(),
         });
         let reply = Reply::default().connection(signed_in);
         let reply = reply.control(Control::Welcome(welcome));

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    AskedSession, FormerRecord, History, NumbersWanted, RemoteRecord, SessionState, ShutOut,
-    SubscriptionRecord, SyncRecord,
+    AskedSession, FormerRecord, History, NumbersWanted, Proven, RemoteRecord, SessionState,
+    ShutOut, SubscriptionRecord, SyncRecord, UserRecord,
 };
 use tidewater_centre::{
     Begun, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, Downloaded,
@@ -125,6 +125,29 @@ impl Worker for MemoryWorker {
             self.check()?;
             self.0.state().remotes.insert(remote.id, remote.clone());
             Ok(())
+        })
+    }
+
+    fn prove_user<'a>(
+        &'a mut self,
+        user: &'a str,
+        proven: &'a Proven,
+        creates: bool,
+    ) -> CentreResult<'a, bool> {
+        Box::pin(async move {
+            self.check()?;
+            let mut state = self.0.state();
+            if creates {
+                state
+                    .users
+                    .entry(user.to_owned())
+                    .or_insert_with(|| UserRecord {
+                        name: user.to_owned(),
+                        ..UserRecord::default()
+                    });
+            }
+            let known = state.users.get_mut(user);
+            Ok(known.map(|it| it.proven = proven.clone()).is_some())
         })
     }
 

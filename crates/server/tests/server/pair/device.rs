@@ -13,7 +13,9 @@ use tokio::time::sleep;
 use tidewater_protocol::frame::{Frame, PREFACE, take_frame};
 use tidewater_protocol::message::Control;
 use tidewater_remote::database::{Account, Database};
-use tidewater_remote::session::{Outcome, ProofKind, SessionOptions, SyncDirection, Verify};
+use tidewater_remote::session::{
+    Outcome, ProofKind, SessionOptions, SyncDirection, UserProof, Verify,
+};
 use tidewater_remote::spool::MemorySpool;
 use tidewater_remote::{Connection as RemoteConnection, Report, SyncError};
 
@@ -170,7 +172,7 @@ impl Device {
         let options = SessionOptions {
             direction: SyncDirection::Both,
             verify: Verify::No,
-            password: Some(PASSWORD.into()),
+            user_proof: Some(UserProof::Password(PASSWORD.into())),
             server: None,
             other_centre: false,
             adopt: None,

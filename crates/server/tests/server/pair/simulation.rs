@@ -11,7 +11,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use tidewater_centre::records::UserRecord;
+use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_remote::session::Now;
 use tidewater_server::environment::{
     Blocking, BoxFuture, Clock, Environment, Incoming, Listener, Network, Randomness,
@@ -136,6 +136,7 @@ impl Simulation {
                 password_hash: hash.to_string(),
                 disabled: false,
                 created_ms: 0,
+                proven: Proven::default(),
             };
             self.centre.state().users.insert(name.into(), user);
         }

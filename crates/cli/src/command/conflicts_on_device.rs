@@ -1,0 +1,153 @@
+//! `tidewater conflicts list|apply|dismiss REMOTE.db`: changes of a device that met somebody
+//! else's, for whoever made them.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde::Serialize;
+use tidewater_client::{Conflict, Which};
+
+use crate::Done;
+use crate::failure::Failure;
+use crate::kept::{Embedded, embedded};
+use crate::output::{self, moment, printable};
+use crate::remote_file;
+
+pub(super) fn list(path: &Path, json: bool) -> Result<Done, Failure> {
+    let conflicts = remote_file::open(path)?.conflicts()?;
+    if json {
+        let conflicts = conflicts.iter().map(ListedConflict::of).collect();
+        output::json(&ListedConflicts { conflicts })?;
+    } else if conflicts.is_empty() {
+        output::note("no conflicts");
+    } else {
+        output::text(&describe(&conflicts))?;
+    }
+    Ok(Done::Fully)
+}
+
+/// Writes the device's versions again.
+pub(super) fn apply(path: &Path, ids: &[i64], json: bool) -> Result<Done, Failure> {
+    let mut database = remote_file::open(path)?;
+    check_ids(path, ids, &database.conflicts()?)?;
+    let applied = database.apply_conflicts(Which::Ids(ids))?;
+    if json {
+        output::json(&Applied { applied })?;
+    } else {
+        output::note(&format!(
+            "{} written again; the next sync uploads what differs from the centre",
+            output::counted(applied, "row", "rows")
+        ));
+    }
+    Ok(Done::Fully)
+}
+
+/// Takes conflicts off the list; without numbers, all of them.
+pub(super) fn dismiss(path: &Path, ids: Option<&[i64]>, json: bool) -> Result<Done, Failure> {
+    let mut database = remote_file::open(path)?;
+    let which = match ids {
+        None => Which::All,
+        Some([]) => {
+            return Err(Failure::usage(
+                "which conflicts are to be dismissed?",
+                format!(
+                    "name their numbers, as tidewater conflicts list {} shows them, or --all",
+                    path.display()
+                ),
+            ));
+        }
+        Some(ids) => {
+            check_ids(path, ids, &database.conflicts()?)?;
+            Which::Ids(ids)
+        }
+    };
+    let dismissed = database.dismiss_conflicts(which)?;
+    if json {
+        output::json(&Dismissed { dismissed })?;
+    } else {
+        let conflicts = output::counted(dismissed, "conflict", "conflicts");
+        output::note(&format!("{conflicts} dismissed"));
+    }
+    Ok(Done::Fully)
+}
+
+/// A mistyped number must not pass for a conflict that was dealt with.
+fn check_ids(path: &Path, ids: &[i64], conflicts: &[Conflict]) -> Result<(), Failure> {
+    let mut ids = ids.iter();
+    match ids.find(|id| conflicts.iter().all(|it| it.id != **id)) {
+        None => Ok(()),
+        Some(id) => Err(Failure::usage(
+            format!("there is no conflict {id}; nothing was changed"),
+            format!("see: tidewater conflicts list {}", path.display()),
+        )),
+    }
+}
+
+/// A paragraph for each: whole rows do not fit a table.
+fn describe(conflicts: &[Conflict]) -> String {
+    let mut text = String::new();
+    for conflict in conflicts {
+        let line = format!(
+            "{}  {} {} {} {}  ({}, {})",
+            conflict.id,
+            conflict.outcome,
+            conflict.operation,
+            conflict.table,
+            conflict.key,
+            conflict.publication,
+            moment(conflict.at_ms),
+        );
+        let _ = writeln!(text, "{}", printable(&line));
+        let mine = conflict.mine.as_deref().unwrap_or("deleted");
+        let theirs = conflict.theirs.as_deref().unwrap_or("gone");
+        let _ = writeln!(text, "    mine    {}", printable(mine));
+        let _ = writeln!(text, "    theirs  {}", printable(theirs));
+    }
+    text
+}
+
+#[derive(Serialize)]
+struct Applied {
+    applied: u64,
+}
+
+#[derive(Serialize)]
+struct Dismissed {
+    dismissed: u64,
+}
+
+#[derive(Serialize)]
+struct ListedConflicts<'a> {
+    conflicts: Vec<ListedConflict<'a>>,
+}
+
+#[derive(Serialize)]
+struct ListedConflict<'a> {
+    id: i64,
+    publication: &'a str,
+    table: &'a str,
+    key: Embedded,
+    operation: &'a str,
+    outcome: &'a str,
+    at_ms: i64,
+    pre_image: Option<Embedded>,
+    mine: Option<Embedded>,
+    theirs: Option<Embedded>,
+}
+
+impl ListedConflict<'_> {
+    fn of(conflict: &Conflict) -> ListedConflict<'_> {
+        ListedConflict {
+            id: conflict.id,
+            publication: &conflict.publication,
+            table: &conflict.table,
+            key: embedded(&conflict.key),
+            operation: &conflict.operation,
+            outcome: &conflict.outcome,
+            at_ms: conflict.at_ms,
+            pre_image: conflict.pre_image.as_deref().map(embedded),
+            mine: conflict.mine.as_deref().map(embedded),
+            theirs: conflict.theirs.as_deref().map(embedded),
+        }
+    }
+}
