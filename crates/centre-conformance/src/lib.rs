@@ -37,6 +37,7 @@ pub mod redeploying;
 pub mod refusing;
 pub mod repeating;
 pub mod scopes;
+pub mod scripting;
 pub mod setting;
 pub mod sharing;
 pub mod uploading;
@@ -196,6 +197,12 @@ macro_rules! suite {
             giving_back::the_centre_and_former_ids_are_known_again,
             making::what_a_trigger_makes_of_a_row_is_told,
             making::a_row_can_be_changed_again_whatever_became_of_it,
+            scripting::events_of_an_upload_happen_in_their_order,
+            scripting::rows_are_uploaded_by_scripts,
+            scripting::conflicts_are_found_and_resolved_by_scripts,
+            scripting::rows_are_downloaded_by_their_time_as_scripts_do_it,
+            scripting::scripts_that_cannot_be_are_named,
+            scripting::each_remote_has_the_version_that_it_asks_for,
             resolving::updates_of_both_sides_end_as_their_resolver_says,
             resolving::what_one_side_deletes_and_the_other_changes_ends_as_its_resolver_says,
             resolving::rows_that_both_sides_insert_end_as_their_resolver_says,

@@ -73,6 +73,7 @@ pub fn publication(name: &str, tables: Vec<TableSpec>) -> PublicationSpec {
         act_as: None,
         on_reject: OnReject::SetAside,
         replay: Replay::Auto,
+        scripts: Vec::new(),
     }
 }
 

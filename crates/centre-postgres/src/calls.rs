@@ -25,6 +25,7 @@ use super::values::Kind;
 use tidewater_centre::engine::procedure::{Calls, Checked, Ran};
 use tidewater_centre::engine::scope::wrong;
 use tidewater_centre::engine::script::Script;
+use tidewater_centre::engine::scripts;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::{AnswerColumn, CallAnswer, CallOutcome, Procedure, ProcedureCall, Returns};
 
@@ -589,17 +590,35 @@ pub(super) async fn check(
             columns: columns.iter().map(|it| it.name.clone()).collect(),
             writes: None,
         }),
-        Err(error) => match Error::as_db_error(&error) {
-            None => Err(refused("checking a procedure")(error)),
-            Some(refusal) => {
-                let hint = match refusal.hint() {
-                    Some(hint) => hint.to_owned(),
-                    None => "the statement must run in the schema public".into(),
-                };
-                let what = format!("is refused by PostgreSQL: {}", refusal.message());
-                Err(wrong(named, &what, hint))
-            }
-        },
+        Err(error) => Err(refused_by_database(named, error)),
+    }
+}
+
+/// What is wrong with a statement that the operator wrote.
+fn refused_by_database(named: &str, error: Error) -> CentreError {
+    let Some(refusal) = error.as_db_error() else {
+        return refused("checking a statement")(error);
+    };
+    let hint = match refusal.hint() {
+        Some(hint) => hint.to_owned(),
+        None => "the statement must run in the schema public".into(),
+    };
+    let what = format!("is refused by PostgreSQL: {}", refusal.message());
+    wrong(named, &what, hint)
+}
+
+/// See [`check_script`](tidewater_centre::engine::database::Tracking::check_script).
+pub(super) async fn check_script(
+    connection: &mut Connection,
+    named: &str,
+    script: &Script,
+) -> Result<Vec<String>, CentreError> {
+    match connection.client().prepare(&script.sql).await {
+        Ok(statement) => {
+            let columns = statement.columns().iter();
+            Ok(columns.map(|it| it.name().to_owned()).collect())
+        }
+        Err(error) => Err(refused_by_database(named, error)),
     }
 }
 
@@ -608,10 +627,21 @@ pub(super) async fn check(
 
 /// A value as it is sent.
 #[derive(Debug)]
-enum Argument {
+pub(super) enum Argument {
     Null,
     Binary(Vec<u8>),
     Text(String),
+}
+
+/// The parameters of a script's statement.
+pub(super) fn of_script(
+    statement: &scripts::Statement,
+    values: &[Value],
+    prepared: &Statement,
+) -> Vec<Argument> {
+    let typed = statement.types.iter().zip(values).zip(prepared.params());
+    let arguments = typed.map(|((column_type, value), of)| argument(*column_type, value, of));
+    arguments.collect()
 }
 
 /// The parameters of a script for a call.

@@ -13,7 +13,7 @@ use futures_util::future::{join, join_all, join3};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
-use tidewater_protocol::Datum;
+use tidewater_protocol::{Datum, Value};
 
 use self::read::Reader;
 use super::Shared;
@@ -32,6 +32,7 @@ use tidewater_centre::engine::download::{
     Held, Mark, Opened, Part, Place, Snapshot, TakeKey, TakeRow,
 };
 use tidewater_centre::engine::scope::{Purpose, ScopeChange, Serials, Standing};
+use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::watermark::Presented;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{self, HeldRule, Partitions, Scope};
@@ -224,6 +225,22 @@ impl Snapshot for DatabaseSnapshot<'_> {
         })
     }
 
+    fn script<'s>(
+        &'s mut self,
+        place: Place,
+        statement: &'s scripts::Statement,
+        values: &'s [Value],
+        take: TakeRow<'s>,
+    ) -> CentreResult<'s, ()> {
+        Box::pin(async move {
+            self.say_who(place).await?;
+            let reader = self.reader(place);
+            reader
+                .script(self.connection, statement, values, take)
+                .await
+        })
+    }
+
     fn by_keys<'s>(
         &'s mut self,
         place: Place,
@@ -259,6 +276,15 @@ pub(super) fn publications(
         .map(|it| shared.publication(&it.publication))
         .collect()
 }
+
+/// When the oldest transaction that is open began, in microseconds since 1970; now if there is none.
+/// What it writes may be dated so, and is committed later.
+const SAFE_UNTIL: &str = "
+SELECT (extract(epoch FROM least(pg_catalog.clock_timestamp(), min(a.xact_start),
+  (SELECT min(p.prepared) FROM pg_catalog.pg_prepared_xacts p
+   WHERE p.database = pg_catalog.current_database()))) * 1000000)::int8
+FROM pg_catalog.pg_stat_activity a
+WHERE a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backend_pid()";
 
 type Found = Vec<(Opened, LogReading)>;
 
@@ -348,6 +374,17 @@ async fn open(
     let names = subscriptions.iter().map(|(_, it)| &*it.publication);
     let names: Vec<&str> = names.collect();
     let parameters: [&(dyn ToSql + Sync); 4] = [&marks, &snapshots, &remotes, &names];
+    let has_scripts = |it: &&Publication| it.scripts.values().any(|it| it.has_downloads());
+    let safe_until = match served.iter().any(has_scripts) {
+        true => {
+            // Before the snapshot: who is not in it has begun by then, or later.
+            let asked = client.query_one(SAFE_UNTIL, &[]).await;
+            asked
+                .map_err(refused("looking for open transactions"))?
+                .get(0)
+        }
+        false => 0,
+    };
     // One flight: each future sends when it is first polled, in this order.
     let begin = begin(&served);
     let (begun, (states, ((news, strange), answers))) = join(
@@ -420,6 +457,7 @@ async fn open(
             standing: Standing::of(serial, serials(row)),
             news,
             marked_ms,
+            safe_until,
         };
         let logs = LogReading {
             job,

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 
+use tidewater_protocol::{ColumnType, Table};
 use tokio_postgres::{GenericClient, Row};
 
 use super::catalog::Catalog;
@@ -60,11 +61,7 @@ impl Tracking for Postgres {
         Catalog::read(connection.client()).await
     }
 
-    fn table(
-        published: &Published<'_>,
-        _: &tidewater_protocol::Table,
-        catalog: &Catalog,
-    ) -> PublishedTable {
+    fn table(published: &Published<'_>, _: &Table, catalog: &Catalog) -> PublishedTable {
         PublishedTable::of(published, catalog)
     }
 
@@ -114,6 +111,15 @@ impl Tracking for Postgres {
         statement: &Script,
     ) -> Result<Checked, CentreError> {
         calls::check(connection, named, procedure, statement).await
+    }
+
+    async fn check_script(
+        connection: &mut Connection,
+        named: &str,
+        script: &Script,
+        _: &[ColumnType],
+    ) -> Result<Vec<String>, CentreError> {
+        calls::check_script(connection, named, script).await
     }
 
     fn acting_sql(role: RoleAsked<'_>) -> Option<String> {

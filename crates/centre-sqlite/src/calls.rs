@@ -14,7 +14,7 @@ use rusqlite::{ErrorCode, ffi, params_from_iter};
 
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::pack::too_long;
-use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, ValueRef};
+use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Value, ValueRef};
 
 use super::connection::Connection;
 use super::{failure, values};
@@ -22,6 +22,7 @@ use tidewater_centre::engine::connection::{Connection as _, own};
 use tidewater_centre::engine::procedure::{Calls, Checked, Ran};
 use tidewater_centre::engine::scope::wrong;
 use tidewater_centre::engine::script::Script;
+use tidewater_centre::engine::scripts::Statement;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::{
     AnswerColumn, CallAnswer, CallOutcome, Cancel, Interrupt, ProcedureCall, Returns,
@@ -307,18 +308,35 @@ fn type_of(value: &Native) -> Option<ColumnType> {
 /// The parameters of a statement.
 fn parameters(call: &ProcedureCall, script: &Script, count: usize) -> Vec<Native> {
     let values = call.parameters(script).into_iter().take(count);
-    let natives = values.map(|(column_type, value)| {
-        let (datum, _) = column_type.datum(value.as_ref());
-        // A decimal that no number is, is compared and kept as text.
-        values::bind(column_type, false, &datum).unwrap_or_else(|_| match value.as_ref() {
-            ValueRef::Null => Native::Null,
-            ValueRef::Integer(integer) => Native::Integer(integer),
-            ValueRef::Real(real) => Native::Real(real),
-            ValueRef::Text(text) => Native::Text(text.to_owned()),
-            ValueRef::Blob(bytes) => Native::Blob(bytes.to_owned()),
-        })
+    let natives = values.map(|(column_type, value)| bound(column_type, &value));
+    natives.collect()
+}
+
+/// The parameters of a script's statement. A time of the server's own is spelled as SQLite's
+/// functions spell theirs, to be compared with them.
+pub(super) fn of_script(statement: &Statement, values: &[Value]) -> Vec<Native> {
+    let typed = statement.typed().zip(values);
+    let natives = typed.map(|((column_type, is_own_time), value)| match value {
+        Value::Text(text) if is_own_time => {
+            let seconds = text.get(..19).unwrap_or(text);
+            Native::Text(seconds.replace('T', " "))
+        }
+        value => bound(column_type, value),
     });
     natives.collect()
+}
+
+/// A value as a parameter.
+fn bound(column_type: ColumnType, value: &Value) -> Native {
+    let (datum, _) = column_type.datum(value.as_ref());
+    // A decimal that no number is, is compared and kept as text.
+    values::bind(column_type, false, &datum).unwrap_or_else(|_| match value.as_ref() {
+        ValueRef::Null => Native::Null,
+        ValueRef::Integer(integer) => Native::Integer(integer),
+        ValueRef::Real(real) => Native::Real(real),
+        ValueRef::Text(text) => Native::Text(text.to_owned()),
+        ValueRef::Blob(bytes) => Native::Blob(bytes.to_owned()),
+    })
 }
 
 /// What an answer or a failure means for a call.

@@ -4,7 +4,7 @@ use prost::Message;
 use rusqlite::types::Value as Native;
 use rusqlite::{Row, params_from_iter};
 
-use tidewater_protocol::{ColumnType, Datum, ValueRef};
+use tidewater_protocol::{ColumnType, Datum, Value, ValueRef};
 
 use super::connection::{Connection, run};
 use super::publication::{Publication, PublishedTable, TableRule};
@@ -12,7 +12,7 @@ use super::scope;
 use super::served::Served;
 use super::triggers::Log;
 use super::watermark::{self, Marker, Position, Positions as Logs};
-use super::{failure, quote, state, values};
+use super::{calls, failure, quote, state, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
@@ -22,6 +22,7 @@ use tidewater_centre::engine::download::{
 };
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::scope::{Purpose, ScopeChange, Standing};
+use tidewater_centre::engine::scripts::Statement;
 use tidewater_centre::engine::watermark::Presented;
 use tidewater_centre::engine::window::Window;
 use tidewater_centre::error::CentreError;
@@ -51,6 +52,12 @@ impl<'p> FileSnapshot<'p> {
         jobs: impl Iterator<Item = &'j DownloadJob>,
     ) -> Result<FileSnapshot<'p>> {
         let reading = failure("reading a download");
+        let jobs: Vec<&DownloadJob> = jobs.collect();
+        if jobs.iter().any(|it| has_scripts(served, it)) {
+            // Who writes now has begun before, and what it writes may be dated so: it is awaited.
+            let awaited = connection.execute_batch("BEGIN IMMEDIATE; COMMIT");
+            awaited.map_err(failure("waiting for writers"))?;
+        }
         connection.execute_batch("BEGIN").map_err(reading)?;
         // The first read takes the snapshot.
         connection
@@ -132,6 +139,7 @@ impl<'p> FileSnapshot<'p> {
             standing: Standing::read(presented_serial, &issued)?,
             news,
             marked_ms,
+            safe_until: context.now_ms.saturating_mul(1000),
         });
         self.publications.push(publication);
         self.since.push(since);
@@ -265,6 +273,26 @@ impl Snapshot for FileSnapshot<'_> {
             self.each_row(place, part, |row| {
                 with_kept(self.connection, types, row, |kept| take(kept, Some(row)))?
             })
+        })
+    }
+
+    fn script<'s>(
+        &'s mut self,
+        _: Place,
+        statement: &'s Statement,
+        values: &'s [Value],
+        take: TakeRow<'s>,
+    ) -> CentreResult<'s, ()> {
+        Box::pin(async move {
+            let reading = failure("running a download script");
+            let sql = &statement.script.sql;
+            let mut prepared = self.connection.prepare_cached(sql).map_err(reading)?;
+            let natives = calls::of_script(statement, values);
+            let mut rows = prepared.query(params_from_iter(natives)).map_err(reading)?;
+            while let Some(row) = rows.next().map_err(reading)? {
+                take(&self::values(row, 0, &statement.yields).map_err(reading)?)?;
+            }
+            Ok(())
         })
     }
 
@@ -433,6 +461,13 @@ pub(super) fn values<'r>(
         values.push(values::read(column_type, row.get_ref(from + index)?));
     }
     Ok(values)
+}
+
+/// Whether scripts yield what a job gets.
+fn has_scripts(served: &Served, job: &DownloadJob) -> bool {
+    let names = job.subscriptions.iter().map(|it| &it.publication);
+    let mut publications = names.filter_map(|it| served.publication(it).ok());
+    publications.any(|it| it.scripts.values().any(|it| it.has_downloads()))
 }
 
 /// A partition's values as parameters.

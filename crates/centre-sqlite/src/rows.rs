@@ -2,6 +2,7 @@
 //! process. What one row does is in [`super::row`]; what is written and in which order is the
 //! engine's affair.
 
+mod script;
 mod together;
 
 use std::collections::{HashMap, HashSet};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use rusqlite::params_from_iter;
 use rusqlite::types::Value as Native;
 
-use tidewater_protocol::{Datum, Op};
+use tidewater_protocol::{Datum, Op, Value};
 
 use super::connection::Connection;
 use super::publication::{Publication, PublishedTable};
@@ -20,11 +21,12 @@ use super::served::Served;
 use super::{deferred_violations, failure};
 use tidewater_centre::engine::connection::{Connection as _, Own, own};
 use tidewater_centre::engine::scope::Purpose;
+use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Failed, Image, MayWrite, Met, OnDelete, Part, Refusal, Rows, TargetTable,
-    Written,
+    Admitted, Batch, Failed, Image, MayWrite, Met, OnDelete, Part, Refusal, Rows, ScriptRan,
+    TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
@@ -388,6 +390,14 @@ impl<'c> Rows for UploadRows<'c> {
             }
         }
         Ok(parents)
+    }
+
+    async fn run_script(
+        &mut self,
+        statement: &scripts::Statement,
+        parameters: &[Vec<Value>],
+    ) -> Result<Vec<ScriptRan>> {
+        script::run(self.connection, statement, parameters)
     }
 
     async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {

@@ -3,7 +3,7 @@
 use prost::Message;
 use rusqlite::OptionalExtension;
 
-use tidewater_protocol::Table;
+use tidewater_protocol::{ColumnType, Table};
 
 use super::catalog::Catalog;
 use super::connection::Connection;
@@ -107,6 +107,15 @@ impl Tracking for SqliteCentre {
         statement: &Script,
     ) -> Result<Checked, CentreError> {
         calls::check(connection, named, statement)
+    }
+
+    async fn check_script(
+        connection: &mut Connection,
+        named: &str,
+        script: &Script,
+        _: &[ColumnType],
+    ) -> Result<Vec<String>, CentreError> {
+        Ok(calls::check(connection, named, script)?.columns)
     }
 
     async fn check_allowed(

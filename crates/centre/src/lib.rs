@@ -39,8 +39,8 @@ pub use procedure::{
 pub use publication::{
     ActAs, ConflictSpec, DeployReport, DeployStep, Deployed, Detect, HeldUpRemote, IdentitySpec,
     Last, ListedColumn, ListedReference, ListedTable, OnReject, OnUnseenChildren, ParameterSpec,
-    PublicationSpec, RemoteEffect, Replay, RuleBy, RuleSpec, TableSpec, Tracking, Unit, WindowSpec,
-    WriteScopeSpec, WritesSpec,
+    PublicationSpec, RemoteEffect, Replay, RuleBy, RuleSpec, ScriptSpec, TableSpec, Tracking, Unit,
+    WindowSpec, WriteScopeSpec, WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
 pub use settling::{Choice, RefusedAction, RefusedChoice, SettleOutcome, Version};

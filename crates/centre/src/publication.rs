@@ -30,6 +30,9 @@ pub struct PublicationSpec {
     /// came to them.
     #[serde(default)]
     pub replay: Replay,
+    /// What takes the place of what is generated.
+    #[serde(default)]
+    pub scripts: Vec<ScriptSpec>,
 }
 
 /// What becomes of an upload of which a row is refused.
@@ -52,6 +55,21 @@ pub enum Replay {
     Auto,
     /// Only when somebody says so.
     No,
+}
+
+/// SQL that stands at an event of a sync.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScriptSpec {
+    /// The version that it belongs to.
+    pub version: String,
+    /// The name of its table on remotes; of the connection as a whole if `None`.
+    pub table: Option<String>,
+    /// The event's name.
+    pub event: String,
+    /// The file that it was read from, for people.
+    pub file: String,
+    /// The SQL.
+    pub sql: String,
 }
 
 /// The role of the database under which the application's tables are read and written for a remote.
@@ -598,6 +616,7 @@ mod tests {
                 ],
                 parameters: Vec::new(),
                 act_as: None,
+                scripts: Vec::new(),
             }])
         };
         assert!(warnings(Direction::Download).is_empty());

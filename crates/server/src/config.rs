@@ -11,6 +11,7 @@ mod lines;
 mod partition;
 mod procedure;
 mod raw;
+mod scripts;
 mod sign_in;
 mod space;
 mod text;
@@ -44,6 +45,8 @@ use crate::listener;
 /// Everything that a configuration file says.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The folder of scripts, if it is said; `scripts` otherwise, if that is there.
+    pub scripts: Option<PathBuf>,
     /// Where and how the server listens, and its database.
     pub server: ServerConfig,
     /// How long things are kept.
@@ -285,6 +288,7 @@ impl Config {
             for procedure in &mut config.procedures {
                 procedure.load(folder)?;
             }
+            scripts::read(folder, config.scripts.as_deref(), &mut config.publications)?;
         }
         Ok(config)
     }

@@ -7,18 +7,21 @@ use futures_util::future::join;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error};
 
-use tidewater_protocol::{ColumnType, Datum};
+use tidewater_protocol::{ColumnType, Datum, Value};
 
 use super::{new_entries, xmin};
 use crate::acting::Acting;
 use crate::array::Array;
+use crate::calls;
 use crate::connection::{Connection, refused};
 use crate::decoder::{RowDecoder, recycle};
 use crate::publication::{PublishedTable, TableRule};
 use crate::quote::literal;
 use crate::scope::{partition_arrays, partition_types};
+use crate::values::Kind;
 use tidewater_centre::engine::download::{Bound, Part, TakeKey, TakeRow};
 use tidewater_centre::engine::exact::unpack;
+use tidewater_centre::engine::scripts;
 use tidewater_centre::error::CentreError;
 
 /// More are compared with a list of rows.
@@ -108,6 +111,32 @@ impl Reader<'_> {
                 bytes[at..].to_vec()
             };
             carry = rest;
+        }
+        self.leave(client).await
+    }
+
+    /// Reads what the query of a script yields.
+    pub(super) async fn script(
+        &self,
+        connection: &mut Connection,
+        statement: &scripts::Statement,
+        values: &[Value],
+        take: TakeRow<'_>,
+    ) -> Result<(), CentreError> {
+        let prepared = connection.prepare(&statement.script.sql, &[]).await?;
+        let arguments = calls::of_script(statement, values, &prepared);
+        let error = |error| self.failed("running a download script", error);
+        let client = connection.client();
+        let rows = self.enter(client, client.query_raw(&prepared, arguments));
+        let mut rows = pin!(rows.await.map_err(error)?);
+        let columns = prepared.columns().iter();
+        let mut decoder = RowDecoder::new(columns.map(|it| Kind::of(it.type_().oid())));
+        let mut values = Vec::with_capacity(prepared.columns().len());
+        while let Some(row) = rows.try_next().await.map_err(error)? {
+            let mut datums = recycle(values);
+            decoder.result(&row, 0, &mut datums)?;
+            take(&datums)?;
+            values = recycle(datums);
         }
         self.leave(client).await
     }

@@ -5,6 +5,7 @@ mod copy_in;
 mod execute;
 mod fitness;
 mod refusal;
+mod script;
 mod sql;
 mod statements;
 mod suspects;
@@ -18,7 +19,7 @@ use futures_util::future;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
-use tidewater_protocol::{Datum, Op};
+use tidewater_protocol::{Datum, Op, Value};
 
 use self::fitness::{is_exact, unfit_value};
 use self::refusal::may_be_data_error;
@@ -33,10 +34,11 @@ use super::waits::HURRIED_MS;
 use super::{FINGERPRINTS, Shared, fill_random};
 use tidewater_centre::engine::connection::Own;
 use tidewater_centre::engine::scope::Purpose;
+use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Image, MayWrite, Met, OnDelete, Part, Rows, TargetTable, Written,
+    Admitted, Batch, Image, MayWrite, Met, OnDelete, Part, Rows, ScriptRan, TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
@@ -413,6 +415,15 @@ impl Rows for UploadRows<'_> {
         insists: bool,
     ) -> Result<Vec<RowRef>> {
         self.look_for_children(table, rows, insists).await
+    }
+
+    async fn run_script(
+        &mut self,
+        statement: &scripts::Statement,
+        parameters: &[Vec<Value>],
+    ) -> Result<Vec<ScriptRan>> {
+        self.exact = false;
+        self.run_statement(statement, parameters).await
     }
 
     async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {

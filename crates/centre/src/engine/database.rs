@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use tidewater_protocol::Table;
+use tidewater_protocol::{ColumnType, Table};
 
 use super::acting::Assumed;
 use super::catalog::{Catalog, TableInfo};
@@ -146,6 +146,18 @@ pub trait Tracking: Send + Sync + 'static {
         procedure: &Procedure,
         statement: &Script,
     ) -> impl Future<Output = Result<Checked, CentreError>> + Send;
+
+    /// Checks that a statement of a script can be run with parameters of these types. It is named by
+    /// its file. Gives the names of the columns that it yields.
+    ///
+    /// # Errors
+    /// See [`crate::engine::scope::wrong`].
+    fn check_script(
+        connection: &mut Self::Connection,
+        named: &str,
+        script: &Script,
+        types: &[ColumnType],
+    ) -> impl Future<Output = Result<Vec<String>, CentreError>> + Send;
 
     /// How the role under which remotes act is asked for; `None` if the database has no roles.
     fn acting_sql(role: RoleAsked<'_>) -> Option<String> {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use tidewater_protocol::{Datum, PublicationSchema, RowShape};
+use tidewater_protocol::{Datum, PublicationSchema, RowShape, Value};
 
 use self::output::{Counts, Output};
 use self::plan::{Plan, TablePlan};
@@ -25,6 +25,7 @@ use super::connection::{Answer, Own};
 use super::evolution::PastSchemas;
 use super::publication::{Rule, rules_of};
 use super::scope::{Difference, Differences, ScopeChange, Standing, keep};
+use super::scripts::{Scripting, Statement, Versions, chosen};
 use super::watermark::Watermark;
 use crate::centre::CentreResult;
 use crate::download::{
@@ -69,6 +70,8 @@ pub struct PublishedSchema {
     pub rules: Arc<[Rule]>,
     /// What it was before; some remotes still have that.
     pub past: Arc<PastSchemas>,
+    /// The scripts, by version.
+    pub scripts: Versions,
 }
 
 /// Rows of a table by one of its rules. More may be read: what is in scope is decided by the rows.
@@ -149,6 +152,15 @@ pub trait Snapshot: Send {
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()>;
 
+    /// Runs a query of a script, and reads the rows that it yields.
+    fn script<'s>(
+        &'s mut self,
+        place: Place,
+        statement: &'s Statement,
+        values: &'s [Value],
+        take: TakeRow<'s>,
+    ) -> CentreResult<'s, ()>;
+
     /// Ends it.
     fn end(&mut self) -> CentreResult<'_, ()>;
 }
@@ -172,6 +184,9 @@ pub struct Opened {
     pub news: bool,
     /// When the mark that the remote presents was made; `None` if this is another history.
     pub marked_ms: Option<i64>,
+    /// Everything that was written until then is in the snapshot, or never will be: in microseconds
+    /// since 1970. It is only asked for where there are scripts.
+    pub safe_until: i64,
 }
 
 /// What a remote holds by a rule.
@@ -276,8 +291,14 @@ async fn plan(
     let mut plans: Vec<Plan> = Vec::with_capacity(job.subscriptions.len());
     for (opened, subscription) in opened.into_iter().zip(&job.subscriptions) {
         let differences = differences(snapshot, subscription, &opened).await?;
+        let versions = &opened.published.scripts;
+        let scripts = match chosen(versions, &job.context, &subscription.publication) {
+            Ok(scripts) => scripts,
+            Err(error) => return Ok(Err(error)),
+        };
+        let scripts = scripts.as_deref();
         let now_ms = job.context.now_ms;
-        let mut plan = Plan::new(subscription, opened, differences, now_ms);
+        let mut plan = Plan::new(subscription, opened, differences, scripts, now_ms);
         plan.settled = settled(snapshot, job, subscription).await?;
         plans.push(plan);
     }
@@ -352,7 +373,13 @@ impl Planned {
                 let serial = plan.serial.ok_or_else(|| CentreError::Internal {
                     message: "a scope has got no serial".into(),
                 })?;
+                let versions = &plan.published.scripts;
+                let name = &subscription.publication;
+                let scripting = Scripting::of(versions, &job.context, name)?;
+                let is_scripted = scripting.is_some();
                 let reading = SubscriptionReading {
+                    scripting: scripting
+                        .map(|it| it.between(plan.last_download, plan.next_last_download)),
                     snapshot: &mut *snapshot,
                     subscription,
                     number: self.first + index,
@@ -365,6 +392,7 @@ impl Planned {
                     rules: rules.map(|rule| rule.id).collect(),
                     position: plan.position,
                     role: plan.role,
+                    last_download: is_scripted.then_some(plan.next_last_download),
                 };
                 checkpoint = Some(Checkpoint {
                     serial,
@@ -429,6 +457,7 @@ struct SubscriptionReading<'a> {
     /// Its number in the snapshot.
     number: usize,
     plan: &'a Plan,
+    scripting: Option<Scripting<'a>>,
 }
 
 impl SubscriptionReading<'_> {
@@ -453,7 +482,11 @@ impl SubscriptionReading<'_> {
             };
             let shape = &shapes[index];
             let only_compared = *what == TablePlan::Whole && compares[index].is_some();
-            let whole = *what == TablePlan::Whole && !only_compared;
+            let by_script = matches!(what, TablePlan::Scripted { .. });
+            let whole = match what {
+                TablePlan::Scripted { whole } => *whole,
+                what => *what == TablePlan::Whole && !only_compared,
+            };
             let mut output = Output::new(table, shape, counts, &mut *sink);
             if let Some(begin) = output.begin.as_mut().filter(|_| whole) {
                 begin.replace = true;
@@ -470,7 +503,12 @@ impl SubscriptionReading<'_> {
                 scope: &self.plan.scope.rules[rules_of(rules, index)],
                 output: &mut output,
             };
-            if !only_compared {
+            if let Some(scripting) = self.scripting.as_ref().filter(|_| by_script) {
+                let own = self.subscription.own.as_ref();
+                reading
+                    .by_script(scripting, &table.name, whole, own)
+                    .await?;
+            } else if !only_compared {
                 let own = self.subscription.own.as_ref().filter(|it| !it.skip_version);
                 reading.planned(what, own, self.plan.has_changes).await?;
                 let added = &self.plan.added[index];

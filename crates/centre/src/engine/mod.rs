@@ -29,6 +29,7 @@ pub(crate) mod refusals;
 pub mod resolve;
 pub mod scope;
 pub mod script;
+pub mod scripts;
 mod session;
 pub mod state;
 pub mod thread;

@@ -117,7 +117,10 @@ impl ProcedureCall {
                     Some(claim) => Value::Text(claim.to_owned()),
                     None => Value::Null,
                 },
-                Parameter::System(_) | Parameter::User(_) => Value::Null,
+                Parameter::System(_)
+                | Parameter::User(_)
+                | Parameter::New(_)
+                | Parameter::Old(_) => Value::Null,
                 Parameter::Argument(name) => {
                     let place = procedure.arguments.iter().position(|it| it.name == *name);
                     let value = place.and_then(|it| self.arguments.get(it));

@@ -13,6 +13,7 @@ use super::download::PublishedSchema;
 use super::evolution::PastSchemas;
 use super::resolve::Resolver;
 use super::scope::{Permit, ScopeQuery, wrong};
+use super::scripts::{self, Versions};
 use super::window::Window;
 use crate::engine::script::{Dialect, Parameter, Script};
 use crate::error::CentreError;
@@ -41,6 +42,8 @@ pub struct Publication<T> {
     pub resolvers: Vec<Resolver>,
     /// Which values the parameters of remotes may have, where that is limited.
     pub permits: Vec<Permit>,
+    /// The scripts of its remotes, by version.
+    pub scripts: Versions,
     /// The role under which its remotes act, if that is not the server's own.
     pub act_as: Option<Assumed>,
     /// What becomes of an upload of which a row is refused.
@@ -65,6 +68,7 @@ impl<T> Publication<T> {
             shapes: self.shapes.clone(),
             rules: self.rules.clone(),
             past: self.past.clone(),
+            scripts: self.scripts.clone(),
         }
     }
 
@@ -212,8 +216,10 @@ pub async fn compile_one<T: Tracking>(
         warnings.extend(told);
         assumed
     });
+    let scripts = scripts::compile::<T>(connection, spec, &schema).await?;
     let schema = Arc::new(schema);
     Ok(Publication {
+        scripts,
         permits,
         act_as,
         on_reject: spec.on_reject,
@@ -246,7 +252,7 @@ async fn permits<T: Tracking>(
     let named = queries.flat_map(|query| &query.parameters);
     let named = named.filter_map(|parameter| match parameter {
         Parameter::User(name) => Some(name.as_str()),
-        Parameter::System(_) | Parameter::Claim(_) | Parameter::Argument(_) => None,
+        _ => None,
     });
     let named: Vec<&str> = named.collect();
     let mut permits = Vec::new();

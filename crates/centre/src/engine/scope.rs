@@ -191,8 +191,8 @@ fn value_of(parameter: &Parameter, context: &SyncContext, publication: &str) -> 
         Parameter::System(_) => Some(publication.to_owned()),
         Parameter::Claim(name) => context.claims.named(name).map(str::to_owned),
         Parameter::User(name) => context.parameters.get(publication)?.get(name).cloned(),
-        // Only calls have them.
-        Parameter::Argument(_) => None,
+        // Only calls and rows have them.
+        Parameter::Argument(_) | Parameter::New(_) | Parameter::Old(_) => None,
     }
 }
 

@@ -8,6 +8,7 @@ use std::fmt;
 
 use tidewater_protocol::message::Parameter as OfRemote;
 
+use super::scripts;
 use crate::publication::SYSTEM_PARAMETERS;
 
 /// Whose quotes and comments a script has.
@@ -37,8 +38,12 @@ pub enum Parameter {
     Claim(String),
     /// What the remote has set under this name; NULL if nothing.
     User(String),
-    /// The argument of a call of this name.
+    /// The argument of a call of this name, or what a remote says of itself under this number.
     Argument(String),
+    /// A column of an uploaded row as it is to be; of a deleted one as it was.
+    New(String),
+    /// A column of it as it was.
+    Old(String),
 }
 
 /// For what a script is run.
@@ -48,6 +53,8 @@ pub enum Purpose {
     Sync,
     /// For a call: it names nothing that only syncs have.
     Call,
+    /// At an event of a sync, which says what it may name.
+    Script,
 }
 
 impl fmt::Display for Parameter {
@@ -57,6 +64,8 @@ impl fmt::Display for Parameter {
             Parameter::Claim(name) => write!(f, "s.claims.{name}"),
             Parameter::User(name) => write!(f, "u.{name}"),
             Parameter::Argument(name) => write!(f, "a.{name}"),
+            Parameter::New(name) => write!(f, "r.{name}"),
+            Parameter::Old(name) => write!(f, "o.{name}"),
         }
     }
 }
@@ -91,6 +100,10 @@ impl ScriptError {
                      {{u.NAME}} for what a remote sets",
                     known.join(", ")
                 )
+            }
+            ScriptError::UnknownParameter(_, Purpose::Script) => {
+                "there are {s.NAME} as the event has them, {r.COLUMN}, {o.COLUMN}, {u.NAME} and {a.N}"
+                    .into()
             }
             ScriptError::Quoted(name) => {
                 format!("write {{{name}}} without quotes: it stands for the value as it is")
@@ -236,12 +249,28 @@ fn parameter(inside: &str, purpose: Purpose) -> Option<Parameter> {
     let name = inside.trim();
     let name = name.strip_prefix("ml ").map_or(name, str::trim_start);
     if let Some(name) = name.strip_prefix("u.") {
-        let is_one = purpose == Purpose::Sync && OfRemote::is_name(name);
+        let is_one = purpose != Purpose::Call && OfRemote::is_name(name);
         return is_one.then(|| Parameter::User(name.to_owned()));
     }
     if let Some(name) = name.strip_prefix("a.") {
-        let is_one = purpose == Purpose::Call && OfRemote::is_name(name);
+        let is_one = match purpose {
+            Purpose::Sync => false,
+            Purpose::Call => OfRemote::is_name(name),
+            Purpose::Script => name.parse::<u16>().is_ok(),
+        };
         return is_one.then(|| Parameter::Argument(name.to_owned()));
+    }
+    if purpose == Purpose::Script {
+        let column = |name: &str| {
+            let name = name.trim_matches('"');
+            (!name.is_empty()).then(|| name.to_owned())
+        };
+        if let Some(name) = name.strip_prefix("r.") {
+            return column(name).map(Parameter::New);
+        }
+        if let Some(name) = name.strip_prefix("o.") {
+            return column(name).map(Parameter::Old);
+        }
     }
     let name = name.strip_prefix("s.")?;
     if let Some(name) = name.strip_prefix("claims.") {
@@ -249,6 +278,17 @@ fn parameter(inside: &str, purpose: Purpose) -> Option<Parameter> {
     }
     if purpose == Purpose::Call && name == "publication" {
         return None;
+    }
+    if purpose == Purpose::Script {
+        // As other products' scripts call them.
+        let name = match name {
+            "last_table_download" => "last_download",
+            "publication_name" => "publication",
+            name => name,
+        };
+        return scripts::parameters()
+            .find(|known| *known == name)
+            .map(Parameter::System);
     }
     let known = SYSTEM_PARAMETERS.into_iter().find(|known| *known == name);
     known.map(Parameter::System)

@@ -23,6 +23,7 @@ mod retry;
 pub(crate) mod row_json;
 pub mod rows;
 mod scoped;
+mod scripted;
 mod settle;
 mod settled;
 mod shared;

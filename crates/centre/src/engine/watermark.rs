@@ -25,6 +25,9 @@ pub struct Watermark {
     /// The role of the database that has read the rows; empty for the server's own.
     #[prost(string, tag = "4")]
     pub role: String,
+    /// Up to when the remote has what scripts yield, in microseconds since 1970.
+    #[prost(sint64, optional, tag = "5")]
+    pub last_download: Option<i64>,
 }
 
 impl Watermark {

@@ -2,8 +2,12 @@
 
 use serde_json::json;
 
+use crate::desk::Desk;
+use crate::manual::blocks;
 use crate::program::{Place, Run};
 use crate::shop::{Remote, Shop};
+
+const MANUAL: &str = include_str!("../../../../docs/refused-rows.md");
 
 /// A remote with two refused changes: a forbidden value and a stolen customer.
 fn with_two_refused(shop: &Shop) -> (Remote, Run) {
@@ -80,7 +84,7 @@ fn the_operator_sees_each_refused_row_once_however_often_it_was_sent() {
             );
         }
         let status = shop.place.tidewater(&["status", "-c", "tidewater.toml"]);
-        let hint = "refused    2 kept; see: tidewater refused list -c tidewater.toml";
+        let hint = "refused    2 open; see: tidewater refused list --open -c tidewater.toml";
         assert!(status.done().stdout.contains(hint));
         let list = |more: &[&str]| {
             let command = ["refused", "list", "-c", "tidewater.toml"];
@@ -172,9 +176,9 @@ fn with_values_left(shop: &Shop) -> Remote {
 }
 
 fn nothing_is_refused(shop: &Shop) {
-    let list = ["refused", "list", "nancy.db", "--json"];
+    let list = ["refused", "list", "nancy.db", "--open", "--json"];
     let listed = shop.place.tidewater(&list).done().json();
-    assert_eq!(listed, json!({"refused": []}));
+    assert_eq!(listed, json!({"refused": [], "settled": []}));
 }
 
 #[test]
@@ -200,9 +204,22 @@ fn what_is_written_again_and_taken_is_not_listed_any_more() {
         nancy.execute("UPDATE customer SET note = 'mine again' WHERE customer_id = 10");
         shop.sync(&nancy).done();
         nothing_is_refused(&shop);
-        let of_centre = ["refused", "list", "-c", "tidewater.toml", "--json"];
+        let of_centre = [
+            "rejected",
+            "list",
+            "--open",
+            "-c",
+            "tidewater.toml",
+            "--json",
+        ];
         let listed = shop.place.tidewater(&of_centre).done().json();
         assert_eq!(listed, json!({"refused": []}));
+        let listed = operator(&shop, &["list", "--json"]).done().json();
+        let settled = &listed["refused"][0]["settled"];
+        assert_eq!(
+            (&settled["as"], &settled["by"]),
+            (&json!("taken"), &json!("nancy"))
+        );
         let restore = ["refused", "restore", "nancy.db", "1"];
         shop.place.tidewater(&restore).exits(1);
     });
@@ -269,12 +286,190 @@ fn discarding_brings_back_what_the_centre_has() {
         let sql = "SELECT * FROM customer ORDER BY 1";
         let own = "SELECT * FROM customer WHERE rep_id = 1 ORDER BY 1";
         assert_eq!(nancy.rows(sql), shop.centre.rows(own));
-        let list = shop
-            .place
-            .tidewater(&["refused", "list", "nancy.db", "--json"])
-            .done();
-        assert_eq!(list.json(), json!({"refused": []}));
+        nothing_is_refused(&shop);
+        let list = ["refused", "list", "nancy.db"];
+        let told = shop.place.tidewater(&list).done().stdout;
+        assert_eq!(told.matches("given up by nancy").count(), 2, "{told}");
+        let listed = operator(&shop, &["list"]).done().stdout;
+        assert_eq!(listed.matches("given up by nancy").count(), 2, "{listed}");
     });
+}
+
+/// The operator's command.
+fn operator(shop: &Shop, arguments: &[&str]) -> Run {
+    let all = [&["refused"], arguments, &["-c", "tidewater.toml"]].concat();
+    shop.place.tidewater(&all)
+}
+
+/// The number of an open row of the centre.
+fn id_of(shop: &Shop, key: i64) -> String {
+    let listed = operator(shop, &["list", "--open", "--json"]).done().json();
+    let listed = listed["refused"].as_array().expect("an array").clone();
+    let found = listed.iter().find(|it| it["key"] == json!([key]));
+    found.expect("it is open")["id"].to_string()
+}
+
+#[test]
+fn the_operator_shows_edits_replays_and_discards() {
+    Shop::on_both_centres(|shop| {
+        let (nancy, _) = with_two_refused(&shop);
+        let (empty, stolen) = (id_of(&shop, 13), id_of(&shop, 10));
+        let shown = operator(&shop, &["show", &stolen]).done().stdout;
+        for part in ["update customer [10]", "before", "\"rep_id\":1", "upload"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        for (filter, count) in [
+            (&["--cause", "check"][..], 1),
+            (&["--cause", "not_null"], 0),
+            (&["--table", "customer"], 2),
+            (&["--user", "steve"], 0),
+        ] {
+            let found = operator(&shop, &[&["list", "--json"], filter].concat());
+            let found = found.done().json()["refused"]
+                .as_array()
+                .expect("an array")
+                .len();
+            assert_eq!(found, count, "{filter:?}");
+        }
+        for action in [
+            &["show", "99"][..],
+            &["replay", "99"],
+            &["edit", "99", "--set", "a=1"],
+        ] {
+            operator(&shop, action)
+                .exits(1)
+                .tells(&["no refused row 99 is kept", "tidewater refused list"]);
+        }
+        operator(&shop, &["replay"]).exits(1).tells(&["--all"]);
+        operator(&shop, &["discard", &empty])
+            .exits(1)
+            .tells(&["--reason"]);
+        operator(&shop, &["edit", &empty])
+            .exits(1)
+            .tells(&["--set COLUMN=VALUE"]);
+        operator(&shop, &["edit", &empty, "--set", "name"])
+            .exits(1)
+            .tells(&["names no column and value"]);
+        // Values that still fail change nothing.
+        let failed = operator(&shop, &["replay", &empty]).exits(5);
+        failed.tells(&[
+            "refused row",
+            "customer [13]",
+            "check",
+            "tidewater refused edit",
+        ]);
+        operator(&shop, &["edit", &empty, "--set", "name= "])
+            .exits(5)
+            .tells(&["customer [13]", "nothing of it was changed"]);
+        operator(&shop, &["edit", &empty, "--set", "nam=x"])
+            .exits(5)
+            .tells(&["no published column \"nam\""]);
+        assert_eq!(id_of(&shop, 13), empty);
+
+        shop.place.write("row.json", r#"{"name": "Zoe"}"#);
+        let edited = operator(
+            &shop,
+            &["edit", &empty, "row.json", "--by", "olga", "--json"],
+        );
+        let edited = edited.done().json()["settled"][0].clone();
+        assert_eq!(
+            (&edited["as"], &edited["row"]["name"]),
+            (&json!("edited"), &json!("Zoe"))
+        );
+        let again = operator(&shop, &["replay", &empty]).exits(1);
+        again.tells(&["is settled already: edited by olga"]);
+        let discard = ["discard", &stolen, "--reason", "not hers"];
+        operator(&shop, &discard).done();
+        let shown = operator(&shop, &["show", &stolen]).done().stdout;
+        assert!(shown.contains("not hers"), "{shown}");
+        shop.sync(&nancy).done();
+        nothing_is_refused(&shop);
+        let own = "SELECT * FROM customer WHERE rep_id = 1 ORDER BY 1";
+        assert_eq!(
+            nancy.rows("SELECT * FROM customer ORDER BY 1"),
+            shop.centre.rows(own)
+        );
+        let told = shop
+            .place
+            .tidewater(&["refused", "list", "nancy.db"])
+            .done()
+            .stdout;
+        for part in [
+            "settled by operator: edited by olga",
+            "settled by operator: discarded by",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        let status = shop
+            .place
+            .tidewater(&["status", "-c", "tidewater.toml"])
+            .done()
+            .stdout;
+        assert!(status.contains("refused    0 open"), "{status}");
+    });
+}
+
+#[test]
+fn a_device_shows_and_edits_a_refused_row() {
+    let shop = Shop::open();
+    let (nancy, _) = with_two_refused(&shop);
+    let on_file = |action: &str, more: &[&str]| {
+        let all = [&["refused", action, "nancy.db"], more].concat();
+        shop.place.tidewater(&all)
+    };
+    let listed = on_file("list", &["--json"]).done().json();
+    let listed = listed["refused"].as_array().expect("an array").clone();
+    let empty = listed.iter().find(|it| it["key"] == json!([13]));
+    let empty = empty.expect("it is refused")["id"].to_string();
+    let shown = on_file("show", &[&empty, "--json"]).done().json();
+    assert_eq!(shown["values"]["note"], json!("empty name"));
+    on_file("show", &["99"])
+        .exits(1)
+        .tells(&["no refused change 99"]);
+    on_file("edit", &[&empty, "--set", "nam=x"])
+        .exits(1)
+        .tells(&["cannot be edited", "no synced column \"nam\""]);
+    on_file("edit", &[&empty, "--set", "name=Zoe"]).done();
+    shop.sync(&nancy).done();
+    let name = "SELECT name FROM customer WHERE customer_id = 13";
+    assert_eq!(shop.centre.rows(name), ["Zoe"]);
+    let shown = on_file("show", &[&empty]).done().stdout;
+    assert!(shown.contains("sent again and taken for nancy"), "{shown}");
+}
+
+#[test]
+fn what_the_manual_of_refused_rows_shows_works() {
+    let desk = Desk::new();
+    let commands = blocks(MANUAL, "sh");
+    let [shop, prepare, first, discard, operate] = &commands[..] else {
+        panic!("the manual has other examples: {commands:#?}");
+    };
+    desk.run(shop);
+    let configuration = &blocks(MANUAL, "toml")[0];
+    desk.place
+        .write("tidewater.toml", &desk.text(configuration));
+    desk.run(prepare);
+    let _server = desk.place.serve_as_configured();
+    let refused = desk.run(first);
+    for part in [
+        "exit code 6",
+        "product [3]",
+        "product [4]",
+        "price [40]",
+        "refers to",
+    ] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    desk.run(discard);
+    let settled = desk.run(operate);
+    for part in [
+        "pen, red|250",
+        "given up by anna",
+        "edited by",
+        "replayed by",
+    ] {
+        assert!(settled.contains(part), "{part}: {settled}");
+    }
 }
 
 #[test]

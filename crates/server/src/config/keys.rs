@@ -21,6 +21,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "space",
             "live",
             "wake",
+            "scripts",
             "sign_in",
         ],
     ),

@@ -23,6 +23,7 @@ use Kind::{Flag, Number, Section, Sections, Size, Span, Text, Texts};
 
 /// The path of a key without indexes, its kind, and an example.
 const KINDS: &[(&str, Kind, &str)] = &[
+    ("scripts", Text, "scripts = \"scripts\""),
     ("server", Section, "[server]"),
     (
         "server.listen",

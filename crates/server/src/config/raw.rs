@@ -1,6 +1,7 @@
 //! From TOML values to the configuration: types, ranges, and what must be said.
 
 use std::collections::HashSet;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -48,6 +49,7 @@ struct RawConfig {
     live: RawLive,
     #[serde(default)]
     wake: Vec<RawWake>,
+    scripts: Option<PathBuf>,
     #[serde(default)]
     sign_in: RawSignIn,
 }
@@ -231,6 +233,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
     let wakes = wakes.collect::<Result<_, _>>()?;
     let server = server.read()?;
     Ok(Config {
+        scripts: raw.scripts,
         wakes,
         sign_in: raw.sign_in.read(insecure)?,
         server,
@@ -538,6 +541,7 @@ impl RawPublication {
             name,
             tables,
             parameters,
+            scripts: Vec::new(),
         })
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn refused_here_only(parties: &Parties<'_>) -> rusqlite::Result<Optio
                 // What a copy of the file has settled is shown as that.
                 "SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND row_key = ?2
                  UNION ALL SELECT 1 FROM tidewater_settled_refusal
-                 WHERE table_name = ?1 AND row_key = ?2",
+                 WHERE table_name = ?1 AND row_key = ?2 AND settled_as <> 'taken'",
             )?
             .exists([&table, &key])?;
         if !shown {
@@ -81,7 +81,7 @@ pub(crate) fn lost_against_nobody(
              AND NOT EXISTS (SELECT 1 FROM tidewater_refused AS o WHERE o.table_name = '{name}'
                  AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')
              AND NOT EXISTS (SELECT 1 FROM tidewater_settled_refusal AS o
-                 WHERE o.table_name = '{name}'
+                 WHERE o.table_name = '{name}' AND o.settled_as <> 'taken'
                  AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')"
         );
         let mut statement = centre.prepare_cached(&sql)?;

@@ -267,7 +267,7 @@ mod tests {
                    CREATE TABLE tidewater_conflict (table_name, row_key, operation, uploaded);
                    CREATE TABLE tidewater_refused (table_name, row_key, operation, uploaded);
                    CREATE TABLE tidewater_settled_refusal (table_name, row_key, operation,
-                       uploaded);
+                       uploaded, settled_as);
                    CREATE TABLE product (product_id, code, name);
                    CREATE TABLE audit (at, \"table\", operation, key, text);";
         centre.execute_batch(sql).unwrap();

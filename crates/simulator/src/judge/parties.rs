@@ -304,11 +304,10 @@ impl Parties<'_> {
              AND json_array(uploaded ->> '{}') <> row_key)",
             table.key()
         );
-        let told = [
-            "tidewater_conflict",
-            "tidewater_refused",
-            "tidewater_settled_refusal",
-        ];
+        // What was given up, or lost when it was sent again, is listed as that.
+        let settled = "(SELECT table_name, row_key, operation, uploaded
+                        FROM tidewater_settled_refusal WHERE settled_as <> 'taken')";
+        let told = ["tidewater_conflict", "tidewater_refused", settled];
         for told in told {
             let sql = format!(
                 "SELECT 1 FROM {told} WHERE table_name = ?1

@@ -168,6 +168,7 @@ async fn each_upload_of_a_list_acts_for_itself() {
     let (mut world, role) = world("batch").await;
     world.specs.push(PublicationSpec {
         act_as: None,
+        scripts: Vec::new(),
         name: "plain".into(),
         ..docs(ActAs::Role(String::new()))
     });

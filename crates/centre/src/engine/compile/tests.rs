@@ -53,6 +53,7 @@ fn what_is_recorded_is_what_was_configured() {
         },
     ];
     let spec = PublicationSpec {
+        scripts: Vec::new(),
         name: "p".into(),
         act_as: Some(ActAs::Query("SELECT 'clerk'".into())),
         tables: vec![

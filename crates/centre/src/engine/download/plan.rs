@@ -7,6 +7,7 @@ use super::{Opened, PublishedSchema};
 use crate::download::{DownloadSubscription, ToldSettled};
 use crate::engine::publication::rules_of;
 use crate::engine::scope::{Difference, Standing};
+use crate::engine::scripts::Scripts;
 use crate::engine::watermark::{self, Presented};
 use crate::scope::{RuleScope, Scope};
 use crate::upload::GainedPartitions;
@@ -20,6 +21,11 @@ pub(super) enum TablePlan {
     Whole,
     /// What changed, by each of its rules.
     Changes(Vec<RulePlan>),
+    /// What its scripts yield; all of it, if the remote has nothing of them.
+    Scripted {
+        /// It replaces what is there.
+        whole: bool,
+    },
 }
 
 /// What has to be sent by one rule.
@@ -50,6 +56,9 @@ pub(super) struct Plan {
     pub(super) serial: Option<u64>,
     pub(super) arrived: bool,
     pub(super) is_due: bool,
+    /// Up to when the remote has what scripts yield, and up to when it will have.
+    pub(super) last_download: Option<i64>,
+    pub(super) next_last_download: i64,
     /// Whether the change logs may have something new.
     pub(super) has_changes: bool,
     /// What operators have settled of the remote's refused rows, if that is told.
@@ -62,6 +71,7 @@ impl Plan {
         subscription: &DownloadSubscription,
         opened: Opened,
         differences: Vec<Option<Difference>>,
+        scripts: Option<&Scripts>,
         now_ms: i64,
     ) -> Plan {
         let published = opened.published;
@@ -71,7 +81,12 @@ impl Plan {
         let is_outdated = opened.standing == Standing::Outdated && subscription.compares.is_empty();
         // What another role saw says nothing of what this one sees.
         let presented = checkpoint.and_then(Presented::of);
-        let is_another = presented.is_some_and(|it| it.watermark.role != opened.role);
+        let is_another = presented
+            .as_ref()
+            .is_some_and(|it| it.watermark.role != opened.role);
+        let last_download = presented.as_ref().filter(|_| !is_outdated && !is_another);
+        let last_download = last_download.and_then(|it| it.watermark.last_download);
+        let last_download = last_download.filter(|_| opened.marked_ms.is_some());
         let mut scope_changed = false;
         let mut by_rule = Vec::with_capacity(rules.len());
         let of_rules = rules.iter().zip(&opened.scope.rules).zip(&opened.held);
@@ -108,8 +123,12 @@ impl Plan {
                 let is_followed = new.is_some();
                 added.push(new.unwrap_or_default());
                 let of_table = by_rule[rules_of(rules, index)].iter_mut().map(Option::take);
-                match of_table.collect::<Option<Vec<RulePlan>>>() {
+                let of_table = of_table.collect::<Option<Vec<RulePlan>>>();
+                match of_table {
                     _ if !table.direction.downloads() => TablePlan::Nothing,
+                    _ if scripts.is_some_and(|it| it.downloads(index)) => TablePlan::Scripted {
+                        whole: last_download.is_none(),
+                    },
                     Some(rules) if is_followed => TablePlan::Changes(rules),
                     _ => TablePlan::Whole,
                 }
@@ -141,6 +160,8 @@ impl Plan {
             serial: checkpoint.map(|it| it.serial).filter(|_| stays && !arrived),
             arrived,
             is_due,
+            last_download,
+            next_last_download: opened.safe_until,
             has_changes,
             settled: None,
         }
@@ -181,7 +202,7 @@ impl TablePlan {
     fn is_due(&self) -> bool {
         match self {
             TablePlan::Nothing => false,
-            TablePlan::Whole => true,
+            TablePlan::Whole | TablePlan::Scripted { .. } => true,
             TablePlan::Changes(rules) => rules.iter().any(RulePlan::is_due),
         }
     }

@@ -10,6 +10,7 @@ use crate::download::TableRequest;
 use crate::engine::comparing::Comparison;
 use crate::engine::exact::{Membership, pack_exact, pack_row, types_of};
 use crate::engine::publication::Rule;
+use crate::engine::scripts::Scripting;
 use crate::engine::upload::columns::ColumnMap;
 use crate::error::CentreError;
 use crate::scope::RuleScope;
@@ -43,7 +44,7 @@ impl<'a> TableReading<'a, '_> {
         has_changes: bool,
     ) -> Result<()> {
         match what {
-            TablePlan::Nothing => Ok(()),
+            TablePlan::Nothing | TablePlan::Scripted { .. } => Ok(()),
             TablePlan::Whole => {
                 // An empty table, too, replaces what the remote has.
                 self.output.announce();
@@ -66,6 +67,51 @@ impl<'a> TableReading<'a, '_> {
                 }
             }
         }
+    }
+
+    /// Sends what scripts yield: first the keys of rows that go.
+    pub(super) async fn by_script(
+        &mut self,
+        scripting: &Scripting<'_>,
+        name: &str,
+        whole: bool,
+        own: Option<&OwnUpload>,
+    ) -> Result<()> {
+        let table = self.place.table;
+        let (shape, output) = (self.shape, &mut *self.output);
+        if whole {
+            output.announce();
+        }
+        let statements = |event| {
+            let script = scripting.scripts.of_table(table, event);
+            script.into_iter().flat_map(|it| &it.statements)
+        };
+        for statement in statements("download_delete_cursor").filter(|_| !whole) {
+            let values = scripting.values(statement, name);
+            let mut take = |key: &[Datum<'_>]| output.remove(key);
+            let query = self
+                .snapshot
+                .script(self.place, statement, &values, &mut take);
+            query.await?;
+        }
+        let key_types = types_of(shape, &shape.key);
+        for statement in statements("download_cursor") {
+            let values = scripting.values(statement, name);
+            let mut take = |row: &[Datum<'_>]| {
+                let key: Vec<Datum<'_>> = shape.key.iter().map(|&it| row[it]).collect();
+                let key = (table, pack_exact(&key_types, &key));
+                let uploaded = own.and_then(|own| own.rows.get(&key)?.as_ref());
+                match uploaded.is_some_and(|it| *it == pack_row(&shape.columns, row)) {
+                    true => Ok(()),
+                    false => output.upsert(row),
+                }
+            };
+            let query = self
+                .snapshot
+                .script(self.place, statement, &values, &mut take);
+            query.await?;
+        }
+        Ok(())
     }
 
     /// All rows that a rule gives.

@@ -24,6 +24,7 @@ use super::{Admission, DOWNLOAD_ONLY, Records, Serials, last, note_given_back, s
 use crate::engine::connection::Connection as _;
 use crate::engine::publication::Publication;
 use crate::engine::scope::Differences;
+use crate::engine::scripts::Scripting;
 use crate::engine::upload::columns::{Announced, ColumnMap, Unpublished};
 use crate::engine::upload::decided::Decided;
 use crate::engine::upload::families::Families;
@@ -127,6 +128,7 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         unpublished: &unpublished,
         families: &families,
         handed_over: Vec::new(),
+        scripting: Scripting::of(&publication.scripts, &upload.context, &upload.publication)?,
     };
     run.handed_over = run.find_handed_over()?;
     let result = run.all().await?;
@@ -196,6 +198,8 @@ pub(super) struct Run<'r, R: Rows> {
     pub(super) families: &'r Families,
     /// By the place of their table: updates that may make rows somebody else's, in order.
     pub(super) handed_over: Vec<Vec<RowRef>>,
+    /// The scripts that the remote has chosen.
+    pub(super) scripting: Option<Scripting<'r>>,
 }
 
 /// What has been done of an upload so far.
@@ -300,6 +304,7 @@ impl<'r, R: Rows> Run<'r, R> {
         for table in self.tables {
             progress.outcomes.record_dropped(table)?;
         }
+        self.before_rows().await?;
         for steps in order(self.tables) {
             let is_handing_over = |&(place, step): &(usize, Step)| {
                 step == Step::HandOver && !self.handed_over[place].is_empty()
@@ -318,6 +323,7 @@ impl<'r, R: Rows> Run<'r, R> {
         for refusals in std::mem::take(&mut progress.refusals) {
             self.give_up(refusals, &mut progress).await?;
         }
+        self.after_rows(&progress).await?;
         if self.rows.is_violated(round.immediate).await? {
             return Ok(Filled::Violated);
         }
@@ -333,11 +339,12 @@ impl<'r, R: Rows> Run<'r, R> {
             return Ok(Filled::Decided(decided));
         }
         let admission = later.as_ref().unwrap_or(self.admission);
+        let scripts = self.scripting.as_ref().map(|it| &*it.scripts);
         made::note(
             self.rows,
             self.publication,
             self.tables,
-            admission,
+            (admission, scripts),
             &mut progress.outcomes,
         )
         .await?;
@@ -419,6 +426,7 @@ impl<'r, R: Rows> Run<'r, R> {
     ) -> Result<bool> {
         let is_possible =
             table.inserts > FEW_INSERTS && table.is_open && !progress.outcomes.concerns(table);
+        let is_possible = is_possible && !self.is_scripted(table.index, Op::Insert);
         let is_in = is_possible && {
             let mut membership = self.membership(table);
             let mut may_write =

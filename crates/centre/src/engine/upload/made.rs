@@ -10,6 +10,7 @@ use super::outcomes::Outcomes;
 use super::rows::{Image, Rows};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
+use crate::engine::scripts::Scripts;
 use crate::engine::upload::decided::pack_key;
 use crate::error::CentreError;
 
@@ -23,12 +24,13 @@ pub(super) async fn note<R: Rows>(
     rows: &mut R,
     publication: &Publication<R::Table>,
     tables: &[Incoming<'_, R::Table>],
-    admission: &Admission,
+    (admission, scripts): (&Admission, Option<&Scripts>),
     outcomes: &mut Outcomes<'_>,
 ) -> Result<()> {
     for table in tables.iter().filter(|it| it.is_open) {
         let are_completed = publication.writes[table.index].are_completed;
-        let are_all = rows.makes_something(table) || are_completed;
+        let is_scripted = scripts.is_some_and(|it| it.uploads(table.index));
+        let are_all = rows.makes_something(table) || are_completed || is_scripted;
         if !are_all && !outcomes.has_resolved(table) {
             continue;
         }

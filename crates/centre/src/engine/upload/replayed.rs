@@ -1,6 +1,8 @@
 //! A refused row that an operator settles: written as it was sent or as he corrects it, as an
 //! ordinary change ([`super::chosen`]), or given up.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value as Json};
 use tidewater_protocol::{Code, Table};
 
@@ -9,9 +11,19 @@ use super::row_json;
 use super::rows::Rows;
 use crate::engine::connection::{Connection as _, own};
 use crate::engine::refusals;
+use crate::engine::scripts::Scripts;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome, RefusedRecord};
 use crate::settling::{RefusedAction, RefusedChoice, SettleOutcome};
+
+/// Scripts of a table in the place of what writes an uploaded row.
+const SCRIPTS: [&str; 5] = [
+    "upload_insert",
+    "upload_update",
+    "upload_delete",
+    "upload_new_row_insert",
+    "upload_old_row_insert",
+];
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -77,6 +89,21 @@ async fn act(
         RefusedAction::Edit(given) => Some(&**given),
     };
     let place = (&*record.publication, &*record.table);
+    let publication = rows.publication(&record.publication)?;
+    let mut tables = publication.schema.tables.iter();
+    let index = tables.position(|it| it.name == record.table);
+    let writes = |it: &Arc<Scripts>| {
+        let mut events = SCRIPTS.iter();
+        index.is_some_and(|index| events.any(|event| it.of_table(index, event).is_some()))
+    };
+    if publication.scripts.values().any(writes) {
+        let reason = format!(
+            "scripts write what is uploaded to the table {:?}: write the row yourself, and discard \
+             what was refused",
+            record.table
+        );
+        return Ok(refused(Code::RowConstraint, reason));
+    }
     put(rows, place, |table| wanted(table, record, given), force).await
 }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use tidewater_protocol::{Code, ColumnType, Datum, Op, pack};
+use tidewater_protocol::{Code, ColumnType, Datum, Op, Value, pack};
 
 use super::Serials;
 use super::incoming::{Incoming, RowRef};
 use crate::engine::connection::{Connection, Own};
 use crate::engine::exact::{Barrier, pack_row, unpack};
 use crate::engine::publication::Publication;
+use crate::engine::scripts::Statement;
 use crate::error::CentreError;
 use crate::scope::Scope;
 use crate::upload::SyncUpload;
@@ -197,6 +198,29 @@ pub struct Part<'b, 'u, T> {
     pub rows: Vec<RowRef>,
 }
 
+/// What a statement of a script has come to, for one row.
+#[derive(Clone, Debug)]
+pub enum ScriptRan {
+    /// It has run.
+    Done {
+        /// How many rows it has changed, if that tells anything.
+        changed: Option<u64>,
+        /// The first row that it yields, if that is read.
+        row: Option<Vec<Value>>,
+    },
+    /// The database has refused it.
+    Refused(Refusal),
+}
+
+impl Default for ScriptRan {
+    fn default() -> ScriptRan {
+        ScriptRan::Done {
+            changed: None,
+            row: None,
+        }
+    }
+}
+
 /// Writes the rows of a list of uploads, on one connection and in one transaction. What is to be
 /// written, in which order, and what becomes of a row that meets another, is the engine's affair.
 pub trait Rows: Send {
@@ -321,6 +345,14 @@ pub trait Rows: Send {
         &mut self,
         parts: &[Part<'_, '_, Self::Table>],
     ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Runs a statement of a script once for each list of its parameters' values, in order. What the
+    /// database refuses of one is undone alone.
+    fn run_script(
+        &mut self,
+        statement: &Statement,
+        parameters: &[Vec<Value>],
+    ) -> impl Future<Output = Result<Vec<ScriptRan>>> + Send;
 
     /// The scope as it is now.
     fn scope(

@@ -164,6 +164,9 @@ impl<R: Rows> Run<'_, R> {
         earlier: &Earlier,
         progress: &mut Progress<'_>,
     ) -> Result<Vec<Failed>> {
+        if self.is_scripted(table.index, op) {
+            return self.write_by_script(table, op, refs, progress).await;
+        }
         let mut sorted = self.sort(table, op, refs, progress)?;
         let mut failed = Vec::new();
         if op == Op::Delete && table.table.on_delete() == OnDelete::Looks {

@@ -23,6 +23,7 @@ use super::{Admission, store};
 use crate::engine::connection::{Connection as _, each, own_row};
 use crate::engine::exact::{Membership, pack_exact, types_of};
 use crate::engine::publication::{Publication, Rule};
+use crate::engine::scripts::chosen;
 use crate::error::CentreError;
 use crate::scope::RuleScope;
 use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
@@ -111,7 +112,14 @@ async fn try_all<R: Rows>(rows: &mut R, uploads: &[&SyncUpload], is_alone: bool)
     if publication.act_as.is_some() {
         return Ok(Tried::Apart((0..uploads.len()).collect()));
     }
-    let (merged, apart) = merge(&publication, uploads);
+    let (merged, mut apart) = merge(&publication, uploads);
+    for (place, upload) in uploads.iter().enumerate() {
+        // What is wrong with the choice, it is told alone.
+        let chosen = chosen(&publication.scripts, &upload.context, &upload.publication);
+        if !matches!(chosen, Ok(None)) {
+            apart.insert(place);
+        }
+    }
     if !apart.is_empty() {
         return Ok(Tried::Apart(apart));
     }

@@ -1,0 +1,403 @@
+//! Rows that scripts upload, and what stands around them.
+//!
+//! What a remote may write is judged as ever: by the scope, and by the centre's row where a table is
+//! partitioned. Then the script decides what becomes of a row; what it has made of it is read back.
+
+use std::sync::Arc;
+
+use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, Value, pack};
+
+use super::apply::{Progress, Run};
+use super::incoming::{Incoming, RowRef, Uploaded};
+use super::resolved::Settled;
+use super::rows::{Failed, Image, Refusal, Rows, ScriptRan};
+use super::settle::ROWS_AT_ONCE;
+use crate::engine::exact::canonical;
+use crate::engine::script::Parameter;
+use crate::engine::scripts::{Compiled, Scripting, Scripts, Statement};
+use crate::error::CentreError;
+use crate::records::ConflictOutcome;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+impl Scripting<'_> {
+    /// The values of a statement's parameters for a row.
+    fn of_row<T>(
+        &self,
+        statement: &Statement,
+        (table, names): (&Incoming<'_, T>, &Table),
+        uploaded: &Uploaded<'_, '_>,
+    ) -> Vec<Value> {
+        let column = |name: &String, image: Option<&[Datum<'_>]>| {
+            let place = names.column(name).filter(|it| table.sent.contains(it));
+            let value = place
+                .zip(image)
+                .map(|(place, image)| image[place].to_value());
+            value.unwrap_or(Value::Null)
+        };
+        let parameters = statement.script.parameters.iter();
+        let values = parameters.map(|parameter| match parameter {
+            Parameter::New(name) => column(name, uploaded.new.or(uploaded.old)),
+            Parameter::Old(name) => column(name, uploaded.old),
+            other => self.value(other, &names.name),
+        });
+        values.collect()
+    }
+}
+
+impl<R: Rows> Run<'_, R> {
+    /// The script of a table for an event.
+    fn script(&self, table: usize, event: &str) -> Option<(Arc<Scripts>, &'static str)> {
+        let scripting = self.scripting.as_ref()?;
+        let name = scripting.scripts.of_table(table, event)?.event.name;
+        Some((scripting.scripts.clone(), name))
+    }
+
+    /// Runs what stands at an event of the connection, or of tables.
+    pub(super) async fn at(&mut self, event: &str, table: Option<usize>) -> Result<()> {
+        let Some(scripting) = &self.scripting else {
+            return Ok(());
+        };
+        let scripts = scripting.scripts.clone();
+        let compiled = match table {
+            None => scripts.connection.get(event),
+            Some(table) => scripts.of_table(table, event),
+        };
+        let Some(compiled) = compiled else {
+            return Ok(());
+        };
+        let name = table.map_or("", |it| &self.publication.schema.tables[it].name);
+        for statement in &compiled.statements {
+            let parameters = statement.script.parameters.iter();
+            let values = parameters.map(|it| scripting.value(it, name)).collect();
+            let ran = self.rows.run_script(statement, &[values]).await?;
+            if let Some(ScriptRan::Refused(refusal)) = ran.into_iter().next() {
+                return Err(failed(compiled, &refusal));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what stands before the rows of an upload.
+    pub(super) async fn before_rows(&mut self) -> Result<()> {
+        if self.scripting.is_none() {
+            return Ok(());
+        }
+        let tables = self.publication.schema.tables.len();
+        self.at("begin_synchronization", None).await?;
+        for table in 0..tables {
+            self.at("begin_synchronization", Some(table)).await?;
+        }
+        for event in ["begin_publication", "begin_upload"] {
+            self.at(event, None).await?;
+        }
+        for table in 0..tables {
+            for event in ["begin_upload", "begin_upload_rows"] {
+                self.at(event, Some(table)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// And behind them.
+    pub(super) async fn after_rows(&mut self, _: &Progress<'_>) -> Result<()> {
+        if self.scripting.is_none() {
+            return Ok(());
+        }
+        let tables = self.publication.schema.tables.len();
+        for event in [
+            "end_upload_rows",
+            "begin_upload_deletes",
+            "end_upload_deletes",
+            "end_upload",
+        ] {
+            for table in 0..tables {
+                self.at(event, Some(table)).await?;
+            }
+        }
+        self.at("end_upload", None).await
+    }
+
+    /// Whether rows of an operation are written by scripts.
+    pub(super) fn is_scripted(&self, table: usize, op: Op) -> bool {
+        let events: &[&str] = match op {
+            Op::Insert => &["upload_insert"],
+            Op::Delete => &["upload_delete"],
+            _ => &[
+                "upload_update",
+                "upload_new_row_insert",
+                "upload_old_row_insert",
+                "resolve_conflict",
+            ],
+        };
+        let scripts = self.scripting.as_ref().map(|it| &it.scripts);
+        scripts.is_some_and(|it| {
+            events
+                .iter()
+                .any(|event| it.of_table(table, event).is_some())
+        })
+    }
+
+    /// Has scripts write rows of one operation; gives back those that the database refused.
+    pub(super) async fn write_by_script(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        op: Op,
+        refs: &[RowRef],
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<Failed>> {
+        let sorted = self.sort(table, op, refs, progress)?;
+        let ready = sorted.ready.sets.into_iter().flat_map(|(_, rows)| rows);
+        let mut rows: Vec<RowRef> = ready.chain(sorted.unready).collect();
+        rows.sort_unstable();
+        self.lose(table, op, &sorted.lost, progress).await?;
+        let mut failed = Vec::new();
+        for some in rows.chunks(ROWS_AT_ONCE) {
+            let some = self.judge_central(table, op, some, progress).await?;
+            match op {
+                Op::Insert => {
+                    self.each(table, op, "upload_insert", &some, progress, &mut failed)
+                        .await?
+                }
+                Op::Delete => {
+                    self.each(table, op, "upload_delete", &some, progress, &mut failed)
+                        .await?
+                }
+                _ => {
+                    self.update_by_script(table, &some, progress, &mut failed)
+                        .await?
+                }
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Leaves out, and refuses, what the remote may not write because of what the centre has.
+    async fn judge_central(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        op: Op,
+        rows: &[RowRef],
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<RowRef>> {
+        let rules = &self.publication.rules[self.publication.rules_of(table.index)];
+        let is_everyones = rules.iter().any(|it| it.query.is_none() && !it.follows);
+        if is_everyones && self.publication.writes[table.index].rule.is_none() {
+            return Ok(rows.to_vec());
+        }
+        let met = self.rows.find(table, op, rows, Image::Old).await?;
+        let mut membership = self.membership(table);
+        let types = &self.publication.row_types[table.index];
+        let mut left = Vec::with_capacity(rows.len());
+        let outcomes = &mut progress.outcomes;
+        table.images(rows, |at, uploaded| {
+            let barrier = match &met[at] {
+                Some(met) => membership.barrier(&met.central.values(types)?),
+                None => uploaded.old.and_then(|old| membership.barrier(old)),
+            };
+            match barrier {
+                None => left.push(rows[at]),
+                Some(_) if op == Op::Insert => {
+                    let (code, reason) = (Code::RowKeyInUse, "key in use".to_owned());
+                    outcomes.refused(table, uploaded, &Refusal { code, reason });
+                }
+                Some(barrier) => outcomes.refused(table, uploaded, &Refusal::barred(barrier)),
+            }
+            Ok(())
+        })?;
+        Ok(left)
+    }
+
+    /// Runs a script for rows; gives what each of its statements has come to.
+    async fn run_for(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        event: &str,
+        rows: &[RowRef],
+    ) -> Result<Vec<ScriptRan>> {
+        let mut all: Vec<ScriptRan> = rows.iter().map(|_| ScriptRan::default()).collect();
+        let Some((scripts, event)) = self.script(table.index, event) else {
+            return Ok(all);
+        };
+        let schema = self.publication.schema.clone();
+        let names = &schema.tables[table.index];
+        for statement in scripts
+            .of_table(table.index, event)
+            .iter()
+            .flat_map(|it| &it.statements)
+        {
+            let mut values = Vec::with_capacity(rows.len());
+            let (mut places, mut refs) = (Vec::new(), Vec::new());
+            for (place, (row, ran)) in rows.iter().zip(&all).enumerate() {
+                if !matches!(ran, ScriptRan::Refused(_)) {
+                    places.push(place);
+                    refs.push(*row);
+                }
+            }
+            let Some(scripting) = &self.scripting else {
+                break;
+            };
+            table.images(&refs, |_, uploaded| {
+                values.push(scripting.of_row(statement, (table, names), uploaded));
+                Ok(())
+            })?;
+            let ran = self.rows.run_script(statement, &values).await?;
+            for (place, ran) in places.into_iter().zip(ran) {
+                all[place] = ran;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Inserts, or deletes.
+    async fn each(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        op: Op,
+        event: &str,
+        rows: &[RowRef],
+        progress: &mut Progress<'_>,
+        failed: &mut Vec<Failed>,
+    ) -> Result<()> {
+        let ran = self.run_for(table, event, rows).await?;
+        for (row, ran) in rows.iter().zip(ran) {
+            match ran {
+                ScriptRan::Done { .. } => progress.outcomes.applied(op, 1),
+                ScriptRan::Refused(refusal) => failed.push(Failed::new(*row, refusal)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn update_by_script(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        rows: &[RowRef],
+        progress: &mut Progress<'_>,
+        failed: &mut Vec<Failed>,
+    ) -> Result<()> {
+        let fetches = ["upload_fetch", "upload_fetch_column_conflict"];
+        let fetch = fetches
+            .into_iter()
+            .find(|it| self.script(table.index, it).is_some());
+        let updates = self.script(table.index, "upload_update").is_some();
+        let (mut plain, mut fought) = (Vec::new(), Vec::new());
+        match fetch {
+            // Without one every update is a conflict, where conflicts are all that there are scripts for.
+            None if !updates => fought.extend(rows.iter().map(|it| (*it, None))),
+            None => plain.extend_from_slice(rows),
+            Some(fetch) => {
+                let fetched = self.run_for(table, fetch, rows).await?;
+                let types = &self.publication.shapes[table.index].columns;
+                let by_column = fetch != "upload_fetch";
+                table.images(rows, |at, uploaded| {
+                    match &fetched[at] {
+                        ScriptRan::Refused(refusal) => {
+                            failed.push(Failed::new(rows[at], refusal.clone()));
+                        }
+                        ScriptRan::Done { row, .. } => match row {
+                            Some(central)
+                                if is_as_before(types, table, uploaded, central, by_column) =>
+                            {
+                                plain.push(rows[at]);
+                            }
+                            central => fought.push((rows[at], central.clone())),
+                        },
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+        let ran = self.run_for(table, "upload_update", &plain).await?;
+        for (row, ran) in plain.into_iter().zip(ran) {
+            match ran {
+                ScriptRan::Done {
+                    changed: Some(0), ..
+                } => fought.push((row, None)),
+                ScriptRan::Done { .. } => progress.outcomes.applied(Op::Update, 1),
+                ScriptRan::Refused(refusal) => failed.push(Failed::new(row, refusal)),
+            }
+        }
+        self.fight(table, fought, progress, failed).await
+    }
+
+    /// Conflicts: their scripts resolve them, or the centre's row stands.
+    async fn fight(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        mut fought: Vec<(RowRef, Option<Vec<Value>>)>,
+        progress: &mut Progress<'_>,
+        failed: &mut Vec<Failed>,
+    ) -> Result<()> {
+        fought.sort_by_key(|it| it.0);
+        let rows: Vec<RowRef> = fought.iter().map(|it| it.0).collect();
+        let resolving = [
+            "upload_old_row_insert",
+            "upload_new_row_insert",
+            "resolve_conflict",
+        ];
+        let resolves = resolving
+            .iter()
+            .any(|it| self.script(table.index, it).is_some());
+        if !resolves {
+            return self.lose(table, Op::Update, &rows, progress).await;
+        }
+        let mut left = rows;
+        for event in resolving {
+            let ran = self.run_for(table, event, &left).await?;
+            let mut done = Vec::with_capacity(left.len());
+            for (row, ran) in left.into_iter().zip(ran) {
+                match ran {
+                    ScriptRan::Done { .. } => done.push(row),
+                    ScriptRan::Refused(refusal) => failed.push(Failed::new(row, refusal)),
+                }
+            }
+            left = done;
+        }
+        progress.outcomes.applied(Op::Update, left.len() as u64);
+        let met = self.rows.find(table, Op::Update, &left, Image::New).await?;
+        let types = &self.publication.row_types[table.index];
+        let outcomes = &mut progress.outcomes;
+        table.images(&left, |at, uploaded| {
+            let central = met[at].as_ref().map(|it| it.central.values(types));
+            let central = central.transpose()?;
+            let settled = Settled {
+                outcome: ConflictOutcome::Merged,
+                replaced: None,
+                row: central.as_deref(),
+            };
+            outcomes.resolved(table, uploaded, Some(settled));
+            Ok(())
+        })
+    }
+}
+
+/// Whether the centre's row is as the remote has seen it; or in the columns that it changes.
+fn is_as_before<T>(
+    types: &[ColumnType],
+    table: &Incoming<'_, T>,
+    uploaded: &Uploaded<'_, '_>,
+    central: &[Value],
+    by_column: bool,
+) -> bool {
+    let (Some(old), Some(new)) = (uploaded.old, uploaded.new) else {
+        return false;
+    };
+    table.sent.iter().all(|&column| {
+        if by_column && pack::same(&old[column], &new[column]) {
+            return true;
+        }
+        let (central, _) = types[column].datum(central[column].as_ref());
+        pack::same(&canonical(old[column]), &canonical(central))
+    })
+}
+
+/// A script of the connection, or of a table, has failed: the upload is not applied.
+fn failed(compiled: &Compiled, refusal: &Refusal) -> CentreError {
+    CentreError::Refused {
+        what: format!("the script {}", compiled.place),
+        message: refusal.reason.clone(),
+        sqlstate: None,
+        retry: false,
+    }
+}

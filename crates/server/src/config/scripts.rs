@@ -1,0 +1,140 @@
+//! Scripts: files of SQL beside the configuration, `scripts/VERSION/TABLE/EVENT.sql`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tidewater_centre::engine::scripts::CONNECTION;
+use tidewater_centre::{PublicationSpec, ScriptSpec, nearest};
+
+use crate::error::ServerError;
+
+/// Where they are if the configuration does not say.
+const FOLDER: &str = "scripts";
+
+/// The longest script that is read: 1 MiB.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Reads the scripts of a folder into the publications that have their tables; `named` if the
+/// configuration names it: then it has to be there.
+///
+/// # Errors
+/// A file cannot be read, or is for nothing.
+pub(super) fn read(
+    base: &Path,
+    named: Option<&Path>,
+    publications: &mut [PublicationSpec],
+) -> Result<(), ServerError> {
+    let folder = base.join(named.unwrap_or(Path::new(FOLDER)));
+    if named.is_none() && !folder.is_dir() {
+        return Ok(());
+    }
+    let shown = named.unwrap_or(Path::new(FOLDER)).display().to_string();
+    for version in entries(&folder, &shown, true)? {
+        let in_version = format!("{shown}/{version}");
+        for table in entries(&folder.join(&version), &in_version, true)? {
+            let in_table = format!("{in_version}/{table}");
+            let path = folder.join(&version).join(&table);
+            for file in entries(&path, &in_table, false)? {
+                let script = ScriptSpec {
+                    version: version.clone(),
+                    table: (table != CONNECTION).then(|| table.clone()),
+                    event: file.trim_end_matches(".sql").to_owned(),
+                    file: format!("{in_table}/{file}"),
+                    sql: text(&path.join(&file), &format!("{in_table}/{file}"))?,
+                };
+                add(script, &in_table, publications)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds a script to the publications that it is for.
+fn add(
+    script: ScriptSpec,
+    folder: &str,
+    publications: &mut [PublicationSpec],
+) -> Result<(), ServerError> {
+    let Some(table) = &script.table else {
+        for publication in publications {
+            publication.scripts.push(script.clone());
+        }
+        return Ok(());
+    };
+    // Remotes have tables without their schema.
+    let plain = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    let has = |it: &&mut PublicationSpec| it.tables.iter().any(|it| plain(&it.name) == *table);
+    let mut found = false;
+    for publication in publications.iter_mut().filter(has) {
+        publication.scripts.push(script.clone());
+        found = true;
+    }
+    if found {
+        return Ok(());
+    }
+    let names = publications.iter().flat_map(|it| &it.tables);
+    let names: Vec<String> = names.map(|it| plain(&it.name)).collect();
+    let known = names.iter().map(String::as_str).chain([CONNECTION]);
+    Err(ServerError::configuration(
+        format!("{folder}: no publication has a table {table:?}"),
+        match nearest(table, known) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!("a folder is called like a published table, or {CONNECTION:?}"),
+        },
+    ))
+}
+
+/// The folders, or the files that end in `.sql`, of a folder, in order; what begins with a dot is
+/// left out.
+fn entries(path: &Path, shown: &str, folders: bool) -> Result<Vec<String>, ServerError> {
+    let cannot = |source| ServerError::File {
+        what: "folder of scripts",
+        path: shown.to_owned(),
+        source,
+    };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path).map_err(cannot)? {
+        let entry: PathBuf = entry.map_err(cannot)?.path();
+        let name = entry
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if name.starts_with('.') {
+            continue;
+        }
+        let is_fit = match folders {
+            true => entry.is_dir(),
+            false => entry.is_file() && name.ends_with(".sql"),
+        };
+        if !is_fit {
+            let wanted = match folders {
+                true => "only folders stand here: scripts/VERSION/TABLE/EVENT.sql",
+                false => "only files that end in .sql stand here, each called like its event",
+            };
+            return Err(ServerError::configuration(
+                format!("{shown}/{name} is no script"),
+                wanted,
+            ));
+        }
+        names.push(name);
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn text(path: &Path, shown: &str) -> Result<String, ServerError> {
+    let cannot = |source| ServerError::File {
+        what: "script",
+        path: shown.to_owned(),
+        source,
+    };
+    let length = fs::metadata(path).map_err(cannot)?.len();
+    if length > MAX_BYTES {
+        return Err(ServerError::configuration(
+            format!("{shown} has {length} bytes"),
+            "a script has at most 1 MiB: put what is longer into a function of the database",
+        ));
+    }
+    fs::read_to_string(path).map_err(cannot)
+}
