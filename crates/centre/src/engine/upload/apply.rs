@@ -370,6 +370,8 @@ impl<'r, R: Rows> Run<'r, R> {
         let connection = self.rows.connection();
         let open = settled::settle(connection, self.upload, schema, self.tables, &records).await?;
         settled::name_parents(schema, &open, &mut records);
+        // As people put them in order.
+        records.refused.sort_by_key(|it| it.parent.is_some());
         records.store(self.rows.connection(), self.upload).await?;
         let completed = admission.complete(self.upload, &mut result);
         self.rows.keep(store(vec![completed])).await?;
