@@ -51,7 +51,7 @@ fn is_left_out(defect: Defect, table: &str, trigger: Option<&str>) -> bool {
         Defect::DisplacedNotLogged => by(&["_before_insert", "_before_update"]),
         // In the remote's file as in the centre's there is a table of this name.
         Defect::RefusalNotShown => {
-            ["tidewater_refused", "tidewater_settled_refusal"].contains(&&*table)
+            ["tidewater_refused", "tidewater_settled_refusal"].contains(&table)
         }
         _ => false,
     }
