@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use tidewater_protocol::{Direction, PublicationSchema, RemoteId, pack};
 
+use crate::engine::scripts::Versions;
 use crate::error::CentreError;
 
 /// A publication of the configuration. With its deployment it is recorded as JSON, and servers
@@ -345,6 +346,8 @@ pub struct Deployed {
     pub version: String,
     /// The publications as remotes are told of them.
     pub schemas: Vec<Arc<PublicationSchema>>,
+    /// Their scripts.
+    pub scripts: Vec<Versions>,
 }
 
 /// The facts of a sync that `{s.name}` parameters can name.

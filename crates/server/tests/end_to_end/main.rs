@@ -56,6 +56,7 @@ mod real_input;
 mod reconfigured;
 mod republishing;
 mod restored;
+mod scripts;
 mod servers;
 mod signing_in;
 mod verifying;

@@ -19,8 +19,8 @@ use tidewater_centre::{
     Appended, Begun, CallOutcome, Centre, CentreError, Checkpoint, DeployReport, Deployed,
     DownloadJob, DownloadOutcome, DownloadSink, Downloaded, Downloading, FollowPosition, Followed,
     Holding, Interrupt, ListedTable, NewEvents, OwnUpload, Parameters, Procedure, ProcedureCall,
-    ProcedureSpec, PublicationSpec, SpaceRetention, StoredEvent, SyncContext, SyncUpload,
-    UploadOutcome, UploadResult, Worker,
+    ProcedureSpec, PublicationSpec, ScriptRun, SpaceRetention, StoredEvent, SyncContext,
+    SyncUpload, UploadOutcome, UploadResult, Worker,
 };
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
@@ -269,6 +269,12 @@ impl Worker for MeddlingWorker {
         self.inner.prove_user(user, proven, creates)
     }
 
+    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
+        self.inner.run_scripts(asked)
+    }
+    fn end(&mut self) -> CentreResult<'_, ()> {
+        self.inner.end()
+    }
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
         self.inner.hand_out(asked)
     }
