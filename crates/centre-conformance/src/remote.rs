@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::records::{AskedSession, AskedSubscription, Claims, SessionState};
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
-    Downloading, GainedPartitions, Holding, OwnUpload, Parameters, RowsChunk, SyncContext,
-    SyncUpload, TableCompare, TableRequest, ToldSettled, UploadOutcome, UploadResult, UploadTable,
-    Worker,
+    Downloading, GainedPartitions, Holding, OwnUpload, Parameters, RowsChunk, ScriptNotes,
+    ScriptRun, SyncContext, SyncUpload, TableCompare, TableRequest, ToldSettled, UploadOutcome,
+    UploadResult, UploadTable, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::{GivenUp, TableBegin};
@@ -49,6 +50,8 @@ pub struct Remote {
     /// See [`tidewater_centre::DownloadSubscription`].
     pub refused_from: u64,
     pub settled_after: u64,
+    /// What scripts have set.
+    pub scripts: ScriptNotes,
     /// Whether its sink takes no rows.
     pub refuse_rows: bool,
     /// What happens when the first rows of the next download come, and its snapshot is open.
@@ -267,6 +270,7 @@ impl Remote {
             given_up: Vec::new(),
             refused_from: 0,
             settled_after: 0,
+            scripts: ScriptNotes::default(),
             refuse_rows: false,
             meanwhile: None,
             rows: vec![BTreeMap::new(); schema.tables.len()],
@@ -317,7 +321,19 @@ impl Remote {
                 self.parameters.clone(),
             )])),
             claims: self.claims.clone(),
+            scripts: self.scripts.clone(),
         }
+    }
+
+    /// Runs the scripts of a transaction of their own.
+    pub async fn run_scripts(&mut self, transaction: Transaction) -> Result<(), CentreError> {
+        let asked = ScriptRun {
+            context: self.context(),
+            publication: self.schema.name.clone(),
+            checkpoint: self.checkpoint.clone(),
+            transaction,
+        };
+        self.worker.run_scripts(asked).await
     }
 
     /// The next upload, not yet applied.
@@ -472,6 +488,8 @@ impl Remote {
         let job = self.download_job(requests);
         let mut sink = self.sink();
         self.worker.download_one(job, &mut sink).await?;
+        // A sync ends with its download.
+        self.scripts = ScriptNotes::default();
         Ok(self.take(sink))
     }
 

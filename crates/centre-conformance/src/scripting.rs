@@ -1,10 +1,11 @@
 //! Scripts: what stands at the events of a sync, in their order and transaction.
 
+use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::{ScriptSpec, TableSpec};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, delete, insert, update};
+use crate::remote::{Change, Remote, delete, insert, update};
 use crate::world::{World, everyone};
 
 /// The customer database of the manuals: timestamps, a shadow table of deletes, customers by sales
@@ -24,13 +25,6 @@ fn script(table: &str, event: &str, sql: &str) -> ScriptSpec {
         file: format!("scripts/default/{table}/{event}.sql"),
         sql: sql.into(),
     }
-}
-
-fn note(table: &str, event: &str, line: &str) -> ScriptSpec {
-    let sql = format!(
-        "INSERT INTO journal (id, line) SELECT coalesce(max(id), 0) + 1, '{line}' FROM journal"
-    );
-    script(table, event, &sql)
 }
 
 /// The databases' clock: scripts compare with what it says.
@@ -60,41 +54,212 @@ async fn journal<F: Fixture>(world: &World<F>) -> Vec<String> {
     lines
 }
 
-pub async fn events_of_an_upload_happen_in_their_order<F: Fixture>() {
+pub async fn a_script_that_is_refused_for_a_row_has_done_nothing_for_it<F: Fixture>() {
+    let keep = "INSERT INTO journal (id, line) VALUES ({r.cust_id}, {r.name});
+         INSERT INTO cust (cust_id, name, rep) VALUES ({r.cust_id}, {r.name}, {r.rep})";
+    let world = world::<F>(vec![script("cust", "upload_insert", keep)]).await;
+    world
+        .execute("INSERT INTO cust VALUES (2, 'there', 'x')")
+        .await;
+    let mut anna = Remote::new(&world, "anna").await;
+    let rows: Vec<String> = (1..=60).map(|id| format!("{id}|n{id}|x")).collect();
+    let inserts: Vec<Change> = rows.iter().map(|it| insert("cust", it)).collect();
+    let told = anna.upload(&inserts).await;
+    assert_eq!(
+        told[0],
+        "59 inserted, 0 updated, 0 deleted, 0 conflicts, 1 refused"
+    );
+    let lines = world.fixture.query("SELECT count(*) FROM journal").await;
+    assert_eq!(lines, ["59"]);
+}
+
+pub async fn scripts_of_sets_run_once_for_all_rows<F: Fixture>() {
     let world = world::<F>(vec![
-        note(
-            "connection",
-            "begin_synchronization",
-            "begin_synchronization",
+        script(
+            "cust",
+            "upload_insert",
+            "INSERT INTO journal (id, line) SELECT coalesce(max(id), 0) + 1, 'insert' FROM journal;
+             INSERT INTO cust (cust_id, name, rep) SELECT cust_id, upper(name), {s.username} FROM {rows} AS r",
         ),
-        note("connection", "begin_publication", "begin_publication"),
-        note("connection", "begin_upload", "begin_upload"),
-        note("cust", "begin_upload", "cust begin_upload"),
-        note("cust", "begin_upload_rows", "cust begin_upload_rows"),
-        note("cust", "end_upload_rows", "cust end_upload_rows"),
-        note("cust", "end_upload", "cust end_upload"),
-        note("connection", "end_upload", "end_upload"),
+        script(
+            "cust",
+            "upload_update",
+            "UPDATE cust SET name = r.name || '/' || r.old_name FROM {rows} AS r
+             WHERE cust.cust_id = r.cust_id",
+        ),
+        script(
+            "cust",
+            "upload_delete",
+            "DELETE FROM cust WHERE cust_id IN (SELECT cust_id FROM {rows} AS r)",
+        ),
     ])
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    journal(&world).await;
-    anna.upload(&[insert("cust", "1|Nora|anna")]).await;
+    world
+        .execute("INSERT INTO cust VALUES (7, 'there', 'x')")
+        .await;
+    let mut anna = Remote::new(&world, "anna").await;
+    let rows: Vec<String> = (1..=20).map(|id| format!("{id}|n{id}|x")).collect();
+    let inserts: Vec<Change> = rows.iter().map(|it| insert("cust", it)).collect();
+    let told = anna.upload(&inserts).await;
     assert_eq!(
-        journal(&world).await,
-        [
-            "begin_synchronization",
-            "begin_publication",
-            "begin_upload",
-            "cust begin_upload",
-            "cust begin_upload_rows",
-            "cust end_upload_rows",
-            "cust end_upload",
-            "end_upload",
-        ]
+        told[0],
+        "19 inserted, 0 updated, 0 deleted, 0 conflicts, 1 refused"
     );
-    // The rows were written as ever.
-    let rows = world.fixture.query("SELECT name FROM cust").await;
-    assert_eq!(rows, ["Nora"]);
+    assert!(
+        told.contains(&"made cust: 1|N1|anna".to_owned()),
+        "{told:?}"
+    );
+    let lines = world.fixture.query("SELECT count(*) FROM journal").await;
+    // Those that go in are run in as few sets as the refused one is found by.
+    assert!(lines[0].parse::<u32>().unwrap() < 20, "{lines:?}");
+    let told = anna
+        .upload(&[
+            update("cust", "1|N1|anna", "1|Nora|anna"),
+            update("cust", "2|N2|anna", "2|Niels|anna"),
+            delete("cust", "3|N3|anna"),
+        ])
+        .await;
+    assert_eq!(
+        told[0],
+        "0 inserted, 2 updated, 1 deleted, 0 conflicts, 0 refused"
+    );
+    let rows = "SELECT name FROM cust WHERE cust_id <= 3 ORDER BY cust_id";
+    assert_eq!(world.fixture.query(rows).await, ["Nora/N1", "Niels/N2"]);
+}
+
+pub async fn what_a_script_sets_lives_for_the_sync<F: Fixture>() {
+    let mut world = world::<F>(vec![
+        script(
+            "connection",
+            "modify_user",
+            "SELECT upper({s.username}) AS username",
+        ),
+        script(
+            "connection",
+            "begin_synchronization",
+            "SELECT 'x' || {s.username} AS \"u.seen\"",
+        ),
+        script(
+            "cust",
+            "upload_insert",
+            "INSERT INTO cust (cust_id, name, rep) VALUES ({r.cust_id}, {u.seen}, {s.username})",
+        ),
+        script(
+            "connection",
+            "authenticate_parameters",
+            "SELECT CASE {a.1} WHEN 'in' THEN 1000 ELSE 4000 END AS authentication_status",
+        ),
+    ])
+    .await;
+    let mut anna = Remote::new(&world, "anna").await;
+    let refused = anna.run_scripts(Transaction::Begin).await;
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("status 4000"), "{error}");
+    anna.parameters.insert("1".into(), "in".into());
+    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.upload(&[insert("cust", "1|x|x")]).await;
+    let rows = "SELECT name || ' ' || rep FROM cust";
+    assert_eq!(world.fixture.query(rows).await, ["xANNA ANNA"]);
+    // A procedure gives back what it was given, in the order of the parameters that it can set.
+    if F::DIALECT == Dialect::Postgres {
+        world
+            .execute(
+                "CREATE PROCEDURE who(INOUT name text, INOUT seen text) LANGUAGE plpgsql
+                 AS $$ BEGIN seen := name || seen; name := 'p'; END $$",
+            )
+            .await;
+        world.specs[0].scripts[0] = script(
+            "connection",
+            "modify_user",
+            "CALL who({ml s.username}, {ml u.seen})",
+        );
+        world.specs[0].scripts.remove(1);
+        world.deploy().await.unwrap();
+        let mut bela = Remote::new(&world, "bela").await;
+        bela.parameters = [("1", "in"), ("seen", "!")]
+            .map(|(n, v)| (n.into(), v.into()))
+            .into();
+        bela.run_scripts(Transaction::Begin).await.unwrap();
+        bela.upload(&[insert("cust", "2|x|x")]).await;
+        let rows = "SELECT name || ' ' || rep FROM cust WHERE cust_id = 2";
+        assert_eq!(world.fixture.query(rows).await, ["bela! p"]);
+        let few = script("connection", "modify_user", "CALL who({s.username}, 'x')");
+        world.specs[0].scripts[0] = few;
+        let error = world.deploy().await.unwrap_err().to_string();
+        assert!(
+            error.contains("gives back 2 values, and names 1"),
+            "{error}"
+        );
+    }
+}
+
+pub async fn a_script_says_what_becomes_of_what_is_refused<F: Fixture>() {
+    let handle =
+        "SELECT CASE {s.error_code} WHEN 'not_null' THEN 3000 ELSE 1000 END AS action_code";
+    let report = "INSERT INTO journal (id, line)
+        SELECT coalesce(max(id), 0) + 1, {s.table} || ' ' || {s.error_code} FROM journal";
+    let world = world::<F>(vec![
+        script("connection", "handle_error", handle),
+        script("connection", "report_error", report),
+        script(
+            "cust",
+            "upload_insert",
+            "INSERT INTO cust VALUES ({r.cust_id}, nullif({r.name}, ''), {r.rep})",
+        ),
+    ])
+    .await;
+    world
+        .execute("INSERT INTO cust VALUES (1, 'there', 'x')")
+        .await;
+    let mut anna = Remote::new(&world, "anna").await;
+    let told = anna
+        .upload(&[insert("cust", "1|n|x"), insert("cust", "2|n|x")])
+        .await;
+    assert_eq!(
+        told[0],
+        "1 inserted, 0 updated, 0 deleted, 0 conflicts, 1 refused"
+    );
+    assert_eq!(journal(&world).await, ["cust key_in_use"]);
+    let upload = anna.next_upload(&[insert("cust", "3|n|x"), insert("cust", "4||x")]);
+    let error = format!("{:?}", anna.apply(upload).await);
+    assert!(error.contains("handle_error.sql"), "{error}");
+    let rows = world
+        .fixture
+        .query("SELECT cust_id FROM cust ORDER BY 1")
+        .await;
+    assert_eq!(rows, ["1", "2"]);
+    assert_eq!(journal(&world).await, ["cust not_null", " script_failed"]);
+}
+
+pub async fn a_time_that_would_lose_rows_is_not_taken<F: Fixture>() {
+    let cursor =
+        "SELECT c.cust_id, c.name, c.rep FROM cust c JOIN cust_stamp s ON s.cust_id = c.cust_id
+         WHERE s.last_modified >= {s.last_download}";
+    let note = "INSERT INTO journal (id, line) SELECT coalesce(max(id), 0) + 1, {s.fetched_rows}
+        FROM journal";
+    let world = world::<F>(vec![
+        script("cust", "download_cursor", cursor),
+        script(
+            "connection",
+            "modify_next_last_download",
+            "SELECT '2999-01-01 00:00:00' AS next_last_download",
+        ),
+        script("connection", "download_statistics", note),
+    ])
+    .await;
+    let mut anna = Remote::new(&world, "anna").await;
+    anna.now_ms = now_ms();
+    anna.download().await;
+    world
+        .execute("INSERT INTO cust VALUES (1, 'Nora', 'anna')")
+        .await;
+    world
+        .execute("INSERT INTO cust_stamp VALUES (1, CURRENT_TIMESTAMP)")
+        .await;
+    anna.now_ms = now_ms();
+    anna.download().await;
+    assert_eq!(anna.rows("cust"), ["1|Nora|anna"]);
+    assert_eq!(journal(&world).await, ["0", "1"]);
 }
 
 pub async fn rows_are_uploaded_by_scripts<F: Fixture>() {

@@ -607,6 +607,21 @@ fn refused_by_database(named: &str, error: Error) -> CentreError {
     wrong(named, &what, hint)
 }
 
+/// See [`check_safe_time`](tidewater_centre::engine::database::Tracking::check_safe_time): when the
+/// transactions of other roles began is hidden from most.
+pub(super) async fn check_safe_time(connection: &mut Connection) -> Result<(), CentreError> {
+    const SEES: &str = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')";
+    let answer = connection.client().query_one(SEES, &[]).await;
+    let answer = answer.map_err(refused("looking what the server's role may see"))?;
+    if answer.get(0) {
+        return Ok(());
+    }
+    let what = "needs to see when other sessions' transactions began, which this role may not: rows \
+                that are committed late would be missing on remotes";
+    let hint = "GRANT pg_read_all_stats TO the role of the consolidated URL";
+    Err(wrong("download_cursor", what, hint))
+}
+
 /// See [`check_script`](tidewater_centre::engine::database::Tracking::check_script).
 pub(super) async fn check_script(
     connection: &mut Connection,

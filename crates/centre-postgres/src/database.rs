@@ -19,7 +19,7 @@ use tidewater_centre::engine::follow::Changes;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 use tidewater_centre::{
-    CallOutcome, Choice, Interrupt, ProcedureCall, RefusedChoice, SettleOutcome,
+    CallOutcome, Choice, Interrupt, ProcedureCall, RefusedChoice, ScriptRun, SettleOutcome,
 };
 
 /// A connection that runs syncs.
@@ -94,6 +94,18 @@ impl Lane for PostgresLane {
         })
     }
 
+    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
+        let now_ms = asked.context.now_ms;
+        Box::pin(async move {
+            self.enter(now_ms).await?;
+            let backend = self.connection.backend();
+            let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
+            let work = engine::scripts::run(&mut rows, &asked);
+            let result = watched(&self.shared, backend, now_ms, work).await;
+            self.connection.leave(result).await
+        })
+    }
+
     fn call(
         &mut self,
         calls: Vec<ProcedureCall>,
@@ -112,7 +124,10 @@ impl Lane for PostgresLane {
         Arc::new(Interrupter(self.connection.interruption()))
     }
 
-    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
+    fn download<'a, 'd: 'a>(
+        &'a mut self,
+        downloads: Vec<Downloading<'d>>,
+    ) -> CentreResult<'a, Downloaded> {
         Box::pin(async move {
             let mut downloads = downloads;
             let now_ms = downloads.first().map_or(0, |it| it.job.context.now_ms);

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use tidewater_protocol::{ColumnType, Table};
+use tidewater_protocol::Table;
 use tokio_postgres::{GenericClient, Row};
 
 use super::catalog::Catalog;
@@ -13,6 +13,7 @@ use super::connection::{Connection, refused};
 use super::members::{self, Members};
 use super::publication::{Publication, PublishedTable};
 use super::quote::literal;
+use super::rows::script;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
@@ -29,6 +30,7 @@ use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use tidewater_centre::engine::procedure::{Checked, Procedure};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::engine::script::{Dialect, Script};
+use tidewater_centre::engine::scripts::SetColumn;
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
@@ -113,11 +115,19 @@ impl Tracking for Postgres {
         calls::check(connection, named, procedure, statement).await
     }
 
+    async fn check_safe_time(connection: &mut Connection) -> Result<(), CentreError> {
+        calls::check_safe_time(connection).await
+    }
+
+    fn rows_sql(table: &PublishedTable, columns: &[SetColumn], first: usize) -> String {
+        script::rows_sql(table, columns, first)
+    }
+
     async fn check_script(
         connection: &mut Connection,
         named: &str,
         script: &Script,
-        _: &[ColumnType],
+        _: &[SetColumn],
     ) -> Result<Vec<String>, CentreError> {
         calls::check_script(connection, named, script).await
     }

@@ -29,7 +29,7 @@ use tidewater_centre::{
 };
 
 /// So many steps of a statement are between two looks whether it is to end.
-const STEPS: i32 = 1_000;
+pub(super) const STEPS: i32 = 1_000;
 
 /// Interrupts the calls of a worker: each looks by itself.
 pub(super) struct Interrupter;
@@ -327,7 +327,7 @@ pub(super) fn of_script(statement: &Statement, values: &[Value]) -> Vec<Native> 
 }
 
 /// A value as a parameter.
-fn bound(column_type: ColumnType, value: &Value) -> Native {
+pub(super) fn bound(column_type: ColumnType, value: &Value) -> Native {
     let (datum, _) = column_type.datum(value.as_ref());
     // A decimal that no number is, is compared and kept as text.
     values::bind(column_type, false, &datum).unwrap_or_else(|_| match value.as_ref() {
@@ -400,17 +400,19 @@ fn name(code: i32) -> String {
     name.to_owned()
 }
 
-/// See [`check_call`](tidewater_centre::engine::database::Tracking::check_call).
+/// See [`check_call`](tidewater_centre::engine::database::Tracking::check_call); with so many
+/// parameters beside its own for rows.
 pub(super) fn check(
     connection: &Connection,
     named: &str,
     script: &Script,
+    rows: usize,
 ) -> Result<Checked, CentreError> {
     let statement = connection.prepare(&script.sql).map_err(|error| {
         let hint = "try it in the sqlite3 shell with values in place of the parameters";
         wrong(named, &format!("is refused by SQLite: {error}"), hint)
     })?;
-    if statement.parameter_count() != script.parameters.len() {
+    if statement.parameter_count() != script.parameters.len() + rows {
         let hint = "write {a.NAME} and the like for parameters";
         return Err(wrong(named, "has parameters of SQLite's own", hint));
     }

@@ -23,7 +23,7 @@ use tidewater_centre::engine::thread::{ConnectionThread, Owned, at_once};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 use tidewater_centre::{
-    CallOutcome, Choice, Interrupt, ProcedureCall, RefusedChoice, SettleOutcome,
+    CallOutcome, Choice, Interrupt, ProcedureCall, RefusedChoice, ScriptRun, SettleOutcome,
 };
 
 /// A connection that runs syncs.
@@ -82,6 +82,15 @@ impl Lane for SqliteLane {
         }))
     }
 
+    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
+        let served = self.served.clone();
+        Box::pin(self.thread.run(move |connection| {
+            let served = refresh(connection, &served)?;
+            let mut rows = UploadRows::new(connection, &served);
+            at_once(engine::scripts::run(&mut rows, &asked))
+        }))
+    }
+
     fn call(
         &mut self,
         calls: Vec<ProcedureCall>,
@@ -97,7 +106,10 @@ impl Lane for SqliteLane {
         Arc::new(Interrupter)
     }
 
-    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
+    fn download<'a, 'd: 'a>(
+        &'a mut self,
+        downloads: Vec<Downloading<'d>>,
+    ) -> CentreResult<'a, Downloaded> {
         let (served, marker) = (self.served.clone(), self.marker.clone());
         Box::pin(
             self.thread

@@ -2,7 +2,7 @@
 //! process. What one row does is in [`super::row`]; what is written and in which order is the
 //! engine's affair.
 
-mod script;
+pub(super) mod script;
 mod together;
 
 use std::collections::{HashMap, HashSet};
@@ -25,8 +25,8 @@ use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Failed, Image, MayWrite, Met, OnDelete, Part, Refusal, Rows, ScriptRan,
-    TargetTable, Written,
+    Admitted, Batch, Failed, Image, MayWrite, Met, OnDelete, Part, Refusal, RowSet, Rows,
+    ScriptRan, TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
@@ -394,10 +394,19 @@ impl<'c> Rows for UploadRows<'c> {
 
     async fn run_script(
         &mut self,
-        statement: &scripts::Statement,
-        parameters: &[Vec<Value>],
+        statements: &[scripts::Statement],
+        rows: &[Vec<Vec<Value>>],
     ) -> Result<Vec<ScriptRan>> {
-        script::run(self.connection, statement, parameters)
+        script::run(self.connection, statements, rows)
+    }
+
+    async fn run_set(
+        &mut self,
+        _: &PublishedTable,
+        statements: &[scripts::Statement],
+        set: &RowSet,
+    ) -> Result<Option<Refusal>> {
+        script::run_set(self.connection, statements, set)
     }
 
     async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {

@@ -3,12 +3,13 @@
 use prost::Message;
 use rusqlite::OptionalExtension;
 
-use tidewater_protocol::{ColumnType, Table};
+use tidewater_protocol::Table;
 
 use super::catalog::Catalog;
 use super::connection::Connection;
 use super::connection::spell;
 use super::publication::{Publication, PublishedTable};
+use super::rows::script;
 use super::served::schema_version;
 use super::triggers::Log;
 use super::watermark::Positions;
@@ -21,6 +22,7 @@ use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use tidewater_centre::engine::procedure::{Checked, Procedure};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::engine::script::{Dialect, Script};
+use tidewater_centre::engine::scripts::SetColumn;
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
@@ -106,16 +108,21 @@ impl Tracking for SqliteCentre {
         _: &Procedure,
         statement: &Script,
     ) -> Result<Checked, CentreError> {
-        calls::check(connection, named, statement)
+        calls::check(connection, named, statement, 0)
+    }
+
+    fn rows_sql(_: &PublishedTable, columns: &[SetColumn], first: usize) -> String {
+        script::rows_sql(columns, first)
     }
 
     async fn check_script(
         connection: &mut Connection,
         named: &str,
         script: &Script,
-        _: &[ColumnType],
+        set: &[SetColumn],
     ) -> Result<Vec<String>, CentreError> {
-        Ok(calls::check(connection, named, script)?.columns)
+        let rows = usize::from(!set.is_empty());
+        Ok(calls::check(connection, named, script, rows)?.columns)
     }
 
     async fn check_allowed(

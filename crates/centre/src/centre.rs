@@ -21,6 +21,7 @@ use crate::records::{
     SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::scope::Checkpoint;
+use crate::scripting::ScriptRun;
 use crate::settling::{Choice, RefusedChoice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -285,6 +286,21 @@ pub trait Worker: Send {
                 hint: "write the row there yourself: that reaches everybody".into(),
             })
         })
+    }
+
+    /// Runs scripts of a sync that have a transaction of their own, if there are some. Deadlocks and
+    /// serialization failures are retried inside.
+    ///
+    /// # Errors
+    /// One of them failed, and nothing of them counts.
+    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
+        let _ = asked;
+        Box::pin(async { Ok(()) })
+    }
+
+    /// The connection is not needed any more: scripts that end one are run.
+    fn end(&mut self) -> CentreResult<'_, ()> {
+        Box::pin(async { Ok(()) })
     }
 
     /// The stored result of the last upload of a subscription.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tidewater_protocol::RemoteId;
 
 use crate::records::Claims;
+use crate::scripting::ScriptNotes;
 
 /// Whose sync it is, and when: from the sign-in on, through uploads and downloads.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct SyncContext {
     pub parameters: Arc<Parameters>,
     /// What is known of the user.
     pub claims: Claims,
+    /// What scripts of the sync have set.
+    pub scripts: ScriptNotes,
 }
 
 /// The parameters that a remote has set: by publication, by name.

@@ -8,6 +8,26 @@ use crate::records::ShutOut;
 /// How many remotes an error names.
 const NAMED: usize = 20;
 
+/// What is wrong with a script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptFault {
+    /// Where, and what.
+    pub message: String,
+    /// What to do next.
+    pub hint: String,
+}
+
+/// Faults, one in a line; of several each with what to do.
+fn listed(faults: &[ScriptFault]) -> String {
+    if let [fault] = faults {
+        return fault.message.clone();
+    }
+    let lines = faults
+        .iter()
+        .map(|it| format!("{}; {}", it.message, it.hint));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Counts and names remotes.
 fn remotes_held_up(remotes: &[HeldUpRemote]) -> String {
     let named = remotes.iter().take(NAMED);
@@ -120,6 +140,26 @@ pub enum CentreError {
         /// Which one.
         message: String,
     },
+    /// A script of the operator's has failed: nothing of its transaction counts.
+    #[error("the script {file} failed: {message}")]
+    Script {
+        /// Its file.
+        file: String,
+        /// What the database says.
+        message: String,
+    },
+    /// Scripts of the operator's are wrong.
+    #[error("{}", listed(faults))]
+    Scripts {
+        /// What is wrong with each.
+        faults: Vec<ScriptFault>,
+    },
+    /// A script lets the remote not in.
+    #[error("the script authenticate_parameters does not let the remote in: status {status}")]
+    NotAuthenticated {
+        /// The status that it set.
+        status: i64,
+    },
     /// The remote may go on no longer.
     #[error("the remote was shut out: {0:?}")]
     ShutOut(ShutOut),
@@ -146,13 +186,17 @@ impl CentreError {
         match self {
             CentreError::Unavailable { .. } => Code::ConsolidatedUnavailable,
             CentreError::Refused { .. } => Code::ConsolidatedRefused,
-            CentreError::Configuration { .. } | CentreError::RemotesHeldUp { .. } => Code::Usage,
+            CentreError::Configuration { .. }
+            | CentreError::Scripts { .. }
+            | CentreError::RemotesHeldUp { .. } => Code::Usage,
             CentreError::Locked { .. } => Code::Busy,
             CentreError::NotDeployed { .. } => Code::NotDeployed,
             CentreError::Redeployed { .. } => Code::Redeployed,
             CentreError::Peer { code, .. } => *code,
             CentreError::NotAllowed { .. } => Code::ParameterNotAllowed,
             CentreError::NoRole { .. } => Code::NoRole,
+            CentreError::Script { .. } => Code::ScriptFailed,
+            CentreError::NotAuthenticated { .. } => Code::ParameterNotAllowed,
             CentreError::TooLong { .. } => Code::LimitExceeded,
             CentreError::ShutOut(ShutOut::UserDisabled) => Code::UserDisabled,
             CentreError::ShutOut(ShutOut::RemoteRevoked) => Code::RemoteRevoked,
@@ -195,6 +239,19 @@ impl CentreError {
             ),
             CentreError::TooLong { .. } => {
                 "shorten the value in the centre, or name the published columns without this one"
+                    .into()
+            }
+            CentreError::Script { .. } => {
+                "mend the script, and deploy again: nothing is lost, and the next sync tries again"
+                    .into()
+            }
+            CentreError::Scripts { faults } => match &faults[..] {
+                [fault] => fault.hint.clone(),
+                _ => "mend each; tidewater check -c FILE looks again".into(),
+            },
+            CentreError::NotAuthenticated { .. } => {
+                "nothing was changed; set the parameters that the server's operator asks for, with \
+                 --parameter NAME=VALUE"
                     .into()
             }
             CentreError::Redeployed { .. } => "sync again".into(),

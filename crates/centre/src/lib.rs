@@ -19,6 +19,7 @@ pub mod procedure;
 pub mod publication;
 pub mod records;
 pub mod scope;
+pub mod scripting;
 pub mod settling;
 pub mod upload;
 
@@ -28,7 +29,7 @@ pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, Downloaded, Downloading,
     TableCompare, TableRequest, ToldSettled,
 };
-pub use error::CentreError;
+pub use error::{CentreError, ScriptFault};
 pub use events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 pub use follow::{FollowPosition, Followed, Holding, Interest};
 pub use nearest::nearest;
@@ -43,6 +44,7 @@ pub use publication::{
     WindowSpec, WriteScopeSpec, WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
+pub use scripting::{Report, ScriptNotes, ScriptRun};
 pub use settling::{Choice, RefusedAction, RefusedChoice, SettleOutcome, Version};
 pub use upload::{
     GainedPartitions, OwnUpload, ResultTable, RowsChunk, SyncUpload, UploadOutcome, UploadResult,

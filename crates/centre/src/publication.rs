@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use tidewater_protocol::{Direction, PublicationSchema, RemoteId, pack};
 
+use crate::engine::scripts::Versions;
 use crate::error::CentreError;
 
 /// A publication of the configuration. With its deployment it is recorded as JSON, and servers
@@ -376,6 +377,8 @@ pub struct Deployed {
     pub schemas: Vec<Arc<PublicationSchema>>,
     /// The publications whose remotes try refused rows again only when somebody says so.
     pub no_replay: Vec<String>,
+    /// Their scripts.
+    pub scripts: Vec<Versions>,
 }
 
 /// The facts of a sync that `{s.name}` parameters can name.

@@ -100,6 +100,14 @@ pub enum RowsChunk {
 }
 
 impl RowsChunk {
+    /// How many bytes it has.
+    pub fn length(&self) -> usize {
+        match self {
+            RowsChunk::Memory(bytes) => bytes.len(),
+            RowsChunk::File { length, .. } => *length,
+        }
+    }
+
     /// The packed rows.
     ///
     /// # Errors

@@ -64,6 +64,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Init(command::init::InitArgs),
+    Check(command::check::CheckArgs),
     Deploy(command::deploy::DeployArgs),
     Undeploy(command::undeploy::UndeployArgs),
     User(command::user::UserArgs),
@@ -105,6 +106,7 @@ impl Command {
             Command::Listen(args) => args.json,
             Command::Unsubscribe(args) => args.json,
             Command::Status(args) => args.json,
+            Command::Check(args) => args.json,
             Command::Verify(args) => args.json,
             Command::Refused(args) => args.wants_json(),
             Command::Conflicts(args) => args.wants_json(),

@@ -11,7 +11,8 @@ use tidewater_centre::records::{
     RemoteRecord, SigningKey, UserImport, UserRecord,
 };
 use tidewater_centre::{
-    Centre, CentreError, Choice, DeployReport, ListedTable, RefusedChoice, SettleOutcome,
+    Centre, CentreError, Choice, DeployReport, ListedTable, RefusedChoice, ScriptFault,
+    SettleOutcome,
 };
 use tidewater_protocol::{Code, RemoteId};
 use tidewater_server::{Config, Environment};
@@ -125,6 +126,24 @@ impl OpenCentre {
         }
         report.warnings.extend(config.claim_warnings());
         Ok(report)
+    }
+
+    /// Whether the configuration fits the database: what deploying would say, or what is wrong with
+    /// its scripts.
+    pub(crate) fn check(&self) -> Result<Result<DeployReport, Vec<ScriptFault>>, Failure> {
+        let Some(config) = &self.config else {
+            return Ok(Ok(DeployReport::default()));
+        };
+        let checked = self.runtime.block_on(async {
+            tidewater_server::check_statements(&*self.centre, config).await?;
+            let deploy = self.centre.deploy(&config.publications, true, now_ms());
+            deploy.await
+        });
+        match checked {
+            Ok(report) => Ok(Ok(report)),
+            Err(CentreError::Scripts { faults }) => Ok(Err(faults)),
+            Err(error) => Err(config.locate_error(error).into()),
+        }
     }
 
     /// Gives a copy of a database a name of its own; false if it gets one when it is deployed.

@@ -112,6 +112,8 @@ codes! {
     Internal = 501, "internal";
     /// The server's configuration and what is deployed disagree.
     NotDeployed = 502, "not_deployed";
+    /// A script of the server's operator has failed.
+    ScriptFailed = 503, "script_failed";
 
     /// The file is not a remote database.
     NotARemote = 600, "not_a_remote";

@@ -289,6 +289,7 @@ impl Config {
                 procedure.load(folder)?;
             }
             scripts::read(folder, config.scripts.as_deref(), &mut config.publications)?;
+            scripts::check_passwords(&config)?;
         }
         Ok(config)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use tidewater_centre::records::{AskedSession, Proven, RemoteRecord, SessionState, ShutOut};
-use tidewater_centre::{Centre, CentreError, SyncUpload, UploadOutcome, Worker};
+use tidewater_centre::{Centre, CentreError, ScriptRun, SyncUpload, UploadOutcome, Worker};
 use tidewater_protocol::RemoteId;
 
 /// How long a failed attempt to connect answers for the next ones.
@@ -89,6 +89,18 @@ impl Idle {
     pub(crate) fn take(&self) -> Connection {
         let last = self.connections().pop();
         last.unwrap_or_else(|| Connection::new(&self.connector))
+    }
+
+    /// Has scripts end the connections.
+    pub(crate) async fn end(&self) {
+        let connections = std::mem::take(&mut *self.connections());
+        for mut connection in connections {
+            if let Some(worker) = connection.worker.as_mut().filter(|it| it.is_usable())
+                && let Err(error) = worker.end().await
+            {
+                tracing::warn!(%error, "a connection could not be ended by its script");
+            }
+        }
     }
 
     pub(crate) fn give_back(&self, connection: Connection) {
@@ -200,6 +212,23 @@ impl Connection {
                 return result;
             }
         }
+    }
+
+    pub(crate) async fn run_scripts(&mut self, runs: &[ScriptRun]) -> Result<(), CentreError> {
+        for run in runs {
+            let mut again = self.is_open();
+            loop {
+                let result = match self.open().await {
+                    Ok(worker) => worker.run_scripts(run.clone()).await,
+                    Err(error) => Err(error),
+                };
+                let result = self.judge(result);
+                if !repeats(&result, &mut again) {
+                    break result?;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(crate) async fn shut_out(

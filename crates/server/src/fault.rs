@@ -234,6 +234,15 @@ impl From<CentreError> for Fault {
             CentreError::TooLong { message } => {
                 Fault::new(Code::LimitExceeded, message.clone(), error.hint())
             }
+            CentreError::NotAuthenticated { .. } => {
+                Fault::new(error.code(), error.to_string(), error.hint())
+            }
+            CentreError::Script { file, .. } => Fault::new(
+                Code::ScriptFailed,
+                format!("the server's script {file} failed"),
+                "nothing is lost: tell the server's operator, who finds the reason in the server's \
+                 log, and sync again when it is mended",
+            ),
             CentreError::ShutOut(reason) => return Fault::shut_out(*reason),
             CentreError::Cancelled => Fault::gone(),
             CentreError::NotDeployed { .. } => Fault::new(

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use tidewater_centre::engine::scripts::{DEFAULT, Transaction, Versions};
 use tidewater_centre::{Centre, CentreError, Deployed, PublicationSpec};
 use tidewater_protocol::{Code, PublicationSchema};
 
@@ -30,6 +31,8 @@ pub(crate) struct Published {
     pub(crate) schema: Arc<PublicationSchema>,
     pub(crate) encoded: Vec<u8>,
     pub(crate) hash: [u8; 32],
+    /// The scripts, by version.
+    pub(crate) scripts: Versions,
 }
 
 /// The publications of one deployment.
@@ -42,8 +45,9 @@ pub(crate) struct Served {
 
 impl Served {
     fn of(deployed: Deployed) -> Arc<Served> {
-        let by_name = deployed.schemas.iter().map(|schema| {
+        let by_name = deployed.schemas.iter().enumerate().map(|(at, schema)| {
             let published = Published {
+                scripts: deployed.scripts.get(at).cloned().unwrap_or_default(),
                 encoded: schema.encode(),
                 hash: schema.hash(),
                 schema: schema.clone(),
@@ -67,6 +71,16 @@ impl Served {
     /// Whether the remotes of a publication try again what was refused only when somebody says so.
     pub(crate) fn keeps_refused(&self, publication: &str) -> bool {
         self.deployed.no_replay.iter().any(|it| it == publication)
+    }
+
+    /// A publication whose scripts check passwords.
+    pub(crate) fn authenticates(&self) -> Option<String> {
+        let mut all = self.by_name.iter();
+        let found = all.find(|(_, published)| {
+            let scripts = published.scripts.get(DEFAULT);
+            scripts.is_some_and(|it| it.has(Transaction::SigningIn))
+        });
+        found.map(|(name, _)| name.clone())
     }
 
     /// The publication of this name.

@@ -18,10 +18,11 @@ use tidewater_connection::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
+use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
-    DownloadJob, DownloadSubscription, GainedPartitions, Holding, OwnUpload, TableCompare,
-    TableRequest, UploadOutcome, UploadResult,
+    DownloadJob, DownloadSubscription, GainedPartitions, Holding, OwnUpload, ScriptRun,
+    TableCompare, TableRequest, UploadOutcome, UploadResult,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
@@ -40,7 +41,7 @@ use crate::server::Shared;
 use crate::sign_in::{Guest, answered};
 use crate::spool::download_spool;
 use crate::wire::Channel;
-use crate::worker::{ApplyTask, DownloadTask};
+use crate::worker::{ApplyTask, DownloadTask, ScriptTask};
 
 /// What was looked up for a Hello.
 pub(crate) struct LookedUp {
@@ -84,11 +85,12 @@ pub(crate) async fn run(
 ) -> Result<(), Fault> {
     let mut before = Before::Nothing;
     let mut counted = [0; 2];
+    let mut acknowledges = Vec::new();
     loop {
         let arrival = match arrival.take() {
             Some(arrival) => arrival,
             None => {
-                let hello = next_hello(server, channel, stay, before).await?;
+                let hello = next_hello(server, channel, stay, before, acknowledges).await?;
                 Arrival::of(hello, server, channel)
             }
         };
@@ -97,7 +99,7 @@ pub(crate) async fn run(
         let Some(ended) = Box::pin(sync).await else {
             return Ok(());
         };
-        (before, counted) = ended;
+        (before, counted, acknowledges) = ended;
     }
 }
 
@@ -110,7 +112,7 @@ async fn sync(
     arrival: Box<Arrival>,
     before: Before,
     counted: [u64; 2],
-) -> Option<(Before, [u64; 2])> {
+) -> Option<(Before, [u64; 2], Vec<ScriptRun>)> {
     let mut sync = Sync::new(server, channel, guest, stay, &arrival, before, counted);
     server.wakes.syncing(stay.number());
     let served = server.publications.served();
@@ -144,10 +146,13 @@ async fn sync(
     server
         .wakes
         .synced(stay.number(), held, sync.downloading_since);
+    let acknowledges = std::mem::take(&mut sync.acknowledges);
     let counted = sync.conclude(&result);
     match result {
-        Ok(end) => Some((end, counted)),
-        Err(fault) if fault.code == Code::Cancelled => Some((Before::AbandonedSync, counted)),
+        Ok(end) => Some((end, counted, acknowledges)),
+        Err(fault) if fault.code == Code::Cancelled => {
+            Some((Before::AbandonedSync, counted, Vec::new()))
+        }
         Err(_) => None,
     }
 }
@@ -185,6 +190,7 @@ async fn next_hello(
     channel: Channel<'_>,
     stay: &Stay<'_>,
     before: Before,
+    mut acknowledges: Vec<ScriptRun>,
 ) -> Result<Hello, Fault> {
     let wait = async {
         loop {
@@ -195,7 +201,9 @@ async fn next_hello(
                     channel.consumed(bytes.len());
                 }
                 Incoming::Control(_) if before == Before::AbandonedSync => {}
-                Incoming::Control(Control::Ack(_)) if before == Before::CompleteSync => {}
+                Incoming::Control(Control::Ack(_)) if before == Before::CompleteSync => {
+                    acknowledged(server, std::mem::take(&mut acknowledges)).await;
+                }
                 _ => return Err(Fault::unexpected("a message before the Hello")),
             }
         }
@@ -219,6 +227,18 @@ async fn next_hello(
     }
 }
 
+/// Runs what is to be run when a remote has everything. It has, whatever comes of that.
+async fn acknowledged(server: &Shared, runs: Vec<ScriptRun>) {
+    if runs.is_empty() {
+        return;
+    }
+    let (reply, answer) = oneshot::channel();
+    server.workers.scripts.submit(ScriptTask { runs, reply });
+    if let Err(fault) = answered(answer).await {
+        tracing::error!(%fault, detail = fault.detail, "a script of an acknowledgement failed");
+    }
+}
+
 /// One sync.
 struct Sync<'a> {
     server: &'a Arc<Shared>,
@@ -239,6 +259,8 @@ struct Sync<'a> {
     held: Vec<(String, Holding)>,
     /// Before the download began.
     downloading_since: Instant,
+    /// What is run when the remote says that it has everything.
+    acknowledges: Vec<ScriptRun>,
 }
 
 /// Everything that came up to the request for the download.
@@ -305,6 +327,7 @@ impl<'a> Sync<'a> {
             counts: false,
             held: Vec::new(),
             downloading_since: Instant::now(),
+            acknowledges: Vec::new(),
         }
     }
 
@@ -317,6 +340,9 @@ impl<'a> Sync<'a> {
             self.channel.send(Control::SyncEnd(SyncEnd {}))?;
             return Ok(Before::AbandonedSync);
         };
+        let begun = Instant::now();
+        self.run_scripts(&opened, Transaction::Begin).await?;
+        opened.took("begin", begun.elapsed());
         let Arrived {
             received,
             compares,
@@ -349,7 +375,9 @@ impl<'a> Sync<'a> {
                 timer: self.server.metrics.timer(Phase::Wait),
                 reply,
             };
+            let begun = Instant::now();
             applied = self.apply(task, indexes, answer).await?;
+            opened.took("upload", begun.elapsed());
             // Before the download begins, or the remote would be told of what it did itself.
             if self.server.wakes.awaits_look(self.stay.number()) {
                 self.server.spaces.tell_changed();
@@ -365,7 +393,12 @@ impl<'a> Sync<'a> {
             reservation: comparing,
             upload_only: request.upload_only,
         };
+        let begun = Instant::now();
         Box::pin(self.download(&opened, applied, wanted, standing)).await?;
+        opened.took("download", begun.elapsed());
+        self.run_scripts(&opened, Transaction::End).await?;
+        let now_ms = self.server.environment.clock.now_ms();
+        self.acknowledges = opened.scripts(Transaction::Acknowledged, now_ms)?;
         self.channel.send(Control::SyncEnd(SyncEnd {}))?;
         if downloads {
             let published = opened.subscriptions.iter().map(|it| &it.published);
@@ -373,6 +406,29 @@ impl<'a> Sync<'a> {
             self.record.schemas = known.collect();
         }
         Ok(Before::CompleteSync)
+    }
+
+    /// Runs scripts of a transaction of their own, if there are some.
+    async fn run_scripts(&self, opened: &Opened, transaction: Transaction) -> Result<(), Fault> {
+        let now_ms = self.server.environment.clock.now_ms();
+        let runs = opened.scripts(transaction, now_ms)?;
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let (reply, answer) = oneshot::channel();
+        self.server
+            .workers
+            .scripts
+            .submit(ScriptTask { runs, reply });
+        let mut watch = Watch::new(self.channel, self.server.limits.waiting);
+        let mut answer = pin!(answered(answer));
+        loop {
+            tokio::select! {
+                biased;
+                ran = &mut answer => return ran,
+                () = watch.tick() => watch.waiting(0)?,
+            }
+        }
     }
 
     /// How certain it is that the remote may go on.

@@ -3,15 +3,20 @@
 //! Nothing is said about users or remotes to somebody who has not proved who he is:
 //! unknown, disabled and wrong all look the same and take the same time.
 
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
 use tokio::sync::oneshot;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-use tidewater_centre::CentreError;
+use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::records::{
-    AskedSession, AskedSubscription, Proven, RemoteRecord, SessionState, ShutOut, UserRecord,
+    AskedSession, AskedSubscription, Claims, Proven, RemoteRecord, SessionState, ShutOut,
+    UserRecord,
 };
+use tidewater_centre::{CentreError, ScriptNotes, ScriptRun, SyncContext};
 use tidewater_protocol::message::{PROTOCOL_VERSION, Proof, SignIn, negotiate};
-use tidewater_protocol::{Code, RemoteId};
+use tidewater_protocol::{Code, RemoteId, Value};
 
 use crate::auth::credential::{self, Presented, ROTATE_AFTER_MS};
 use crate::auth::external::Identity;
@@ -21,7 +26,7 @@ use crate::config::Passwords;
 use crate::environment::random;
 use crate::fault::Fault;
 use crate::server::Shared;
-use crate::worker::SessionTask;
+use crate::worker::{ScriptTask, SessionTask};
 
 /// Names of users, publications and programs are shorter.
 pub(crate) const MAX_NAME_BYTES: usize = 512;
@@ -328,6 +333,12 @@ async fn by_password(
             server.throttle.succeeded(user);
             return by_identity(server, claim, asked, keyring, identity).await;
         }
+        Passwords::Script => {
+            let identity = Box::pin(by_script(server, user, password)).await?;
+            let identity = identity.ok_or_else(wrong)?;
+            server.throttle.succeeded(user);
+            return by_identity(server, claim, asked, keyring, identity).await;
+        }
         Passwords::Off => {
             return Err(Fault::new(
                 Code::ProofRejected,
@@ -352,6 +363,45 @@ async fn by_password(
         return Err(Fault::shut_out(ShutOut::UserDisabled));
     }
     admit(server, claim, keyring, (user, state), &publications).await
+}
+
+/// What an `authenticate_user` that lets somebody in sets.
+const LET_IN: RangeInclusive<i64> = 1000..=1999;
+
+/// Whoever the operator's script knows by user and password; `None` if they do not fit.
+async fn by_script(server: &Shared, user: &str, password: &str) -> Result<Option<Identity>, Fault> {
+    let Some(publication) = server.publications.served().authenticates() else {
+        return Err(Fault::internal(
+            "passwords = \"script\", and scripts/default/connection/authenticate_user.sql is not \
+             deployed",
+        ));
+    };
+    let notes = ScriptNotes::default();
+    notes.set_fact(&publication, "password", Value::Text(password.to_owned()));
+    let run = ScriptRun {
+        context: SyncContext {
+            user: user.to_owned(),
+            remote_id: PROGRAM,
+            now_ms: server.environment.clock.now_ms(),
+            parameters: Arc::default(),
+            claims: Claims::default(),
+            scripts: notes.clone(),
+        },
+        publication: publication.clone(),
+        checkpoint: None,
+        transaction: Transaction::SigningIn,
+    };
+    let (reply, answer) = oneshot::channel();
+    let runs = vec![run];
+    server.workers.scripts.submit(ScriptTask { runs, reply });
+    answered(answer).await?;
+    let status = notes.fact(&publication, "authentication_status");
+    let is_in = matches!(status, Some(Value::Integer(status)) if LET_IN.contains(&status));
+    Ok(is_in.then(|| Identity {
+        user: user.to_owned(),
+        by: "the script authenticate_user".into(),
+        claims: None,
+    }))
 }
 
 fn named(asked: &[AskedSubscription]) -> Vec<String> {

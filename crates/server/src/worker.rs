@@ -1,7 +1,8 @@
 //! Workers: tasks that own a database connection each, and take what waits for them.
 //!
 //! Lanes with limits of their own, so that neither long downloads nor bulk uploads keep
-//! anybody from signing in or calling: lookups, uploads, downloads, calls, and two for durable events. A worker of
+//! anybody from signing in or calling: lookups, uploads, downloads, calls, scripts beside these, and two for
+//! durable events. A worker of
 //! the upload lane takes as many waiting syncs as fit and hands them over as one
 //! list; it never waits for more. Nothing here ever waits for a network.
 
@@ -16,7 +17,9 @@ use tokio::time::Instant;
 use tidewater_centre::records::{
     AskedSession, NumbersWanted, Proven, RemoteRecord, SessionState, ShutOut, SyncRecord,
 };
-use tidewater_centre::{Centre, CentreError, DownloadJob, Downloading, SyncUpload, UploadOutcome};
+use tidewater_centre::{
+    Centre, CentreError, DownloadJob, Downloading, ScriptRun, SyncUpload, UploadOutcome,
+};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::NumberBlock;
 
@@ -43,6 +46,9 @@ const BATCH_DOWNLOADS: usize = 32;
 /// Workers of a lane that finds out by itself how many it should have: at first, and at most.
 const FIRST_WORKERS: usize = 2;
 const MOST_WORKERS: usize = 16;
+
+/// Workers that run scripts beside uploads and downloads.
+const SCRIPT_WORKERS: usize = 2;
 
 /// Workers that read durable events.
 const EVENT_READERS: usize = 2;
@@ -113,6 +119,18 @@ pub(crate) struct DownloadTask {
     pub(crate) spool: SpoolWriter,
 }
 
+/// Scripts of one sync that have a transaction of their own.
+pub(crate) struct ScriptTask {
+    pub(crate) runs: Vec<ScriptRun>,
+    pub(crate) reply: oneshot::Sender<Result<(), CentreError>>,
+}
+
+impl OfUser for ScriptTask {
+    fn user(&self) -> &str {
+        self.runs.first().map_or("", |it| &it.context.user)
+    }
+}
+
 impl OfUser for SessionTask {}
 impl OfUser for ApplyTask {}
 impl OfUser for DownloadTask {}
@@ -123,12 +141,15 @@ pub(crate) struct Workers {
     pub(crate) uploads: Arc<Lane<ApplyTask>>,
     pub(crate) downloads: Arc<Lane<DownloadTask>>,
     pub(crate) calls: Arc<Lane<CallTask>>,
+    pub(crate) scripts: Arc<Lane<ScriptTask>>,
     pub(crate) events: Store,
     /// Of uploads, of downloads and of calls, with how many workers there are.
     gates: OnceLock<[(Arc<Gate>, usize); 3]>,
     history: Arc<History>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     tuners: Mutex<Vec<AbortHandle>>,
+    /// Connections that may serve scripts.
+    idle: Mutex<Vec<Idle>>,
 }
 
 impl Workers {
@@ -144,6 +165,8 @@ impl Workers {
             uploads: Lane::new(),
             downloads: Lane::new(),
             calls: Lane::new(),
+            scripts: Lane::new(),
+            idle: Mutex::new(Vec::new()),
             events: Store::new(),
             gates: OnceLock::new(),
             history: Arc::default(),
@@ -159,18 +182,23 @@ impl Workers {
         }
         let (gate, most) = workers.gate(limits.upload_workers, &workers.uploads);
         let uploads = (gate.clone(), most);
-        let idle = Idle::new(&connector);
+        let idle = workers.idle(&connector);
         for _ in 0..most {
             let (lane, gate, idle) = (workers.uploads.clone(), gate.clone(), idle.clone());
             workers.keep(move || run_uploads(lane.clone(), gate.clone(), idle.clone()));
         }
         let (gate, most) = workers.gate(limits.download_workers, &workers.downloads);
-        let idle = Idle::new(&connector);
+        let idle = workers.idle(&connector);
         for _ in 0..most {
             let (lane, gate, idle) = (workers.downloads.clone(), gate.clone(), idle.clone());
             workers.keep(move || run_downloads(lane.clone(), gate.clone(), idle.clone()));
         }
         let downloads = (gate, most);
+        let idle = workers.idle(&connector);
+        for _ in 0..SCRIPT_WORKERS {
+            let (lane, idle) = (workers.scripts.clone(), idle.clone());
+            workers.keep(move || run_scripts(lane.clone(), idle.clone()));
+        }
         let (gate, most) = workers.gate(limits.call_workers, &workers.calls);
         let idle = Idle::new(&connector);
         for _ in 0..most {
@@ -192,6 +220,14 @@ impl Workers {
         // It is set once.
         let _ = workers.gates.set([uploads, downloads, (gate, most)]);
         workers
+    }
+
+    /// Connections that serve scripts, which are ended when the server does.
+    fn idle(&self, connector: &Arc<Connector>) -> Idle {
+        let idle = Idle::new(connector);
+        let mut all = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(idle.clone());
+        idle
     }
 
     /// The gate of a lane with so many workers, and how many there are to be. Without a number,
@@ -244,7 +280,7 @@ impl Workers {
 
     /// Of each lane its name, how many workers may work, how many are at work, and what waits for
     /// one.
-    pub(crate) fn lanes(&self, limits: &Limits) -> [(&'static str, usize, usize, usize); 6] {
+    pub(crate) fn lanes(&self, limits: &Limits) -> [(&'static str, usize, usize, usize); 7] {
         let of = |index: usize| {
             let gates = self.gates.get();
             gates.map_or((0, 0), |it| (it[index].0.level(), it[index].1))
@@ -257,6 +293,8 @@ impl Workers {
             self.uploads.figures("uploads", uploads),
             self.downloads.figures("downloads", downloads),
             self.calls.figures("calls", calls),
+            self.scripts
+                .figures("scripts", (SCRIPT_WORKERS, SCRIPT_WORKERS)),
             appends.figures("publishing", (1, 1)),
             reads.figures("events", (EVENT_READERS, EVENT_READERS)),
         ]
@@ -278,6 +316,7 @@ impl Workers {
         self.uploads.close();
         self.downloads.close();
         self.calls.close();
+        self.scripts.close();
         self.events.close();
         let tasks = std::mem::take(&mut *self.tasks());
         let until = Instant::now() + deadline;
@@ -287,6 +326,13 @@ impl Workers {
                     "a worker is still busy at shutdown; what it does is left to the database"
                 );
                 task.abort();
+            }
+        }
+        let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+        for idle in idle {
+            let ended = tokio::time::timeout_at(until, idle.end());
+            if ended.await.is_err() {
+                tracing::warn!("end_connection takes longer than the shutdown may");
             }
         }
     }
@@ -321,6 +367,21 @@ async fn keep_history(history: Arc<History>, lane: Arc<Lane<SessionTask>>) {
         history.ready.notified().await;
         tokio::time::sleep(HISTORY_LAG).await;
         history.hand_over(&lane);
+    }
+}
+
+async fn run_scripts(lane: Arc<Lane<ScriptTask>>, idle: Idle) {
+    loop {
+        let Some(tasks) = lane.next(|_| false).await else {
+            return;
+        };
+        for task in tasks {
+            let mut connection = idle.take();
+            let result = connection.run_scripts(&task.runs).await;
+            idle.give_back(connection);
+            // Whoever is gone hears of it at the next sync.
+            let _ = task.reply.send(result);
+        }
     }
 }
 

@@ -12,7 +12,9 @@ use tidewater_centre::download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
 };
 use tidewater_centre::records::Claims;
-use tidewater_centre::{Centre, CentreError, PublicationSpec, RuleSpec, SyncContext, TableSpec};
+use tidewater_centre::{
+    Centre, CentreError, PublicationSpec, RuleSpec, ScriptNotes, SyncContext, TableSpec,
+};
 use tidewater_centre_conformance::world::{everyone, partitioned, publication};
 use tidewater_client::Remote;
 use tidewater_protocol::RemoteId;
@@ -300,6 +302,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
             now_ms: 0,
             parameters: Arc::default(),
             claims: Claims::default(),
+            scripts: ScriptNotes::default(),
         },
         subscriptions: vec![DownloadSubscription {
             schema: schemas[0].clone(),

@@ -5,7 +5,7 @@ mod copy_in;
 mod execute;
 mod fitness;
 mod refusal;
-mod script;
+pub(super) mod script;
 mod sql;
 mod statements;
 mod suspects;
@@ -38,7 +38,8 @@ use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Image, MayWrite, Met, OnDelete, Part, Rows, ScriptRan, TargetTable, Written,
+    Admitted, Batch, Image, MayWrite, Met, OnDelete, Part, Refusal, RowSet, Rows, ScriptRan,
+    TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
@@ -419,11 +420,21 @@ impl Rows for UploadRows<'_> {
 
     async fn run_script(
         &mut self,
-        statement: &scripts::Statement,
-        parameters: &[Vec<Value>],
+        statements: &[scripts::Statement],
+        rows: &[Vec<Vec<Value>>],
     ) -> Result<Vec<ScriptRan>> {
         self.exact = false;
-        self.run_statement(statement, parameters).await
+        self.run_statements(statements, rows).await
+    }
+
+    async fn run_set(
+        &mut self,
+        table: &PublishedTable,
+        statements: &[scripts::Statement],
+        set: &RowSet,
+    ) -> Result<Option<Refusal>> {
+        self.exact = false;
+        self.run_for_set(table, statements, set).await
     }
 
     async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {

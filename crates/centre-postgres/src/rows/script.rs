@@ -1,77 +1,142 @@
-//! Running statements of scripts for uploaded rows: each row's in turn, all of them in one flight.
+//! Running the statements of scripts for uploaded rows: each row's in turn, all of them in one
+//! flight; or once for all rows of a set.
 
 use futures_util::future::{BoxFuture, FutureExt, join3};
 use futures_util::{StreamExt, pin_mut};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Statement};
 
-use tidewater_protocol::Value;
+use tidewater_protocol::{Code, Value};
 
 use super::refusal::{may_be_data_error, reason};
 use super::{Result, UploadRows};
-use crate::calls::of_script;
+use crate::array::Array;
+use crate::calls::{Argument, of_script};
 use crate::connection::{centre_error, refused};
 use crate::decoder::RowDecoder;
 use crate::own::all_at_once;
+use crate::publication::PublishedTable;
+use crate::quote::ident;
 use crate::values::Kind;
-use tidewater_centre::engine::scripts;
-use tidewater_centre::engine::upload::rows::{Refusal, ScriptRan};
+use tidewater_centre::engine::scripts::{self, SCRIPT_TIMEOUT, SetColumn};
+use tidewater_centre::engine::upload::rows::{Refusal, RowSet, ScriptRan};
 
 const RUNNING: &str = "running a script";
 
+/// So many rows are tried at once after one was refused.
+const CAREFULLY: usize = 16;
+
+/// What statements come to in a savepoint: with what each yields; or the refusal, with the number
+/// of the statement.
+type Tried<T> = std::result::Result<Vec<T>, (usize, Refusal)>;
+
 impl UploadRows<'_> {
     /// See [`run_script`](tidewater_centre::engine::upload::rows::Rows::run_script).
-    pub(super) async fn run_statement(
+    pub(super) async fn run_statements(
         &mut self,
-        statement: &scripts::Statement,
-        parameters: &[Vec<Value>],
+        statements: &[scripts::Statement],
+        rows: &[Vec<Vec<Value>>],
     ) -> Result<Vec<ScriptRan>> {
-        let prepared = self.connection.prepare(&statement.script.sql, &[]).await?;
-        let mut all = Vec::with_capacity(parameters.len());
-        let mut rest = parameters;
+        let prepared = self.prepare_scripts(statements).await?;
+        let mut all = Vec::with_capacity(rows.len());
+        let (mut rest, mut size) = (rows, rows.len());
         while !rest.is_empty() {
-            let (ran, refused) = self.try_statement(&prepared, statement, rest).await?;
-            match refused {
-                None => {
-                    all.extend(ran);
-                    break;
+            let some = &rest[..size.clamp(1, rest.len())];
+            let each = some.iter().flat_map(|row| {
+                let of_row = statements.iter().zip(&prepared).zip(row);
+                of_row.map(|((statement, prepared), values)| {
+                    let arguments = of_script(statement, values, prepared);
+                    run(self.connection.client(), prepared, statement, arguments).boxed()
+                })
+            });
+            match self.try_scripts(each.collect()).await? {
+                Ok(ran) => {
+                    let rows = ran.chunks(statements.len().max(1));
+                    all.extend(rows.map(together));
+                    rest = &rest[some.len()..];
+                    size = size.saturating_mul(4);
                 }
-                // Those before it are undone with it.
-                Some((place, refusal)) => {
-                    let (before, from) = rest.split_at(place);
-                    if !before.is_empty() {
-                        let (ran, refused) =
-                            self.try_statement(&prepared, statement, before).await?;
-                        all.extend(ran);
-                        if let Some((place, refusal)) = refused {
-                            all.truncate(all.len() - before.len() + place);
-                            all.push(ScriptRan::Refused(refusal));
-                            rest = &rest[place + 1..];
-                            continue;
-                        }
+                // Those before it were undone with it.
+                Err((number, refusal)) => match number / statements.len().max(1) {
+                    0 => {
+                        all.push(ScriptRan::Refused(refusal));
+                        rest = &rest[1..];
+                        size = CAREFULLY;
                     }
-                    all.push(ScriptRan::Refused(refusal));
-                    rest = &from[1..];
-                }
+                    before => size = before,
+                },
             }
         }
         Ok(all)
     }
 
-    /// Runs a statement for rows in a savepoint: all of them, or the place and the refusal of the
-    /// first that is refused, and nothing is done.
-    async fn try_statement(
-        &self,
-        prepared: &Statement,
-        statement: &scripts::Statement,
-        parameters: &[Vec<Value>],
-    ) -> Result<(Vec<ScriptRan>, Option<(usize, Refusal)>)> {
-        let (client, acting) = (self.connection.client(), &self.acting);
-        let begin = format!("SAVEPOINT tidewater_script; {}", acting.enter());
-        let end = format!("{}RELEASE tidewater_script", acting.leave());
-        let runs = parameters
+    /// See [`run_set`](tidewater_centre::engine::upload::rows::Rows::run_set).
+    pub(super) async fn run_for_set(
+        &mut self,
+        table: &PublishedTable,
+        statements: &[scripts::Statement],
+        set: &RowSet,
+    ) -> Result<Option<Refusal>> {
+        let prepared = self.prepare_scripts(statements).await?;
+        let mut arrays = Vec::new();
+        let columns = statements
             .iter()
-            .map(|values| run(client, prepared, statement, values).boxed());
-        let runs: Vec<BoxFuture<'_, _>> = runs.collect();
+            .map(|it| &it.set)
+            .find(|it| !it.is_empty());
+        for (at, column) in columns.into_iter().flat_map(|it| it.iter()).enumerate() {
+            let mut array = Array::new(table.columns[column.index].kind);
+            for row in &set.rows {
+                let (datum, _) = column.column_type.datum(row[at].as_ref());
+                if array.push(&datum).is_err() {
+                    return Ok(Some(Refusal {
+                        code: Code::RowBadValue,
+                        reason: format!("the value of {} is none of its column's", column.name),
+                    }));
+                }
+            }
+            arrays.push(array);
+        }
+        let client = self.connection.client();
+        let runs = statements.iter().zip(&prepared).zip(&set.values);
+        let runs = runs.map(|((statement, prepared), values)| {
+            let arguments = of_script(statement, values, prepared);
+            let arrays: &[Array] = match statement.set.is_empty() {
+                true => &[],
+                false => &arrays,
+            };
+            run_with(client, prepared, statement, arguments, arrays).boxed()
+        });
+        let tried = self.try_scripts(runs.collect()).await?;
+        Ok(tried.err().map(|(_, refusal)| refusal))
+    }
+
+    async fn prepare_scripts(
+        &mut self,
+        statements: &[scripts::Statement],
+    ) -> Result<Vec<Statement>> {
+        let mut prepared = Vec::with_capacity(statements.len());
+        for statement in statements {
+            prepared.push(self.connection.prepare(&statement.script.sql, &[]).await?);
+        }
+        Ok(prepared)
+    }
+
+    /// Runs statements in a savepoint, in one flight: all of them or none.
+    async fn try_scripts<T>(
+        &self,
+        runs: Vec<BoxFuture<'_, std::result::Result<T, Error>>>,
+    ) -> Result<Tried<T>> {
+        let (client, acting) = (self.connection.client(), &self.acting);
+        let millis = SCRIPT_TIMEOUT.as_millis();
+        let begin = format!(
+            "SAVEPOINT tidewater_script; SET LOCAL statement_timeout = {millis}; {}",
+            acting.enter()
+        );
+        let end = format!(
+            "{}SET LOCAL statement_timeout TO DEFAULT; RELEASE tidewater_script",
+            acting.leave()
+        );
+        let count = runs.len();
         let (saved, ran, released) = join3(
             client.batch_execute(&begin),
             all_at_once(runs),
@@ -79,8 +144,8 @@ impl UploadRows<'_> {
         )
         .await;
         saved.map_err(refused(RUNNING))?;
-        let mut done = Vec::with_capacity(parameters.len());
-        for (place, ran) in ran.into_iter().enumerate() {
+        let mut done = Vec::with_capacity(count);
+        for (number, ran) in ran.into_iter().enumerate() {
             match ran {
                 Ok(ran) => done.push(ran),
                 Err(error) => {
@@ -91,29 +156,50 @@ impl UploadRows<'_> {
                     let refusal = reason(refusal);
                     self.savepoint("ROLLBACK TO tidewater_script; RELEASE tidewater_script")
                         .await?;
-                    return Ok((Vec::new(), Some((place, refusal))));
+                    return Ok(Err((number, refusal)));
                 }
             }
         }
         released.map_err(refused(RUNNING))?;
-        Ok((done, None))
+        Ok(Ok(done))
     }
 }
+
+/// What the statements of a script have come to together.
+fn together(ran: &[(Option<u64>, Option<Vec<Value>>)]) -> ScriptRan {
+    ScriptRan::Done {
+        changed: ran.iter().filter_map(|it| it.0).min(),
+        row: ran.last().and_then(|it| it.1.clone()),
+    }
+}
+
+/// How many rows a statement has changed, if that tells anything, and the first that it yields.
+type Ran = std::result::Result<(Option<u64>, Option<Vec<Value>>), Error>;
 
 async fn run(
     client: &Client,
     prepared: &Statement,
     statement: &scripts::Statement,
-    values: &[Value],
-) -> std::result::Result<ScriptRan, Error> {
-    let arguments = of_script(statement, values, prepared);
-    let rows = client.query_raw(prepared, arguments).await?;
+    arguments: Vec<Argument>,
+) -> Ran {
+    run_with(client, prepared, statement, arguments, &[]).await
+}
+
+async fn run_with(
+    client: &Client,
+    prepared: &Statement,
+    statement: &scripts::Statement,
+    arguments: Vec<Argument>,
+    arrays: &[Array],
+) -> Ran {
+    let arguments = arguments.iter().map(|it| it as &(dyn ToSql + Sync));
+    let arrays = arrays.iter().map(|it| it as &(dyn ToSql + Sync));
+    let parameters: Vec<&(dyn ToSql + Sync)> = arguments.chain(arrays).collect();
+    let rows = client.query_raw(prepared, parameters).await?;
     pin_mut!(rows);
     let mut first = None;
-    let kinds = prepared
-        .columns()
-        .iter()
-        .map(|it| Kind::of(it.type_().oid()));
+    let columns = prepared.columns().iter();
+    let kinds = columns.map(|it| Kind::of(it.type_().oid()));
     let mut decoder = RowDecoder::new(kinds);
     while let Some(row) = rows.next().await {
         let row = row?;
@@ -127,8 +213,24 @@ async fn run(
             .then(|| datums.iter().map(|it| it.to_value()).collect());
     }
     let changed = rows.rows_affected().filter(|_| statement.counts);
-    Ok(ScriptRan::Done {
-        changed,
-        row: first,
-    })
+    Ok((changed, first))
+}
+
+/// See [`rows_sql`](tidewater_centre::engine::database::Tracking::rows_sql): an array for each
+/// column.
+pub(crate) fn rows_sql(table: &PublishedTable, columns: &[SetColumn], first: usize) -> String {
+    let arrays = columns.iter().zip(first..);
+    let arrays =
+        arrays.map(|(column, number)| Array::parameter(table.columns[column.index].kind, number));
+    let aliases = (0..columns.len()).map(|at| format!("c{at}"));
+    let named = columns.iter().enumerate().map(|(at, column)| {
+        let value = table.columns[column.index].input(&format!("i.c{at}"));
+        format!("{value} AS {}", ident(&column.name))
+    });
+    format!(
+        "(SELECT {} FROM unnest({}) AS i({}))",
+        named.collect::<Vec<_>>().join(", "),
+        arrays.collect::<Vec<_>>().join(", "),
+        aliases.collect::<Vec<_>>().join(", "),
+    )
 }

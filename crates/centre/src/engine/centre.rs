@@ -16,6 +16,7 @@ use super::{
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{Downloaded, Downloading};
 use crate::engine::evolution::Mode;
+use crate::engine::scripts::{Connected, after_download, downloaded};
 use crate::error::CentreError;
 use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 use crate::follow::{FollowPosition, Followed, Holding};
@@ -27,6 +28,7 @@ use crate::records::{
     SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::scope::Checkpoint;
+use crate::scripting::ScriptRun;
 use crate::settling::{Choice, RefusedChoice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
 
@@ -34,7 +36,7 @@ use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
 pub struct EngineCentre<D>(pub D);
 
 /// A worker on a connection.
-struct EngineWorker<D: Database>(D::Lane);
+struct EngineWorker<D: Database>(D::Lane, Connected);
 
 /// Makes a [`Job`] of an expression that is a future over the connection.
 macro_rules! job {
@@ -141,7 +143,7 @@ impl<D: Database> Centre for EngineCentre<D> {
     fn worker(&self) -> CentreResult<'_, Box<dyn Worker>> {
         Box::pin(async move {
             let lane = self.0.open_lane().await?;
-            Ok(Box::new(EngineWorker::<D>(lane)) as Box<dyn Worker>)
+            Ok(Box::new(EngineWorker::<D>(lane, Connected::default())) as Box<dyn Worker>)
         })
     }
 
@@ -374,7 +376,21 @@ impl<D: Database> Worker for EngineWorker<D> {
     }
 
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
-        self.0.apply(uploads)
+        let EngineWorker(lane, connected) = self;
+        match lane.served().has_scripts() {
+            false => lane.apply(uploads),
+            true => Box::pin(connected.apply(lane, uploads)),
+        }
+    }
+
+    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
+        let EngineWorker(lane, connected) = self;
+        Box::pin(connected.run(lane, asked))
+    }
+
+    fn end(&mut self) -> CentreResult<'_, ()> {
+        let EngineWorker(lane, connected) = self;
+        Box::pin(connected.end(lane))
     }
 
     fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
@@ -398,7 +414,22 @@ impl<D: Database> Worker for EngineWorker<D> {
     }
 
     fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
-        self.0.download(downloads)
+        let EngineWorker(lane, connected) = self;
+        if !lane.served().has_scripts() {
+            return lane.download(downloads);
+        }
+        let jobs = downloads.iter().map(|it| &it.job);
+        let runs: Vec<Vec<ScriptRun>> = jobs.map(|job| downloaded(lane, job)).collect();
+        Box::pin(async move {
+            connected.before_downloads(lane, &runs).await?;
+            let mut downloaded = lane.download(downloads).await?;
+            for (outcome, runs) in downloaded.iter_mut().zip(runs) {
+                if let Some(Ok(())) = outcome {
+                    *outcome = Some(after_download(lane, &runs).await);
+                }
+            }
+            Ok(downloaded)
+        })
     }
 
     fn holdings<'a>(

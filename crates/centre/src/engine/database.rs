@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use tidewater_protocol::{ColumnType, Table};
+use tidewater_protocol::Table;
 
 use super::acting::Assumed;
 use super::catalog::{Catalog, TableInfo};
@@ -18,10 +18,12 @@ use crate::centre::CentreResult;
 use crate::download::{Downloaded, Downloading};
 use crate::engine::procedure::{Checked, Procedure};
 use crate::engine::script::{Dialect, Script};
+use crate::engine::scripts::SetColumn;
 use crate::error::CentreError;
 use crate::procedure::{CallOutcome, Interrupt, ProcedureCall};
 use crate::publication::DeployStep;
 use crate::records::Blocker;
+use crate::scripting::ScriptRun;
 use crate::settling::{Choice, RefusedChoice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -147,8 +149,24 @@ pub trait Tracking: Send + Sync + 'static {
         statement: &Script,
     ) -> impl Future<Output = Result<Checked, CentreError>> + Send;
 
-    /// Checks that a statement of a script can be run with parameters of these types. It is named by
-    /// its file. Gives the names of the columns that it yields.
+    /// How a statement spells the relation of a table's rows that has these columns, by parameters
+    /// from this number on: [`Rows::run_set`](super::upload::rows::Rows::run_set) binds them.
+    fn rows_sql(table: &Self::Table, columns: &[SetColumn], first: usize) -> String;
+
+    /// Checks that it can be told up to when everything is visible that was written, by
+    /// [`Opened::safe_until`](super::download::Opened::safe_until).
+    ///
+    /// # Errors
+    /// See [`crate::engine::scope::wrong`].
+    fn check_safe_time(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send {
+        let _ = connection;
+        async { Ok(()) }
+    }
+
+    /// Checks that a statement of a script can be run, which reads a relation of these columns, if it
+    /// reads one. It is named by its file. Gives the names of the columns that it yields.
     ///
     /// # Errors
     /// See [`crate::engine::scope::wrong`].
@@ -156,7 +174,7 @@ pub trait Tracking: Send + Sync + 'static {
         connection: &mut Self::Connection,
         named: &str,
         script: &Script,
-        types: &[ColumnType],
+        set: &[SetColumn],
     ) -> impl Future<Output = Result<Vec<String>, CentreError>> + Send;
 
     /// How the role under which remotes act is asked for; `None` if the database has no roles.
@@ -330,6 +348,9 @@ pub trait Lane: Send + 'static {
     /// See [`crate::Worker::settle_refused`].
     fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome>;
 
+    /// See [`crate::Worker::run_scripts`].
+    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()>;
+
     /// See [`crate::Worker::call`].
     fn call(
         &mut self,
@@ -341,7 +362,10 @@ pub trait Lane: Send + 'static {
     fn interrupter(&self) -> Arc<dyn Interrupt>;
 
     /// See [`crate::Worker::download`].
-    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded>;
+    fn download<'a, 'd: 'a>(
+        &'a mut self,
+        downloads: Vec<Downloading<'d>>,
+    ) -> CentreResult<'a, Downloaded>;
 }
 
 /// A database that can be a centre.

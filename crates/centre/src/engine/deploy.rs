@@ -131,7 +131,11 @@ impl<T> Loaded<T> {
         Deployed {
             number: self.number,
             version: self.version.clone(),
-            schemas: publications.map(|it| it.announced.clone()).collect(),
+            schemas: publications
+                .clone()
+                .map(|it| it.announced.clone())
+                .collect(),
+            scripts: publications.map(|it| it.scripts.clone()).collect(),
             no_replay: self
                 .publications
                 .iter()
@@ -139,6 +143,11 @@ impl<T> Loaded<T> {
                 .map(|it| it.schema.name.clone())
                 .collect(),
         }
+    }
+
+    /// Whether any publication has scripts.
+    pub fn has_scripts(&self) -> bool {
+        self.publications.iter().any(|it| !it.scripts.is_empty())
     }
 
     /// A publication by its name.

@@ -375,11 +375,11 @@ impl Planned {
                 })?;
                 let versions = &plan.published.scripts;
                 let name = &subscription.publication;
-                let scripting = Scripting::of(versions, &job.context, name)?;
-                let is_scripted = scripting.is_some();
+                let scripting = Scripting::of(versions, &job.context, name)?
+                    .map(|it| it.between(plan.last_download, plan.next_last_download));
+                let next_last_download = scripting.as_ref().map(Scripting::next_last_download);
                 let reading = SubscriptionReading {
-                    scripting: scripting
-                        .map(|it| it.between(plan.last_download, plan.next_last_download)),
+                    scripting,
                     snapshot: &mut *snapshot,
                     subscription,
                     number: self.first + index,
@@ -392,7 +392,7 @@ impl Planned {
                     rules: rules.map(|rule| rule.id).collect(),
                     position: plan.position,
                     role: plan.role,
-                    last_download: is_scripted.then_some(plan.next_last_download),
+                    last_download: next_last_download,
                 };
                 checkpoint = Some(Checkpoint {
                     serial,
@@ -480,6 +480,7 @@ impl SubscriptionReading<'_> {
                 subscription: self.number,
                 table: index,
             };
+            let before = (counts.upserts, counts.removals);
             let shape = &shapes[index];
             let only_compared = *what == TablePlan::Whole && compares[index].is_some();
             let by_script = matches!(what, TablePlan::Scripted { .. });
@@ -523,6 +524,12 @@ impl SubscriptionReading<'_> {
                 }
             }
             output.flush(1)?;
+            if let Some(scripting) = &self.scripting {
+                let (upserts, removals) = (counts.upserts - before.0, counts.removals - before.1);
+                for (name, count) in [("fetched_rows", upserts), ("deleted_rows", removals)] {
+                    scripting.count(&table.name, name, i64::try_from(count).unwrap_or(i64::MAX));
+                }
+            }
         }
         for (index, theirs) in compares.into_iter().enumerate() {
             let Some(theirs) = theirs else { continue };

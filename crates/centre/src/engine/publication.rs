@@ -216,7 +216,7 @@ pub async fn compile_one<T: Tracking>(
         warnings.extend(told);
         assumed
     });
-    let scripts = scripts::compile::<T>(connection, spec, &schema).await?;
+    let scripts = scripts::compile::<T>(connection, spec, &schema, &tables).await?;
     let schema = Arc::new(schema);
     Ok(Publication {
         scripts,

@@ -46,6 +46,9 @@ pub enum Parameter {
     Old(String),
 }
 
+/// What stands in SQL where a database has the relation of uploaded rows.
+pub const ROWS: &str = "\0rows\0";
+
 /// For what a script is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -102,7 +105,8 @@ impl ScriptError {
                 )
             }
             ScriptError::UnknownParameter(_, Purpose::Script) => {
-                "there are {s.NAME} as the event has them, {r.COLUMN}, {o.COLUMN}, {u.NAME} and {a.N}"
+                "there are {s.NAME} as the event has them, {r.COLUMN}, {o.COLUMN}, {u.NAME}, {a.N} and \
+                 {rows}"
                     .into()
             }
             ScriptError::Quoted(name) => {
@@ -150,8 +154,13 @@ impl Script {
             let length = match next {
                 '{' => {
                     let end = rest.find('}').ok_or(ScriptError::Unterminated(next, at))?;
-                    let number = script.number(&rest[1..end], purpose)?;
-                    script.sql.push_str(&render(number));
+                    match rest[1..end].trim() {
+                        "rows" if purpose == Purpose::Script => script.sql.push_str(ROWS),
+                        inside => {
+                            let number = script.number(inside, purpose)?;
+                            script.sql.push_str(&render(number));
+                        }
+                    }
                     at += end + 1;
                     continue;
                 }

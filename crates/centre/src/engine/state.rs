@@ -68,6 +68,8 @@ CREATE TABLE tidewater.subscription (
   sequence INTEGER NOT NULL DEFAULT 0,
   upload_id BLOB,
   result BLOB,
+  -- When it was applied.
+  uploaded_ms INTEGER NOT NULL DEFAULT 0,
   -- The last scope handed out, the one that the remote held when it was, and the one
   -- whose lost partitions have taken their last upload.
   scope_serial INTEGER NOT NULL DEFAULT 0,

@@ -237,6 +237,7 @@ impl Admission {
             upload.publication,
             result.encode_to_vec(),
             self.graced,
+            upload.context.now_ms,
         ]
     }
 }
@@ -244,8 +245,8 @@ impl Admission {
 /// Keeps results with their subscriptions.
 fn store(completed: Vec<Vec<Value>>) -> Own {
     each(
-        "UPDATE tidewater.subscription SET result = v.c3, graced_serial = v.c4
-         FROM {rows BLOB TEXT BLOB INTEGER} WHERE remote_id = v.c1 AND publication = v.c2",
+        "UPDATE tidewater.subscription SET result = v.c3, graced_serial = v.c4, uploaded_ms = v.c5
+         FROM {rows BLOB TEXT BLOB INTEGER INTEGER} WHERE remote_id = v.c1 AND publication = v.c2",
         completed,
     )
 }

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod call;
 pub(crate) mod cert;
+pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod conflicts;
 mod conflicts_in_centre;
@@ -51,6 +52,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Listen(args) => listen::run(&args),
         Command::Unsubscribe(args) => unsubscribe::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Check(args) => check::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Conflicts(args) => conflicts::run(&args),
         Command::Refused(args) => refused::run(&args),

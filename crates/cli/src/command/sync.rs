@@ -73,6 +73,9 @@ pub(crate) struct SyncCommand {
     watch: bool,
 }
 
+/// The parameter by which a remote asks for a version of the server's scripts.
+const SCRIPT_VERSION: &str = "script_version";
+
 /// What has to be known of a file and its server.
 #[derive(Debug, Args)]
 pub(crate) struct SyncArgs {
@@ -92,6 +95,9 @@ pub(crate) struct SyncArgs {
     /// Set what the publications' queries know as {u.NAME}; remembered; repeatable; NAME= drops it
     #[arg(long = "parameter", value_name = "NAME=VALUE", value_parser = parameter)]
     parameters: Vec<(String, String)>,
+    /// The version of the server's scripts to sync by; remembered
+    #[arg(long, value_name = "NAME")]
+    script_version: Option<String>,
     /// Adopt tables that the file already has under the names of published ones: compare their
     /// rows with the centre's, and where they differ upload mine, or take the centre's
     #[arg(long, value_enum, value_name = "WHOSE")]
@@ -305,6 +311,9 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
     }
     for (name, value) in &args.parameters {
         remote.set_parameter(name, (!value.is_empty()).then_some(value))?;
+    }
+    if let Some(version) = &args.script_version {
+        remote.set_parameter(SCRIPT_VERSION, (!version.is_empty()).then_some(version))?;
     }
     remote.set_adopt(args.adopt.map(|whose| match whose {
         Whose::Mine => Adopt::Mine,

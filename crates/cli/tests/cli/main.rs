@@ -31,6 +31,7 @@ mod refused;
 mod retrying;
 mod row_security;
 mod schema_changes;
+mod scripts;
 mod serving;
 mod shop;
 mod signing_in;

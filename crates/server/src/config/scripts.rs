@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tidewater_centre::engine::scripts::CONNECTION;
+use tidewater_centre::engine::scripts::{CONNECTION, DEFAULT};
 use tidewater_centre::{PublicationSpec, ScriptSpec, nearest};
 
+use super::{Config, Passwords};
 use crate::error::ServerError;
 
 /// Where they are if the configuration does not say.
@@ -47,6 +48,22 @@ pub(super) fn read(
         }
     }
     Ok(())
+}
+
+/// Checks that there is a script that knows passwords, if one is to.
+///
+/// # Errors
+/// There is none.
+pub(super) fn check_passwords(config: &Config) -> Result<(), ServerError> {
+    let mut scripts = config.publications.iter().flat_map(|it| &it.scripts);
+    let is_one = |it: &ScriptSpec| it.version == DEFAULT && it.event == "authenticate_user";
+    if config.sign_in.passwords != Passwords::Script || scripts.any(is_one) {
+        return Ok(());
+    }
+    Err(ServerError::configuration(
+        "sign_in.passwords is \"script\", and there is no script that checks one",
+        "write scripts/default/connection/authenticate_user.sql",
+    ))
 }
 
 /// Adds a script to the publications that it is for.

@@ -41,6 +41,8 @@ pub enum Passwords {
     BuiltIn,
     /// A directory.
     Ldap,
+    /// The script `authenticate_user`.
+    Script,
     /// Nobody: users prove themselves otherwise.
     Off,
 }
@@ -345,9 +347,10 @@ impl RawSignIn {
         let passwords = match self.passwords.as_deref() {
             None | Some("built_in") => Passwords::BuiltIn,
             Some("ldap") => Passwords::Ldap,
+            Some("script") => Passwords::Script,
             Some("off") => Passwords::Off,
             Some(other) => {
-                let known = ["built_in", "ldap", "off"];
+                let known = ["built_in", "ldap", "script", "off"];
                 return Err(choice("sign_in.passwords", other, &known));
             }
         };
@@ -358,7 +361,7 @@ impl RawSignIn {
                     "write [sign_in.ldap] with url and bind, or with base and filter",
                 ));
             }
-            (Passwords::BuiltIn | Passwords::Off, Some(_)) => {
+            (Passwords::BuiltIn | Passwords::Script | Passwords::Off, Some(_)) => {
                 return Err(ServerError::configuration(
                     "[sign_in.ldap] is there, and nobody asks it",
                     "write passwords = \"ldap\" under [sign_in], or remove the section",

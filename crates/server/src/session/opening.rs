@@ -4,13 +4,15 @@
 //! do first: begin with a new identity, give uploads back to a restored centre, compare.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use tidewater_centre::engine::scripts::{Transaction, chosen};
 use tidewater_centre::records::{
     Claims, History, IncidentKind, IncidentRecord, NumbersWanted, SessionState, SubscriptionRecord,
 };
-use tidewater_centre::{Checkpoint, Parameters, SyncContext, SyncUpload};
+use tidewater_centre::{Checkpoint, Parameters, ScriptNotes, ScriptRun, SyncContext, SyncUpload};
 use tidewater_protocol::message::{
     Control, NumberBlock, UploadState, Welcome, WelcomeSubscription,
 };
@@ -37,6 +39,8 @@ pub(super) struct Opened {
     parameters: Arc<Parameters>,
     /// What is known of the user.
     claims: Claims,
+    /// What scripts have set.
+    scripts: ScriptNotes,
 }
 
 pub(super) struct OpenSubscription {
@@ -126,6 +130,7 @@ impl Sync<'_> {
         Ok(goes_on.then_some(Opened {
             parameters: Arc::new(set.collect()),
             claims: state.user.map(|it| it.proven.claims).unwrap_or_default(),
+            scripts: ScriptNotes::default(),
             remote_id: guest.remote_id,
             user: guest.user.clone(),
             subscriptions,
@@ -315,6 +320,45 @@ impl Opened {
             now_ms,
             parameters: self.parameters.clone(),
             claims: self.claims.clone(),
+            scripts: self.scripts.clone(),
+        }
+    }
+
+    /// The scripts that there are for a transaction, by what the remote has chosen.
+    ///
+    /// # Errors
+    /// There is no such version.
+    pub(super) fn scripts(
+        &self,
+        transaction: Transaction,
+        now_ms: i64,
+    ) -> Result<Vec<ScriptRun>, Fault> {
+        let mut runs = Vec::new();
+        for subscription in &self.subscriptions {
+            let published = &subscription.published;
+            if published.scripts.is_empty() {
+                continue;
+            }
+            let (context, name) = (self.context(now_ms), &published.schema.name);
+            let scripts = chosen(&published.scripts, &context, name)?;
+            if scripts.is_some_and(|it| it.has(transaction)) {
+                runs.push(ScriptRun {
+                    context,
+                    publication: name.clone(),
+                    checkpoint: subscription.checkpoint.clone(),
+                    transaction,
+                });
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Notes how long a part of the sync took.
+    pub(super) fn took(&self, part: &'static str, took: Duration) {
+        let millis = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
+        for subscription in &self.subscriptions {
+            let name = &subscription.published.schema.name;
+            self.scripts.took(name, part, millis);
         }
     }
 

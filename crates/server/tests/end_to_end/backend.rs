@@ -55,6 +55,9 @@ pub(crate) trait Backend: Sized + Send + Sync + 'static {
     /// Whether one application can write while another's transaction is open.
     const CONCURRENT_WRITERS: bool;
 
+    /// An expression: the transaction, as text; empty if the database does not tell.
+    const TRANSACTION: &str;
+
     /// An empty database.
     fn new() -> Self;
 
@@ -184,6 +187,7 @@ impl Backend for Sqlite {
 
     const NAME: &str = "sqlite";
     const CONCURRENT_WRITERS: bool = false;
+    const TRANSACTION: &str = "''";
 
     fn new() -> Sqlite {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -368,6 +372,7 @@ impl Backend for Postgres {
 
     const NAME: &str = "postgres";
     const CONCURRENT_WRITERS: bool = true;
+    const TRANSACTION: &str = "pg_current_xact_id()::text";
 
     fn new() -> Postgres {
         Postgres::at(shared_postgres().fresh_database())

@@ -57,6 +57,7 @@ mod reconfigured;
 mod refusals;
 mod republishing;
 mod restored;
+mod scripts;
 mod servers;
 mod signing_in;
 mod verifying;

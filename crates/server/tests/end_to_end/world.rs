@@ -55,8 +55,18 @@ impl<B: Backend> World<B> {
 
     /// In this empty database.
     pub(crate) fn open_in(backend: B, scenario: Scenario) -> World<B> {
+        World::open_changed(backend, scenario, |_| {})
+    }
+
+    /// With another configuration.
+    pub(crate) fn open_changed(
+        backend: B,
+        scenario: Scenario,
+        change: impl FnOnce(&mut Config),
+    ) -> World<B> {
         backend.execute(&scenario.schema);
-        let config = config(&backend, &scenario, scenario.publication);
+        let mut config = config(&backend, &scenario, scenario.publication);
+        change(&mut config);
         let server = LiveServer::deploy(&config, scenario.users);
         let folder = tempfile::tempdir().expect("a temporary folder");
         World {

@@ -19,8 +19,8 @@ use tidewater_centre::{
     Appended, Begun, CallOutcome, Centre, CentreError, Checkpoint, Choice, DeployReport, Deployed,
     DownloadJob, DownloadOutcome, DownloadSink, Downloaded, Downloading, FollowPosition, Followed,
     Holding, Interrupt, ListedTable, NewEvents, OwnUpload, Parameters, Procedure, ProcedureCall,
-    ProcedureSpec, PublicationSpec, RefusedChoice, SettleOutcome, SpaceRetention, StoredEvent,
-    SyncContext, SyncUpload, ToldSettled, UploadOutcome, UploadResult, Worker,
+    ProcedureSpec, PublicationSpec, RefusedChoice, ScriptRun, SettleOutcome, SpaceRetention,
+    StoredEvent, SyncContext, SyncUpload, ToldSettled, UploadOutcome, UploadResult, Worker,
 };
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
@@ -283,6 +283,12 @@ impl Worker for MeddlingWorker {
     }
     fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
         self.inner.settle_refused(choice)
+    }
+    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
+        self.inner.run_scripts(asked)
+    }
+    fn end(&mut self) -> CentreResult<'_, ()> {
+        self.inner.end()
     }
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
         self.inner.hand_out(asked)

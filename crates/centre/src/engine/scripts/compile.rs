@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use tidewater_protocol::{ColumnType, PublicationSchema, Table};
 
 use super::events::parameter_type;
-use super::{COMMON, Compiled, EVENTS, Event, Form, Images, Scripts, Statement, Versions, event};
+use super::{
+    Compiled, EVENTS, Event, Form, Images, Scripts, SetColumn, Statement, Versions, event,
+};
 use crate::engine::database::Tracking;
 use crate::engine::scope::wrong;
-use crate::engine::script::{Parameter, Purpose, Script, ScriptError, first_word, statements};
-use crate::error::CentreError;
+use crate::engine::script::{
+    Parameter, Purpose, ROWS, Script, ScriptError, first_word, statements,
+};
+use crate::error::{CentreError, ScriptFault};
 use crate::nearest::nearest;
 use crate::publication::{PublicationSpec, RuleSpec, ScriptSpec, TableSpec};
 
@@ -31,25 +35,30 @@ const FORBIDDEN: [&str; 12] = [
     "DETACH",
 ];
 
-/// Statements of which it is known how many rows they have changed.
-const COUNTED: [&str; 4] = ["INSERT", "UPDATE", "DELETE", "REPLACE"];
-
 /// Reads the scripts of a publication, and has the database read them.
 ///
 /// # Errors
-/// [`CentreError::Configuration`], with the file.
+/// [`CentreError::Scripts`], with everything that is wrong.
 pub async fn compile<T: Tracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     schema: &PublicationSchema,
+    tables: &[T::Table],
 ) -> Result<Versions> {
     let mut versions: BTreeMap<String, Scripts> = BTreeMap::new();
+    let mut faults = Vec::new();
     for script in &spec.scripts {
         let scripts = versions.entry(script.version.clone()).or_default();
         scripts
             .tables
             .resize_with(schema.tables.len(), Default::default);
-        let compiled = one::<T>(connection, script, schema).await?;
+        let Some(compiled) = noted(
+            one::<T>(connection, script, schema, tables).await,
+            &mut faults,
+        )?
+        else {
+            continue;
+        };
         let name = compiled.event.name;
         match &script.table {
             None => scripts.connection.insert(name, compiled),
@@ -59,11 +68,40 @@ pub async fn compile<T: Tracking>(
             }
         };
     }
-    for (version, scripts) in &versions {
-        together(version, scripts, spec, schema)?;
+    if faults.is_empty() {
+        for (version, scripts) in &versions {
+            let checked = together(version, scripts, spec, schema);
+            noted(checked, &mut faults)?;
+        }
+    }
+    if versions.values().any(Scripts::has_downloads) {
+        let checked = T::check_safe_time(connection).await;
+        noted(checked, &mut faults)?;
+    }
+    if !faults.is_empty() {
+        return Err(CentreError::Scripts { faults });
     }
     let versions = versions.into_iter();
     Ok(versions.map(|(name, it)| (name, it.into())).collect())
+}
+
+/// Keeps what is wrong with the configuration; passes on what else failed.
+fn noted<T>(result: Result<T>, faults: &mut Vec<ScriptFault>) -> Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(CentreError::Configuration { message, hint }) => {
+            faults.push(ScriptFault { message, hint });
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The line of a script, from 1, at which a part of it begins.
+fn line(script: &str, part: &str) -> usize {
+    let at = (part.as_ptr() as usize).saturating_sub(script.as_ptr() as usize);
+    let before = script.get(..at).unwrap_or_default();
+    before.matches('\n').count() + 1
 }
 
 /// Checks one script.
@@ -71,6 +109,7 @@ async fn one<T: Tracking>(
     connection: &mut T::Connection,
     spec: &ScriptSpec,
     schema: &PublicationSchema,
+    tables: &[T::Table],
 ) -> Result<Compiled> {
     let place = spec.file.clone();
     let Some(event) = event(&spec.event) else {
@@ -103,8 +142,10 @@ async fn one<T: Tracking>(
             ));
         }
         None => None,
-        Some(name) => schema.tables.iter().find(|it| it.name == *name),
+        Some(name) => schema.tables.iter().position(|it| it.name == *name),
     };
+    let served = table.map(|it| &tables[it]);
+    let table = table.map(|it| &schema.tables[it]);
     let is_wrong = |error: ScriptError| wrong(&place, &format!("is wrong: {error}"), error.hint());
     let texts = statements(&spec.sql, T::DIALECT).map_err(is_wrong)?;
     let is_query = matches!(event.form, Form::Rows | Form::Keys | Form::Fetch);
@@ -131,6 +172,9 @@ async fn one<T: Tracking>(
         statements: Vec::with_capacity(texts.len()),
     };
     for text in texts {
+        let place = format!("{place}, line {}", line(&spec.sql, text));
+        let is_wrong =
+            |error: ScriptError| wrong(&place, &format!("is wrong: {error}"), error.hint());
         let word = first_word(text, T::DIALECT);
         if FORBIDDEN.contains(&&*word) {
             let what = format!("has a statement that begins with {word:?}");
@@ -138,12 +182,25 @@ async fn one<T: Tracking>(
             return Err(wrong(&place, &what, hint));
         }
         let script = Script::parse_for(Purpose::Script, text, T::DIALECT, T::parameter);
-        let script = script.map_err(is_wrong)?;
+        let mut script = script.map_err(is_wrong)?;
+        let set = match (table, served) {
+            (Some(table), Some(served)) if script.sql.contains(ROWS) => {
+                let set = set(&place, event, table)?;
+                let relation = T::rows_sql(served, &set, script.parameters.len() + 1);
+                script.sql = script.sql.replace(ROWS, &relation);
+                set
+            }
+            _ if script.sql.contains(ROWS) => {
+                let what = format!("names {{rows}}, which {} does not have", event.name);
+                return Err(wrong(&place, &what, "only events of uploaded rows have it"));
+            }
+            _ => Vec::new(),
+        };
         let mut types = Vec::with_capacity(script.parameters.len());
         for parameter in &script.parameters {
             types.push(type_of(&place, event, table, parameter)?);
         }
-        let found = T::check_script(connection, &place, &script, &types).await?;
+        let found = T::check_script(connection, &place, &script, &set).await?;
         if is_query && found.len() != yields.len() {
             let names = match event.form {
                 Form::Keys => table.map(|it| it.key_columns().map(|it| &*it.name).collect()),
@@ -158,14 +215,102 @@ async fn one<T: Tracking>(
             let hint = format!("select {}", names.join(", "));
             return Err(wrong(&place, &what, hint));
         }
+        let sets = match event.form {
+            Form::Once => sets(&place, event, &word, &script, &found)?,
+            _ => Vec::new(),
+        };
         compiled.statements.push(Statement {
+            yields: match sets.is_empty() {
+                true => yields.clone(),
+                false => vec![ColumnType::Text; sets.len()],
+            },
             script,
             types,
-            yields: yields.clone(),
-            counts: COUNTED.contains(&&*word),
+            sets,
+            counts: word == "UPDATE",
+            set: set.into(),
         });
     }
+    if compiled.is_of_sets() {
+        let mut named = compiled
+            .statements
+            .iter()
+            .flat_map(|it| &it.script.parameters);
+        let of_row = |it: &&Parameter| matches!(it, Parameter::New(_) | Parameter::Old(_));
+        if let Some(parameter) = named.find(of_row) {
+            let what = format!("names both {{rows}}, all rows, and {{{parameter}}}, one of them");
+            return Err(wrong(&place, &what, "use one or the other in a script"));
+        }
+    }
     Ok(compiled)
+}
+
+/// The relation of the rows of an event.
+fn set(place: &str, event: &Event, table: &Table) -> Result<Vec<SetColumn>> {
+    let Form::Row(images) = event.form else {
+        let what = format!("names {{rows}}, which {} does not have", event.name);
+        return Err(wrong(place, &what, "only events of uploaded rows have it"));
+    };
+    let columns = |is_old: bool| {
+        let columns = table.columns.iter().enumerate();
+        columns.map(move |(index, column)| SetColumn {
+            name: match is_old && images == Images::Both {
+                true => format!("old_{}", column.name),
+                false => column.name.clone(),
+            },
+            is_old,
+            index,
+            column_type: column.column_type,
+        })
+    };
+    Ok(match images {
+        Images::New => columns(false).collect(),
+        Images::Old => columns(true).collect(),
+        Images::Both => columns(false).chain(columns(true)).collect(),
+    })
+}
+
+/// What the columns that a statement yields set: those of a procedure's answer the parameters that
+/// can be set, in the order in which it names them; of any other statement, each by its name.
+fn sets(
+    place: &str,
+    event: &Event,
+    word: &str,
+    script: &Script,
+    found: &[String],
+) -> Result<Vec<Option<Parameter>>> {
+    let is_set = |it: &&Parameter| match it {
+        Parameter::System(name) => event.sets.contains(name),
+        it => matches!(it, Parameter::User(_)),
+    };
+    if word == "CALL" && !found.is_empty() {
+        let named: Vec<&Parameter> = script.parameters.iter().filter(is_set).collect();
+        if named.len() != found.len() {
+            let what = format!(
+                "calls a procedure that gives back {} values, and names {} parameters that it can \
+                 set",
+                found.len(),
+                named.len()
+            );
+            let settable = event.sets.iter().map(|it| format!("{{s.{it}}}"));
+            let settable: Vec<String> = settable.chain(["{u.NAME}".to_owned()]).collect();
+            let hint = format!("pass one of {} for each", settable.join(", "));
+            return Err(wrong(place, &what, hint));
+        }
+        return Ok(named.into_iter().cloned().map(Some).collect());
+    }
+    let columns = found.iter().map(|column| {
+        if let Some(name) = column.strip_prefix("u.") {
+            return Some(Parameter::User(name.to_owned()));
+        }
+        let set = event.sets.iter().find(|it| *it == column);
+        set.map(|it| Parameter::System(it))
+    });
+    let columns: Vec<Option<Parameter>> = columns.collect();
+    Ok(match columns.iter().any(Option::is_some) {
+        true => columns,
+        false => Vec::new(),
+    })
 }
 
 /// The type of a parameter, if the event has it.
@@ -204,15 +349,8 @@ fn type_of(
             ),
         ),
         Parameter::System(name) => {
-            let is_known = COMMON.contains(name)
-                || event.parameters.contains(name)
-                || *name == "table" && event.of_table;
-            if !is_known {
-                let mut known: Vec<&str> = COMMON
-                    .into_iter()
-                    .chain(event.parameters.iter().copied())
-                    .collect();
-                known.extend(event.of_table.then_some("table"));
+            let known = event.named();
+            if !known.contains(name) {
                 let known: Vec<String> = known.iter().map(|it| format!("{{s.{it}}}")).collect();
                 let what = format!("names {{{parameter}}}, which {} does not have", event.name);
                 return Err(wrong(place, &what, format!("it has {}", known.join(", "))));

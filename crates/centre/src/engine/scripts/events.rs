@@ -21,27 +21,56 @@ pub struct Event {
     pub form: Form,
     /// The `{s.name}` parameters that it has beside [`COMMON`].
     pub parameters: &'static [&'static str],
-    /// Those of them that its script can set, by a row that it yields.
+    /// Those of them that its script can set.
     pub sets: &'static [&'static str],
     /// When it happens, for people.
     pub when: &'static str,
 }
 
 /// The transaction in which a script runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transaction {
-    /// One of its own.
-    Own,
-    /// That of signing in.
-    SignIn,
+    /// One of its own, when a connection of the server first serves the version.
+    Connecting,
+    /// One of its own, when such a connection is closed in good order.
+    Closing,
+    /// One of its own, when a password is checked.
+    SigningIn,
+    /// One for all that happens when a sync begins.
+    Begin,
     /// That of the upload: what fails undoes the upload.
     Upload,
-    /// One of its own before the download, whose snapshot sees what it did.
+    /// One for all that happens before the download, on its connection: the snapshot sees it.
     BeforeDownload,
     /// The snapshot of the download, which only reads.
     Download,
-    /// One of its own when the sync is over.
+    /// One for all that happens after it.
+    AfterDownload,
+    /// One for all that happens when the remote says that it has the download.
+    Acknowledged,
+    /// One for all that happens when a sync is over.
     End,
+    /// One of its own, after the upload.
+    Reporting,
+}
+
+impl Transaction {
+    /// What it is, for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Transaction::Connecting => "its own, before the connection's first sync of the version",
+            Transaction::Closing => "its own, when the server ends",
+            Transaction::SigningIn => "its own, when a password is checked",
+            Transaction::Begin => "of the beginning, before anything of the sync is done",
+            Transaction::Upload => "of the upload",
+            Transaction::BeforeDownload => "before the download, on the same connection",
+            Transaction::Download => "the snapshot of the download, which only reads",
+            Transaction::AfterDownload => "after the download, on the same connection",
+            Transaction::Acknowledged => "of the acknowledgement",
+            Transaction::End => "of the end, when everything was sent",
+            Transaction::Reporting => "its own, after the upload was committed or undone",
+        }
+    }
 }
 
 /// What a script is.
@@ -49,7 +78,7 @@ pub enum Transaction {
 pub enum Form {
     /// Statements that are run once.
     Once,
-    /// A statement that is run for each row, or once for all of them where it reads `{rows}`.
+    /// Statements that are run for each row, or once for all of them where they read `{rows}`.
     Row(Images),
     /// A query that is run for each row and yields the centre's row.
     Fetch,
@@ -70,11 +99,15 @@ pub enum Images {
     Both,
 }
 
-/// The `{s.name}` parameters of every event.
+/// The `{s.name}` parameters of every event but those of connections.
 pub const COMMON: [&str; 4] = ["username", "remote_id", "script_version", "publication"];
 
+const NONE: [&str; 0] = [];
 const LAST: [&str; 2] = ["last_download", "last_upload"];
-const COUNTS_UP: [&str; 10] = [
+const TIMES: [&str; 2] = ["last_download", "next_last_download"];
+const PROOF: [&str; 2] = ["authentication_status", "password"];
+const STATUS: [&str; 1] = ["authentication_status"];
+const UPLOADED: [&str; 13] = [
     "inserted_rows",
     "updated_rows",
     "deleted_rows",
@@ -84,9 +117,33 @@ const COUNTS_UP: [&str; 10] = [
     "ignored_inserts",
     "ignored_updates",
     "ignored_deletes",
+    "warnings",
+    "errors",
+    "bytes",
+    "deadlocks",
+];
+const DOWNLOADED: [&str; 5] = [
+    "fetched_rows",
+    "deleted_rows",
+    "filtered_rows",
+    "warnings",
     "errors",
 ];
-const COUNTS_DOWN: [&str; 3] = ["fetched_rows", "deleted_rows", "filtered_rows"];
+const SYNCHRONIZED: [&str; 5] = [
+    "warnings",
+    "errors",
+    "deadlocks",
+    "synchronized_tables",
+    "connection_retries",
+];
+const TOOK: [&str; 5] = [
+    "event_name",
+    "number_of_calls",
+    "minimum_time",
+    "maximum_time",
+    "total_time",
+];
+const ERROR: [&str; 4] = ["action_code", "error_code", "error_message", "table"];
 
 macro_rules! events {
     ($(($name:literal, $of:ident, $transaction:ident, $form:expr, $parameters:expr, $sets:expr, $when:literal)),* $(,)?) => {
@@ -111,28 +168,69 @@ enum Of {
 }
 
 events! {
-    ("begin_connection", Connection, Own, Form::Once, &[], &[], "a connection of the server to the database begins to serve a script version"),
-    ("begin_synchronization", Both, Upload, Form::Once, &LAST, &[], "a sync begins"),
-    ("begin_publication", Connection, Upload, Form::Once, &LAST, &[], "a publication of the sync begins"),
-    ("begin_upload", Both, Upload, Form::Once, &LAST, &[], "before the first row of the upload, or of the table"),
-    ("begin_upload_rows", Table, Upload, Form::Once, &LAST, &[], "before the table's inserts and updates"),
-    ("upload_insert", Table, Upload, Form::Row(Images::New), &LAST, &[], "for each insert"),
-    ("upload_fetch", Table, Upload, Form::Fetch, &LAST, &[], "before each update: yields the centre's row, to be compared whole with the pre-image"),
-    ("upload_fetch_column_conflict", Table, Upload, Form::Fetch, &LAST, &[], "the same, compared in the columns that the update changes"),
-    ("upload_update", Table, Upload, Form::Row(Images::Both), &LAST, &[], "for each update that is no conflict"),
-    ("upload_old_row_insert", Table, Upload, Form::Row(Images::Old), &LAST, &[], "for each update that is a conflict: its pre-image"),
-    ("upload_new_row_insert", Table, Upload, Form::Row(Images::Both), &LAST, &[], "for each update that is a conflict: what it wants"),
-    ("resolve_conflict", Table, Upload, Form::Row(Images::Both), &LAST, &[], "for each update that is a conflict, after both"),
-    ("end_upload_rows", Table, Upload, Form::Once, &LAST, &[], "after the table's inserts and updates"),
-    ("begin_upload_deletes", Table, Upload, Form::Once, &LAST, &[], "before the table's deletes"),
-    ("upload_delete", Table, Upload, Form::Row(Images::Old), &LAST, &[], "for each delete"),
-    ("end_upload_deletes", Table, Upload, Form::Once, &LAST, &[], "after the table's deletes"),
-    ("end_upload", Both, Upload, Form::Once, &LAST, &[], "after the last row of the table, or of the upload"),
-    ("upload_statistics", Both, Upload, Form::Once, &COUNTS_UP, &[], "after the upload, with its figures"),
-    ("download_cursor", Table, Download, Form::Rows, &["last_download", "next_last_download"], &[], "yields the rows that the remote gets"),
-    ("download_delete_cursor", Table, Download, Form::Keys, &["last_download", "next_last_download"], &[], "yields the keys of rows that it is to lose"),
-    ("download_statistics", Both, End, Form::Once, &COUNTS_DOWN, &[], "after the download, with its figures"),
-    ("end_synchronization", Both, End, Form::Once, &LAST, &[], "a sync is over"),
+    ("begin_connection", Connection, Connecting, Form::Once, &NONE, &NONE, "a connection of the server begins to serve the version"),
+    ("authenticate_user", Connection, SigningIn, Form::Once, &PROOF, &STATUS, "a password is checked, with `passwords = \"script\"` under `[sign_in]`; only of the version `default`"),
+    ("authenticate_parameters", Connection, Begin, Form::Once, &STATUS, &STATUS, "a sync begins; `{a.N}` is what the remote has set as parameter N"),
+    ("modify_user", Connection, Begin, Form::Once, &NONE, &["username"], "then; what it sets is `{s.username}` for the other scripts of the sync"),
+    ("begin_synchronization", Both, Begin, Form::Once, &LAST, &NONE, "then"),
+    ("begin_publication", Connection, Begin, Form::Once, &LAST, &NONE, "then"),
+    ("begin_upload", Both, Upload, Form::Once, &LAST, &NONE, "before the first row of the upload, or of the table"),
+    ("begin_upload_deletes", Table, Upload, Form::Once, &LAST, &NONE, "before the table's deletes, which go first: they free keys"),
+    ("upload_delete", Table, Upload, Form::Row(Images::Old), &LAST, &NONE, "for each delete; one that takes rows of other tables along by a foreign key is run last"),
+    ("end_upload_deletes", Table, Upload, Form::Once, &LAST, &NONE, "after the table's deletes"),
+    ("begin_upload_rows", Table, Upload, Form::Once, &LAST, &NONE, "before the table's inserts and updates"),
+    ("upload_insert", Table, Upload, Form::Row(Images::New), &LAST, &NONE, "for each insert"),
+    ("upload_fetch", Table, Upload, Form::Fetch, &LAST, &NONE, "before each update: yields the centre's row, to be compared whole with the pre-image"),
+    ("upload_fetch_column_conflict", Table, Upload, Form::Fetch, &LAST, &NONE, "the same, compared in the columns that the update changes"),
+    ("upload_update", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each update that is no conflict"),
+    ("upload_old_row_insert", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each update that is a conflict: its pre-image"),
+    ("upload_new_row_insert", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each update that is a conflict: what it wants"),
+    ("resolve_conflict", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each update that is a conflict, after both"),
+    ("end_upload_rows", Table, Upload, Form::Once, &LAST, &NONE, "after the table's inserts and updates"),
+    ("end_upload", Both, Upload, Form::Once, &LAST, &NONE, "after the last row of the table, or of the upload"),
+    ("upload_statistics", Both, Upload, Form::Once, &UPLOADED, &NONE, "after that, with the figures of the table, or of the upload"),
+    ("handle_error", Both, Upload, Form::Once, &ERROR, &["action_code"], "for each row that the database refuses: 1000 has it refused, which is so without the script, and 3000 ends the sync, with nothing applied"),
+    ("report_error", Both, Reporting, Form::Once, &ERROR, &NONE, "for each of these, and for a script that failed"),
+    ("modify_last_download", Connection, BeforeDownload, Form::Once, &TIMES, &["last_download"], "before the download"),
+    ("prepare_for_download", Connection, BeforeDownload, Form::Once, &TIMES, &NONE, "then"),
+    ("modify_next_last_download", Connection, BeforeDownload, Form::Once, &TIMES, &["next_last_download"], "then; a time that would leave out rows of others has no effect"),
+    ("begin_download", Both, BeforeDownload, Form::Once, &TIMES, &NONE, "then"),
+    ("download_delete_cursor", Table, Download, Form::Keys, &TIMES, &NONE, "yields the keys of rows that the remote is to lose"),
+    ("download_cursor", Table, Download, Form::Rows, &TIMES, &NONE, "yields the rows that it gets"),
+    ("end_download", Both, AfterDownload, Form::Once, &TIMES, &NONE, "the rows were read"),
+    ("download_statistics", Both, AfterDownload, Form::Once, &DOWNLOADED, &NONE, "then, with the figures of the table, or of the download"),
+    ("end_publication", Connection, End, Form::Once, &LAST, &NONE, "everything was sent"),
+    ("end_synchronization", Both, End, Form::Once, &LAST, &NONE, "then"),
+    ("synchronization_statistics", Connection, End, Form::Once, &SYNCHRONIZED, &NONE, "then, with the figures of the sync"),
+    ("time_statistics", Connection, End, Form::Once, &TOOK, &NONE, "then, once for `begin`, `upload` and `download`: how many milliseconds that took"),
+    ("download_ack", Table, Acknowledged, Form::Once, &LAST, &NONE, "the remote has the rows; this may come after the end, and never if the connection breaks"),
+    ("publication_download_ack", Connection, Acknowledged, Form::Once, &LAST, &NONE, "then"),
+    ("end_connection", Connection, Closing, Form::Once, &NONE, &NONE, "a connection that served the version is closed"),
+}
+
+impl Event {
+    /// Whether tables come before the connection, in the reverse order.
+    pub(super) fn is_ending(&self) -> bool {
+        self.name.starts_with("end_")
+    }
+
+    /// The `{s.name}` parameters that it has.
+    pub fn named(&self) -> Vec<&'static str> {
+        let is_of_a_sync = !matches!(
+            self.transaction,
+            Transaction::Connecting | Transaction::Closing | Transaction::SigningIn
+        );
+        let mut named = match (is_of_a_sync, self.transaction) {
+            (true, _) => COMMON.to_vec(),
+            (false, Transaction::SigningIn) => vec!["username", "script_version"],
+            (false, _) => vec!["script_version"],
+        };
+        named.extend_from_slice(self.parameters);
+        if self.of_table && !named.contains(&"table") {
+            named.push("table");
+        }
+        named
+    }
 }
 
 /// Every `{s.name}` parameter that some event has.
@@ -143,10 +241,17 @@ pub fn parameters() -> impl Iterator<Item = &'static str> {
 
 /// The type of a `{s.name}` parameter.
 pub(super) fn parameter_type(name: &str) -> ColumnType {
+    const TEXTS: [&str; 5] = [
+        "table",
+        "password",
+        "event_name",
+        "error_message",
+        "error_code",
+    ];
     if ["last_download", "last_upload", "next_last_download"].contains(&name) {
         return ColumnType::TimestampTz;
     }
-    match COMMON.contains(&name) || name == "table" {
+    match COMMON.contains(&name) || TEXTS.contains(&name) {
         true => ColumnType::Text,
         false => ColumnType::Integer,
     }
@@ -155,4 +260,63 @@ pub(super) fn parameter_type(name: &str) -> ColumnType {
 /// An event by its name.
 pub fn event(name: &str) -> Option<&'static Event> {
     EVENTS.iter().find(|it| it.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::path::Path;
+
+    use super::*;
+
+    const BEGIN: &str = "<!-- events: begin -->\n";
+    const END: &str = "<!-- events: end -->";
+
+    fn table() -> String {
+        let mut text = String::from(
+            "| event | in | transaction | when | parameters |\n|---|---|---|---|---|\n",
+        );
+        for event in EVENTS {
+            let of = match (event.of_connection, event.of_table) {
+                (true, true) => "both",
+                (true, false) => "connection",
+                _ => "table",
+            };
+            let parameters = event
+                .parameters
+                .iter()
+                .filter(|it| **it != "table")
+                .map(|name| {
+                    let sets = if event.sets.contains(name) { "*" } else { "" };
+                    format!("`{name}`{sets}")
+                });
+            let mut parameters: Vec<String> = parameters.collect();
+            let sets = event.sets.iter();
+            let sets = sets.filter(|it| !event.parameters.contains(it));
+            parameters.extend(sets.map(|name| format!("`{name}`*")));
+            let _ = writeln!(
+                text,
+                "| `{}` | {of} | {} | {} | {} |",
+                event.name,
+                event.transaction.title(),
+                event.when,
+                parameters.join(", "),
+            );
+        }
+        text
+    }
+
+    /// With `TIDEWATER_WRITE_EVENTS` in the environment the page is written.
+    #[test]
+    fn the_page_lists_every_event_as_it_is() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scripts.md");
+        let page = std::fs::read_to_string(&path).unwrap();
+        let (before, rest) = page.split_once(BEGIN).unwrap();
+        let (listed, behind) = rest.split_once(END).unwrap();
+        if std::env::var_os("TIDEWATER_WRITE_EVENTS").is_some() {
+            std::fs::write(&path, [before, BEGIN, &table(), END, behind].concat()).unwrap();
+            return;
+        }
+        assert_eq!(listed, table());
+    }
 }

@@ -4,23 +4,32 @@
 //! Here is what events there are, and how scripts are read and checked. When those of an upload run,
 //! is the affair of [`super::upload`]; of a download, of [`super::download`].
 
+mod around;
 mod compile;
 mod events;
+mod running;
 mod scripting;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidewater_protocol::ColumnType;
 
+pub use self::around::{Connected, after_download, downloaded};
 pub use self::compile::compile;
 pub use self::events::{
     COMMON, CONNECTION, EVENTS, Event, Form, Images, Transaction, event, parameters,
 };
 
-pub use self::scripting::{Scripting, VERSION, chosen};
+pub use self::running::{ABORT, failed, run};
+pub use self::scripting::{DEFAULT, Scripting, VERSION, chosen, version};
 
-use super::script::Script;
+use super::script::{Parameter, Script};
+use crate::error::CentreError;
+
+/// How long a statement of a script may take.
+pub const SCRIPT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The scripts of a publication, by version.
 pub type Versions = BTreeMap<String, Arc<Scripts>>;
@@ -54,8 +63,47 @@ pub struct Statement {
     pub types: Vec<ColumnType>,
     /// The types of what it yields, if that is read.
     pub yields: Vec<ColumnType>,
+    /// The parameters that these columns set, if they set any.
+    pub sets: Vec<Option<Parameter>>,
     /// Whether rows that it does not change tell that it found nothing.
     pub counts: bool,
+    /// The columns of the relation of rows that it reads; none if it does not.
+    pub set: Arc<[SetColumn]>,
+}
+
+/// A column of the relation that `{rows}` stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetColumn {
+    /// Its name: that of the table's column, or `old_` before it.
+    pub name: String,
+    /// Whether it is the pre-image's.
+    pub is_old: bool,
+    /// The published column.
+    pub index: usize,
+    /// Its type.
+    pub column_type: ColumnType,
+}
+
+impl Compiled {
+    /// The same error with the script's name.
+    pub fn names(&self, error: CentreError) -> CentreError {
+        match error {
+            CentreError::Refused {
+                message,
+                retry: false,
+                ..
+            } => CentreError::Script {
+                file: self.place.clone(),
+                message,
+            },
+            other => other,
+        }
+    }
+
+    /// Whether its statements are run once for all rows of a kind.
+    pub fn is_of_sets(&self) -> bool {
+        self.statements.iter().any(|it| !it.set.is_empty())
+    }
 }
 
 impl Scripts {
@@ -83,10 +131,14 @@ impl Scripts {
         (0..self.tables.len()).any(|it| self.downloads(it))
     }
 
-    /// Whether anything happens by scripts in uploads.
-    pub fn has_uploads(&self) -> bool {
-        let all = self.tables.iter().flat_map(HashMap::values);
-        let mut all = all.chain(self.connection.values());
-        all.any(|it| it.event.transaction == Transaction::Upload)
+    /// Every script.
+    pub fn all(&self) -> impl Iterator<Item = &Compiled> {
+        let of_tables = self.tables.iter().flat_map(HashMap::values);
+        of_tables.chain(self.connection.values())
+    }
+
+    /// Whether anything happens by scripts in a transaction.
+    pub fn has(&self, transaction: Transaction) -> bool {
+        self.all().any(|it| it.event.transaction == transaction)
     }
 }

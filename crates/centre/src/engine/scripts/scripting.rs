@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use tidewater_protocol::{Code, ColumnType, Datum, Value};
 
-use super::{Scripts, Statement, Versions};
+use super::events::parameter_type;
+use super::{Compiled, Scripts, Statement, Versions};
 use crate::context::SyncContext;
 use crate::engine::script::Parameter;
+use crate::engine::watermark::Presented;
 use crate::error::CentreError;
+use crate::scope::Checkpoint;
+use crate::scripting::Report;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -15,7 +19,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 pub const VERSION: &str = "script_version";
 
 /// The version of whoever chooses none.
-const DEFAULT: &str = "default";
+pub const DEFAULT: &str = "default";
 
 /// When a remote downloads for the first time, this is when it did so last: 1900-01-01, in
 /// microseconds since 1970.
@@ -33,6 +37,16 @@ pub struct Scripting<'r> {
     next_last_download: i64,
 }
 
+fn asked<'c>(context: &'c SyncContext, publication: &str) -> Option<&'c str> {
+    let set = context.parameters.get(publication)?;
+    set.get(VERSION).map(String::as_str)
+}
+
+/// The version that a remote has chosen.
+pub fn version<'c>(context: &'c SyncContext, publication: &str) -> &'c str {
+    asked(context, publication).unwrap_or(DEFAULT)
+}
+
 /// The scripts that a remote has chosen.
 ///
 /// # Errors
@@ -42,9 +56,8 @@ pub fn chosen(
     context: &SyncContext,
     publication: &str,
 ) -> Result<Option<Arc<Scripts>>> {
-    let set = context.parameters.get(publication);
-    let asked = set.and_then(|it| it.get(VERSION));
-    let found = versions.get(asked.map_or(DEFAULT, String::as_str));
+    let asked = asked(context, publication);
+    let found = versions.get(asked.unwrap_or(DEFAULT));
     match (found, asked) {
         (Some(scripts), _) => Ok(Some(scripts.clone())),
         (None, None) => Ok(None),
@@ -84,31 +97,153 @@ impl<'r> Scripting<'r> {
         }))
     }
 
-    /// The same for a download between these times.
-    pub fn between(self, last: Option<i64>, next: i64) -> Scripting<'r> {
+    /// The same for a remote that presents this.
+    pub fn since(self, checkpoint: Option<&Checkpoint>) -> Scripting<'r> {
+        let presented = checkpoint.and_then(Presented::of);
         Scripting {
-            last_download: last,
-            next_last_download: next,
+            last_download: presented.and_then(|it| it.watermark.last_download),
             ..self
         }
+    }
+
+    /// The same for a download between these times; where scripts have said another thing, between
+    /// what they said, as far as no row is lost by that: of a remote that has nothing everything is
+    /// asked for, and what may be written later is asked for the next time.
+    pub fn between(self, last: Option<i64>, next: i64) -> Scripting<'r> {
+        let said = self
+            .time("next_last_download")
+            .map_or(next, |said| said.min(next));
+        let last = last.map(|last| self.time("last_download").unwrap_or(last));
+        self.note_time("last_download", last.unwrap_or(NEVER));
+        self.note_time("next_last_download", said);
+        Scripting {
+            last_download: last,
+            next_last_download: said,
+            ..self
+        }
+    }
+
+    /// Up to when the remote will have everything.
+    pub fn next_last_download(&self) -> i64 {
+        self.next_last_download
+    }
+
+    /// For whom they run.
+    pub(super) fn context(&self) -> &'r SyncContext {
+        self.context
+    }
+
+    /// The publication's name.
+    pub(super) fn publication(&self) -> &'r str {
+        self.publication
+    }
+
+    /// Whether `{s.name}` is known by itself.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.context.scripts.fact(self.publication, name).is_some()
+    }
+
+    /// What a script has said of a time, in microseconds since 1970.
+    fn time(&self, name: &str) -> Option<i64> {
+        let value = self.context.scripts.fact(self.publication, name)?;
+        match ColumnType::TimestampTz.datum(value.as_ref()).0 {
+            Datum::TimestampTz(micros) => Some(micros),
+            _ => None,
+        }
+    }
+
+    /// Has `{s.name}` be a time, in microseconds since 1970.
+    pub(super) fn note_time(&self, name: &'static str, micros: i64) {
+        self.note(name, Datum::TimestampTz(micros).to_value());
+    }
+
+    /// Has `{s.name}` be this.
+    pub fn note(&self, name: &'static str, value: Value) {
+        self.context.scripts.set_fact(self.publication, name, value);
+    }
+
+    /// A number that a script has set.
+    pub fn number(&self, name: &str) -> Option<i64> {
+        match self.context.scripts.fact(self.publication, name) {
+            Some(Value::Integer(number)) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// What is to be reported comes from what is done now.
+    pub fn forget_reports(&self) {
+        drop(self.context.scripts.take_reports(self.publication));
+    }
+
+    /// Keeps something to be reported when the upload has ended.
+    pub fn keep_report(&self, report: Report) {
+        self.context.scripts.report(self.publication, report);
+    }
+
+    /// Has a figure of a table be this.
+    pub fn count(&self, table: &str, name: &'static str, count: i64) {
+        self.context
+            .scripts
+            .set_count(self.publication, table, name, count);
     }
 
     /// The value of a parameter that no row has.
     pub fn value(&self, parameter: &Parameter, table: &str) -> Value {
         let text = |text: &str| Value::Text(text.to_owned());
         let time = |micros: i64| Datum::TimestampTz(micros).to_value();
+        let notes = &self.context.scripts;
         match parameter {
-            Parameter::System("username") => text(&self.context.user),
-            Parameter::System("remote_id") => text(&self.context.remote_id.to_string()),
-            Parameter::System("publication") => text(self.publication),
             Parameter::System("table") => text(table),
-            Parameter::System(VERSION) => text(self.parameter(VERSION).unwrap_or(DEFAULT)),
-            Parameter::System("last_download") => time(self.last_download.unwrap_or(NEVER)),
-            Parameter::System("next_last_download") => time(self.next_last_download),
-            Parameter::User(name) => self.parameter(name).map_or(Value::Null, text),
+            Parameter::System(name) => match notes.fact(self.publication, name) {
+                Some(value) => value,
+                None => match *name {
+                    "username" => text(&self.context.user),
+                    "remote_id" => text(&self.context.remote_id.to_string()),
+                    "publication" => text(self.publication),
+                    VERSION => text(version(self.context, self.publication)),
+                    "last_download" => time(self.last_download.unwrap_or(NEVER)),
+                    "next_last_download" => time(self.next_last_download),
+                    "last_upload" => time(NEVER),
+                    counted => Value::Integer(notes.count(self.publication, table, counted)),
+                },
+            },
+            Parameter::User(name) => notes
+                .variable(self.publication, name)
+                .unwrap_or_else(|| self.parameter(name).map_or(Value::Null, text)),
             Parameter::Claim(name) => self.context.claims.named(name).map_or(Value::Null, text),
-            _ => Value::Null,
+            Parameter::Argument(number) => self.parameter(number).map_or(Value::Null, text),
+            Parameter::New(_) | Parameter::Old(_) => Value::Null,
         }
+    }
+
+    /// Sets parameters to what a statement has yielded.
+    ///
+    /// # Errors
+    /// A time is none.
+    pub(super) fn set(
+        &self,
+        compiled: &Compiled,
+        statement: &Statement,
+        row: Vec<Value>,
+    ) -> Result<()> {
+        let notes = &self.context.scripts;
+        for (parameter, value) in statement.sets.iter().zip(row) {
+            match parameter {
+                Some(Parameter::System(name)) => {
+                    let value = match parameter_type(name) {
+                        ColumnType::TimestampTz => moment(value, name, compiled)?,
+                        ColumnType::Integer => whole(value),
+                        _ => value,
+                    };
+                    notes.set_fact(self.publication, name, value);
+                }
+                Some(Parameter::User(name)) => {
+                    notes.set_variable(self.publication, name, value);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// The values of a statement's parameters, with their types.
@@ -120,6 +255,40 @@ impl<'r> Scripting<'r> {
     fn parameter(&self, name: &str) -> Option<&str> {
         let set = self.context.parameters.get(self.publication);
         set.and_then(|it| it.get(name)).map(String::as_str)
+    }
+}
+
+/// A time as a script has set it: as this server, or as its database writes one.
+fn moment(value: Value, name: &str, compiled: &Compiled) -> Result<Value> {
+    let text = match &value {
+        Value::Text(text) => text.clone(),
+        _ => String::new(),
+    };
+    let mut spelled = text.trim().replacen(' ', "T", 1);
+    let has_zone = spelled
+        .get(19..)
+        .is_some_and(|it| it.contains(['Z', '+', '-']));
+    if !has_zone {
+        spelled.push('Z');
+    }
+    let spelled = Value::Text(spelled);
+    match ColumnType::TimestampTz.datum(spelled.as_ref()) {
+        (Datum::TimestampTz(micros), _) => Ok(Datum::TimestampTz(micros).to_value()),
+        _ => Err(CentreError::Configuration {
+            message: format!(
+                "the script {} has set {name} to {text:?}, which is no time",
+                compiled.place
+            ),
+            hint: "yield a timestamp, such as 2026-11-27T10:00:00Z".into(),
+        }),
+    }
+}
+
+/// A number as a script has set it.
+fn whole(value: Value) -> Value {
+    match &value {
+        Value::Text(text) => text.trim().parse().map_or(value.clone(), Value::Integer),
+        _ => value,
     }
 }
 

@@ -47,6 +47,10 @@ pub async fn apply(rows: &mut impl Rows, uploads: &[SyncUpload]) -> Result<Vec<U
                 if !rows.is_tried_again(&error, attempts).await? {
                     return Err(error);
                 }
+                for upload in uploads {
+                    let notes = &upload.context.scripts;
+                    notes.set_count(&upload.publication, "", "deadlocks", i64::from(attempts));
+                }
                 tracing::debug!(%error, attempts, "uploads are tried again");
             }
         }
@@ -128,7 +132,8 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         unpublished: &unpublished,
         families: &families,
         handed_over: Vec::new(),
-        scripting: Scripting::of(&publication.scripts, &upload.context, &upload.publication)?,
+        scripting: Scripting::of(&publication.scripts, &upload.context, &upload.publication)?
+            .map(|it| it.since(upload.checkpoint.as_ref())),
     };
     run.handed_over = run.find_handed_over()?;
     let result = run.all().await?;
@@ -305,6 +310,7 @@ impl<'r, R: Rows> Run<'r, R> {
             progress.outcomes.record_dropped(table)?;
         }
         self.before_rows().await?;
+        let mut is_deleting = true;
         for steps in order(self.tables) {
             let is_handing_over = |&(place, step): &(usize, Step)| {
                 step == Step::HandOver && !self.handed_over[place].is_empty()
@@ -314,6 +320,10 @@ impl<'r, R: Rows> Run<'r, R> {
                 progress.before_handing_over = Some(before);
             }
             for &(place, step) in &steps {
+                if is_deleting && step != Step::Delete {
+                    is_deleting = false;
+                    self.after_deletes().await?;
+                }
                 self.step(place, step, &mut progress).await?;
             }
             if !steps.is_empty() && !self.retry(&mut progress).await? {
@@ -322,6 +332,9 @@ impl<'r, R: Rows> Run<'r, R> {
         }
         for refusals in std::mem::take(&mut progress.refusals) {
             self.give_up(refusals, &mut progress).await?;
+        }
+        if is_deleting {
+            self.after_deletes().await?;
         }
         self.after_rows(&progress).await?;
         if self.rows.is_violated(round.immediate).await? {
@@ -387,6 +400,7 @@ impl<'r, R: Rows> Run<'r, R> {
         let with_children: Vec<RowRef> = with_children.iter().map(|it| it.at).collect();
         self.lose(table, refusals.op, &with_children, progress)
             .await?;
+        self.handle_errors(table, &others).await?;
         progress.outcomes.refuse(table, &others)
     }
 

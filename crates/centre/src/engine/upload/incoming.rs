@@ -75,6 +75,14 @@ pub struct Incoming<'u, T> {
     inserts_of_chunks: Vec<u64>,
 }
 
+impl<T> Incoming<'_, T> {
+    /// How many inserts, updates and deletes there are.
+    pub(crate) fn counts(&self) -> [u64; 3] {
+        let updates = self.moves.len() + self.updates.len();
+        [self.inserts, updates as u64, self.deletes.len() as u64]
+    }
+}
+
 /// The images of an uploaded row, in the order of the published columns.
 pub struct Uploaded<'r, 'a> {
     /// What is to be done.

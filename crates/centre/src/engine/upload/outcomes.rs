@@ -17,6 +17,15 @@ use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::upload::{UploadResult, UploadTable};
 
+/// Changes that took no effect: inserts, updates, deletes.
+#[derive(Default)]
+pub(crate) struct Vain {
+    /// They lost.
+    pub(crate) lost: [u64; 3],
+    /// They were refused.
+    pub(crate) refused: [u64; 3],
+}
+
 /// Outcomes of one upload.
 pub(crate) struct Outcomes<'p> {
     schema: &'p PublicationSchema,
@@ -224,6 +233,28 @@ impl<'p> Outcomes<'p> {
             reason: reason.clone(),
             parent,
         });
+    }
+
+    /// How many changes of a table took no effect so far.
+    pub(crate) fn vain(&self, table: &str) -> Vain {
+        let mut vain = Vain::default();
+        let place = |op: Op| match op {
+            Op::Insert => 0,
+            Op::Update => 1,
+            _ => 2,
+        };
+        for it in self.records.conflicts.iter().filter(|it| it.table == table) {
+            if matches!(
+                it.outcome,
+                ConflictOutcome::Centre | ConflictOutcome::Parked
+            ) {
+                vain.lost[place(it.op)] += 1;
+            }
+        }
+        for it in self.records.refused.iter().filter(|it| it.table == table) {
+            vain.refused[place(it.op)] += 1;
+        }
+        vain
     }
 
     /// Refuses what the database does not take.

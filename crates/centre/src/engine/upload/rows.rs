@@ -198,17 +198,25 @@ pub struct Part<'b, 'u, T> {
     pub rows: Vec<RowRef>,
 }
 
-/// What a statement of a script has come to, for one row.
+/// Rows for which the statements of a script are run once.
+pub struct RowSet {
+    /// By statement: the values of its parameters beside the rows.
+    pub values: Vec<Vec<Value>>,
+    /// By row: the values of the columns of [`Statement::set`].
+    pub rows: Vec<Vec<Value>>,
+}
+
+/// What the statements of a script have come to, for one row.
 #[derive(Clone, Debug)]
 pub enum ScriptRan {
-    /// It has run.
+    /// They have run.
     Done {
-        /// How many rows it has changed, if that tells anything.
+        /// How many rows it has changed, if that tells anything: the least of its updates.
         changed: Option<u64>,
         /// The first row that it yields, if that is read.
         row: Option<Vec<Value>>,
     },
-    /// The database has refused it.
+    /// The database has refused one of them, and none has done anything.
     Refused(Refusal),
 }
 
@@ -346,13 +354,22 @@ pub trait Rows: Send {
         parts: &[Part<'_, '_, Self::Table>],
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Runs a statement of a script once for each list of its parameters' values, in order. What the
-    /// database refuses of one is undone alone.
+    /// Runs the statements of a script for each row, in order; of a row, all statements or none. By
+    /// row and statement: the values of the parameters.
     fn run_script(
         &mut self,
-        statement: &Statement,
-        parameters: &[Vec<Value>],
+        statements: &[Statement],
+        rows: &[Vec<Vec<Value>>],
     ) -> impl Future<Output = Result<Vec<ScriptRan>>> + Send;
+
+    /// Runs the statements of a script once for all of a set of rows of a table; the refusal, if the
+    /// database refuses something: then nothing is done.
+    fn run_set(
+        &mut self,
+        table: &Self::Table,
+        statements: &[Statement],
+        set: &RowSet,
+    ) -> impl Future<Output = Result<Option<Refusal>>> + Send;
 
     /// The scope as it is now.
     fn scope(

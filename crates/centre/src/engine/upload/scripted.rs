@@ -9,14 +9,17 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, Value, pack};
 
 use super::apply::{Progress, Run};
 use super::incoming::{Incoming, RowRef, Uploaded};
+use super::outcomes::Vain;
 use super::resolved::Settled;
-use super::rows::{Failed, Image, Refusal, Rows, ScriptRan};
+use super::rows::{Failed, Image, Refusal, RowSet, Rows, ScriptRan};
 use super::settle::ROWS_AT_ONCE;
 use crate::engine::exact::canonical;
 use crate::engine::script::Parameter;
-use crate::engine::scripts::{Compiled, Scripting, Scripts, Statement};
+use crate::engine::scripts::{self, ABORT, Scripting, Scripts, Statement, Transaction};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
+use crate::scripting::Report;
+use crate::upload::RowsChunk;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -53,69 +56,121 @@ impl<R: Rows> Run<'_, R> {
         Some((scripting.scripts.clone(), name))
     }
 
-    /// Runs what stands at an event of the connection, or of tables.
-    pub(super) async fn at(&mut self, event: &str, table: Option<usize>) -> Result<()> {
+    /// Runs what stands at events of tables, and then at those of the connection.
+    async fn at(&mut self, event: &str, of_tables: bool, of_connection: bool) -> Result<()> {
         let Some(scripting) = &self.scripting else {
             return Ok(());
         };
-        let scripts = scripting.scripts.clone();
-        let compiled = match table {
-            None => scripts.connection.get(event),
-            Some(table) => scripts.of_table(table, event),
-        };
-        let Some(compiled) = compiled else {
-            return Ok(());
-        };
-        let name = table.map_or("", |it| &self.publication.schema.tables[it].name);
-        for statement in &compiled.statements {
-            let parameters = statement.script.parameters.iter();
-            let values = parameters.map(|it| scripting.value(it, name)).collect();
-            let ran = self.rows.run_script(statement, &[values]).await?;
-            if let Some(ScriptRan::Refused(refusal)) = ran.into_iter().next() {
-                return Err(failed(compiled, &refusal));
+        if of_tables {
+            for (index, table) in self.publication.schema.tables.iter().enumerate() {
+                let table = Some((index, &*table.name));
+                scripting.at(&mut *self.rows, event, table).await?;
             }
+        }
+        if of_connection {
+            scripting.at(&mut *self.rows, event, None).await?;
         }
         Ok(())
     }
 
     /// Runs what stands before the rows of an upload.
     pub(super) async fn before_rows(&mut self) -> Result<()> {
-        if self.scripting.is_none() {
+        let Some(scripting) = &self.scripting else {
             return Ok(());
-        }
-        let tables = self.publication.schema.tables.len();
-        self.at("begin_synchronization", None).await?;
-        for table in 0..tables {
-            self.at("begin_synchronization", Some(table)).await?;
-        }
-        for event in ["begin_publication", "begin_upload"] {
-            self.at(event, None).await?;
-        }
-        for table in 0..tables {
-            for event in ["begin_upload", "begin_upload_rows"] {
-                self.at(event, Some(table)).await?;
-            }
-        }
-        Ok(())
+        };
+        let upload = Transaction::Upload;
+        scripting.look_up(&mut *self.rows, upload).await?;
+        scripting.forget_reports();
+        self.at("begin_upload", false, true).await?;
+        self.at("begin_upload", true, false).await?;
+        self.at("begin_upload_deletes", true, false).await
+    }
+
+    /// And between its deletes and the others.
+    pub(super) async fn after_deletes(&mut self) -> Result<()> {
+        self.at("end_upload_deletes", true, false).await?;
+        self.at("begin_upload_rows", true, false).await
     }
 
     /// And behind them.
-    pub(super) async fn after_rows(&mut self, _: &Progress<'_>) -> Result<()> {
-        if self.scripting.is_none() {
+    pub(super) async fn after_rows(&mut self, progress: &Progress<'_>) -> Result<()> {
+        let Some(scripting) = &self.scripting else {
             return Ok(());
+        };
+        for table in self.tables {
+            self.count(scripting, table, progress);
         }
-        let tables = self.publication.schema.tables.len();
-        for event in [
-            "end_upload_rows",
-            "begin_upload_deletes",
-            "end_upload_deletes",
-            "end_upload",
-        ] {
-            for table in 0..tables {
-                self.at(event, Some(table)).await?;
+        self.at("end_upload_rows", true, false).await?;
+        self.at("end_upload", true, true).await?;
+        self.at("upload_statistics", true, true).await
+    }
+
+    /// Notes the figures of a table.
+    fn count(
+        &self,
+        scripting: &Scripting<'_>,
+        incoming: &Incoming<'_, R::Table>,
+        progress: &Progress<'_>,
+    ) {
+        let table = &*self.publication.schema.tables[incoming.index].name;
+        let Vain { lost, refused } = progress.outcomes.vain(table);
+        let sent = incoming.counts();
+        let names = [
+            ("inserted_rows", "conflicted_inserts", "ignored_inserts"),
+            ("updated_rows", "conflicted_updates", "ignored_updates"),
+            ("deleted_rows", "conflicted_deletes", "ignored_deletes"),
+        ];
+        for (at, (applied, conflicted, ignored)) in names.into_iter().enumerate() {
+            let taken = sent[at].saturating_sub(lost[at] + refused[at]);
+            for (name, count) in [
+                (applied, taken),
+                (conflicted, lost[at]),
+                (ignored, refused[at]),
+            ] {
+                scripting.count(table, name, i64::try_from(count).unwrap_or(i64::MAX));
             }
         }
-        self.at("end_upload", None).await
+        let errors: u64 = refused.iter().sum();
+        scripting.count(table, "errors", i64::try_from(errors).unwrap_or(i64::MAX));
+        let bytes: usize = incoming.upload().chunks.iter().map(RowsChunk::length).sum();
+        scripting.count(table, "bytes", i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Asks scripts what is to be done about rows that the database refuses.
+    pub(super) async fn handle_errors(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        failed: &[Failed],
+    ) -> Result<()> {
+        let Some(scripting) = self.scripting.as_ref() else {
+            return Ok(());
+        };
+        let name = &*self.publication.schema.tables[table.index].name;
+        let of_table =
+            Some(table.index).filter(|it| scripting.script("handle_error", Some(*it)).is_some());
+        let script = scripting.script("handle_error", of_table);
+        for failed in failed {
+            let report = Report {
+                table: name.to_owned(),
+                code: failed.refusal.code.name().to_owned(),
+                message: failed.refusal.reason.clone(),
+            };
+            scripting.note_error(&report);
+            scripting.keep_report(report);
+            let Some(compiled) = script else {
+                continue;
+            };
+            if let Some(refusal) = scripting.once(&mut *self.rows, compiled, name).await? {
+                return Err(scripts::failed(compiled, &refusal));
+            }
+            if scripting.number("action_code") == Some(ABORT) {
+                return Err(CentreError::Script {
+                    file: compiled.place.clone(),
+                    message: format!("it ends the sync, because {}", failed.refusal.reason),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Whether rows of an operation are written by scripts.
@@ -208,42 +263,87 @@ impl<R: Rows> Run<'_, R> {
         Ok(left)
     }
 
-    /// Runs a script for rows; gives what each of its statements has come to.
+    /// Runs a script for rows; gives what it has come to for each.
     async fn run_for(
         &mut self,
         table: &Incoming<'_, R::Table>,
         event: &str,
         rows: &[RowRef],
     ) -> Result<Vec<ScriptRan>> {
+        let scripts = self.scripting.as_ref().map(|it| it.scripts.clone());
+        let script = scripts
+            .as_ref()
+            .and_then(|it| it.of_table(table.index, event));
+        let (Some(script), false) = (script, rows.is_empty()) else {
+            return Ok(rows.iter().map(|_| ScriptRan::default()).collect());
+        };
+        if script.is_of_sets() {
+            let ran = self.run_set_for(table, &script.statements, rows).await;
+            return ran.map_err(|error| script.names(error));
+        }
+        let Some(scripting) = &self.scripting else {
+            return Ok(Vec::new());
+        };
+        let names = &self.publication.schema.tables[table.index];
+        let mut values = Vec::with_capacity(rows.len());
+        table.images(rows, |_, uploaded| {
+            let of_statements = script.statements.iter();
+            let of_statements =
+                of_statements.map(|it| scripting.of_row(it, (table, names), uploaded));
+            values.push(of_statements.collect());
+            Ok(())
+        })?;
+        let ran = self.rows.run_script(&script.statements, &values).await;
+        ran.map_err(|error| script.names(error))
+    }
+
+    /// Runs a script once for all rows, and what fails again in halves.
+    async fn run_set_for(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        statements: &[Statement],
+        rows: &[RowRef],
+    ) -> Result<Vec<ScriptRan>> {
         let mut all: Vec<ScriptRan> = rows.iter().map(|_| ScriptRan::default()).collect();
-        let Some((scripts, event)) = self.script(table.index, event) else {
+        let name = &*self.publication.schema.tables[table.index].name;
+        let columns = statements
+            .iter()
+            .map(|it| &it.set)
+            .find(|it| !it.is_empty());
+        let (Some(columns), Some(scripting)) = (columns, &self.scripting) else {
             return Ok(all);
         };
-        let schema = self.publication.schema.clone();
-        let names = &schema.tables[table.index];
-        for statement in scripts
-            .of_table(table.index, event)
-            .iter()
-            .flat_map(|it| &it.statements)
-        {
-            let mut values = Vec::with_capacity(rows.len());
-            let (mut places, mut refs) = (Vec::new(), Vec::new());
-            for (place, (row, ran)) in rows.iter().zip(&all).enumerate() {
-                if !matches!(ran, ScriptRan::Refused(_)) {
-                    places.push(place);
-                    refs.push(*row);
-                }
-            }
-            let Some(scripting) = &self.scripting else {
-                break;
+        // The next ones are behind.
+        let mut waiting = vec![(0, rows.len())];
+        while let Some((begin, end)) = waiting.pop() {
+            let some = &rows[begin..end];
+            let mut set = RowSet {
+                values: statements
+                    .iter()
+                    .map(|it| scripting.values(it, name))
+                    .collect(),
+                rows: Vec::with_capacity(some.len()),
             };
-            table.images(&refs, |_, uploaded| {
-                values.push(scripting.of_row(statement, (table, names), uploaded));
+            table.images(some, |_, uploaded| {
+                let values = columns.iter().map(|column| {
+                    let image = match column.is_old {
+                        true => uploaded.old,
+                        false => uploaded.new,
+                    };
+                    let is_sent = table.sent.contains(&column.index);
+                    let image = image.filter(|_| is_sent);
+                    image.map_or(Value::Null, |it| it[column.index].to_value())
+                });
+                set.rows.push(values.collect());
                 Ok(())
             })?;
-            let ran = self.rows.run_script(statement, &values).await?;
-            for (place, ran) in places.into_iter().zip(ran) {
-                all[place] = ran;
+            match self.rows.run_set(table.table, statements, &set).await? {
+                None => {}
+                Some(refusal) if some.len() == 1 => all[begin] = ScriptRan::Refused(refusal),
+                Some(_) => {
+                    let middle = begin + some.len() / 2;
+                    waiting.extend([(middle, end), (begin, middle)]);
+                }
             }
         }
         Ok(all)
@@ -390,14 +490,4 @@ fn is_as_before<T>(
         let (central, _) = types[column].datum(central[column].as_ref());
         pack::same(&canonical(old[column]), &canonical(central))
     })
-}
-
-/// A script of the connection, or of a table, has failed: the upload is not applied.
-fn failed(compiled: &Compiled, refusal: &Refusal) -> CentreError {
-    CentreError::Refused {
-        what: format!("the script {}", compiled.place),
-        message: refusal.reason.clone(),
-        sqlstate: None,
-        retry: false,
-    }
 }

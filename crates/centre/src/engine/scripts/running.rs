@@ -1,0 +1,241 @@
+//! Running scripts that are run once, and those that have a transaction of their own.
+
+use tidewater_protocol::Value;
+
+use super::{Compiled, EVENTS, Event, Scripting, Transaction};
+use crate::engine::connection::{Connection as _, own};
+use crate::engine::script::Parameter;
+use crate::engine::upload::rows::{Refusal, Rows, ScriptRan};
+use crate::error::CentreError;
+use crate::scripting::{Report, ScriptRun};
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// What is done about a row that the database refuses: the row is refused.
+const SKIP: i64 = 1000;
+
+/// Or the sync ends, with nothing applied.
+pub const ABORT: i64 = 3000;
+
+/// The status from which on somebody is not let in.
+const REFUSED_FROM: i64 = 2000;
+
+/// Runs the scripts of a transaction of their own; see [`crate::Worker::run_scripts`].
+pub async fn run(rows: &mut impl Rows, asked: &ScriptRun) -> Result<()> {
+    let mut attempts = 0;
+    loop {
+        match try_run(rows, asked).await {
+            Ok(()) => return Ok(()),
+            Err(error) => {
+                attempts += 1;
+                if !rows.is_tried_again(&error, attempts).await? {
+                    return Err(error);
+                }
+                tracing::debug!(%error, attempts, "scripts are tried again");
+            }
+        }
+    }
+}
+
+async fn try_run<R: Rows>(rows: &mut R, asked: &ScriptRun) -> Result<()> {
+    let publication = rows.publication(&asked.publication)?;
+    let (context, name) = (&asked.context, asked.publication.as_str());
+    let scripting = Scripting::of(&publication.scripts, context, name)?;
+    let Some(scripting) = scripting.filter(|it| it.scripts.has(asked.transaction)) else {
+        return Ok(());
+    };
+    let scripting = scripting.since(asked.checkpoint.as_ref());
+    match asked.transaction {
+        Transaction::AfterDownload => scripting.note("errors", Value::Integer(0)),
+        Transaction::End => {
+            let errors = context.scripts.count(name, "", "errors");
+            scripting.note("errors", Value::Integer(errors));
+            let tables = publication.schema.tables.len();
+            scripting.note("synchronized_tables", Value::Integer(tables as i64));
+        }
+        _ => {}
+    }
+    rows.begin(0).await?;
+    scripting.look_up(rows, asked.transaction).await?;
+    let tables: Vec<&str> = publication
+        .schema
+        .tables
+        .iter()
+        .map(|it| &*it.name)
+        .collect();
+    for event in EVENTS
+        .iter()
+        .filter(|it| it.transaction == asked.transaction)
+    {
+        match event.name {
+            "time_statistics" => {
+                for (part, millis) in context.scripts.times(name) {
+                    scripting.note_part(part, millis);
+                    scripting.at(rows, event.name, None).await?;
+                }
+            }
+            "report_error" => {
+                for report in context.scripts.take_reports(name) {
+                    scripting.report(rows, &report, &tables).await?;
+                }
+            }
+            _ => scripting.at_everything(rows, event, &tables).await?,
+        }
+        if event.name == "authenticate_parameters" {
+            scripting.check_status()?;
+        }
+    }
+    rows.commit().await
+}
+
+impl Scripting<'_> {
+    /// Runs what stands at an event for the connection and for each table.
+    async fn at_everything<R: Rows>(
+        &self,
+        rows: &mut R,
+        event: &'static Event,
+        tables: &[&str],
+    ) -> Result<()> {
+        if !event.is_ending() {
+            self.at(rows, event.name, None).await?;
+        }
+        for table in tables.iter().copied().enumerate() {
+            self.at(rows, event.name, Some(table)).await?;
+        }
+        if event.is_ending() {
+            self.at(rows, event.name, None).await?;
+        }
+        Ok(())
+    }
+
+    /// The script at an event of the connection, or of a table.
+    pub fn script(&self, event: &str, table: Option<usize>) -> Option<&Compiled> {
+        match table {
+            None => self.scripts.connection.get(event),
+            Some(table) => self.scripts.of_table(table, event),
+        }
+    }
+
+    /// Runs what stands at an event of the connection, or of a table with this index and name.
+    ///
+    /// # Errors
+    /// The database refuses it: nothing of its transaction counts.
+    pub async fn at<R: Rows>(
+        &self,
+        rows: &mut R,
+        event: &str,
+        table: Option<(usize, &str)>,
+    ) -> Result<()> {
+        let Some(compiled) = self.script(event, table.map(|it| it.0)) else {
+            return Ok(());
+        };
+        match self
+            .once(rows, compiled, table.map_or("", |it| it.1))
+            .await?
+        {
+            None => Ok(()),
+            Some(refusal) => Err(failed(compiled, &refusal)),
+        }
+    }
+
+    /// Runs a script once; gives what the database says against it.
+    ///
+    /// # Errors
+    /// The transaction cannot go on.
+    pub async fn once<R: Rows>(
+        &self,
+        rows: &mut R,
+        compiled: &Compiled,
+        table: &str,
+    ) -> Result<Option<Refusal>> {
+        for statement in &compiled.statements {
+            let values = self.values(statement, table);
+            let statement = std::slice::from_ref(statement);
+            let ran = rows.run_script(statement, &[vec![values]]).await;
+            let ran = ran.map_err(|error| compiled.names(error))?;
+            match ran.into_iter().next().unwrap_or_default() {
+                ScriptRan::Refused(refusal) => return Ok(Some(refusal)),
+                ScriptRan::Done { row: Some(row), .. } => {
+                    self.set(compiled, &statement[0], row)?;
+                }
+                ScriptRan::Done { .. } => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Looks up what scripts of a transaction name that only the database knows.
+    pub async fn look_up<R: Rows>(&self, rows: &mut R, transaction: Transaction) -> Result<()> {
+        let mut scripts = self
+            .scripts
+            .all()
+            .filter(|it| it.event.transaction == transaction);
+        let names_it = scripts.any(|it| {
+            let mut parameters = it.statements.iter().flat_map(|it| &it.script.parameters);
+            parameters.any(|it| *it == Parameter::System("last_upload"))
+        });
+        if !names_it || self.knows("last_upload") {
+            return Ok(());
+        }
+        let select = own!(
+            "SELECT uploaded_ms FROM tidewater.subscription
+             WHERE remote_id = ?1 AND publication = ?2",
+            self.context().remote_id,
+            self.publication(),
+        );
+        let what = "looking for the last upload";
+        let answer = rows.connection().run_one(what, select).await?;
+        if let Some(row) = answer.rows.first()
+            && let Some(at_ms) = row.get::<Option<i64>>(0)?.filter(|it| *it != 0)
+        {
+            self.note_time("last_upload", at_ms.saturating_mul(1000));
+        }
+        Ok(())
+    }
+
+    /// Has the figures of times be those of a part of the sync.
+    fn note_part(&self, part: &str, millis: i64) {
+        self.note("event_name", Value::Text(part.to_owned()));
+        self.note("number_of_calls", Value::Integer(1));
+        for name in ["minimum_time", "maximum_time", "total_time"] {
+            self.note(name, Value::Integer(millis));
+        }
+    }
+
+    /// Has the parameters of errors be those of one.
+    pub fn note_error(&self, report: &Report) {
+        self.note("error_code", Value::Text(report.code.clone()));
+        self.note("error_message", Value::Text(report.message.clone()));
+        self.note("action_code", Value::Integer(SKIP));
+    }
+
+    /// Reports an error to the script of its table, or of the connection.
+    async fn report<R: Rows>(&self, rows: &mut R, report: &Report, tables: &[&str]) -> Result<()> {
+        self.note_error(report);
+        let table = tables.iter().position(|it| *it == report.table);
+        let table = table.filter(|&it| self.script("report_error", Some(it)).is_some());
+        let Some(compiled) = self.script("report_error", table) else {
+            return Ok(());
+        };
+        match self.once(rows, compiled, &report.table).await? {
+            None => Ok(()),
+            Some(refusal) => Err(failed(compiled, &refusal)),
+        }
+    }
+
+    /// Whether the status that a script has set lets the remote go on.
+    fn check_status(&self) -> Result<()> {
+        match self.number("authentication_status") {
+            Some(status) if status >= REFUSED_FROM => Err(CentreError::NotAuthenticated { status }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A script has failed: nothing of its transaction counts.
+pub fn failed(compiled: &Compiled, refusal: &Refusal) -> CentreError {
+    CentreError::Script {
+        file: compiled.place.clone(),
+        message: refusal.reason.clone(),
+    }
+}

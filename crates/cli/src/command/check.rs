@@ -1,0 +1,96 @@
+//! `tidewater check`: whether a configuration and its scripts fit the database, without a change.
+
+use clap::Args;
+use serde::Serialize;
+use tidewater_centre::ScriptFault;
+
+use crate::Done;
+use crate::args::{ConfigArgs, with_exit_codes};
+use crate::centre::{self, OpenCentre};
+use crate::failure::Failure;
+use crate::output;
+
+/// Check a configuration and its scripts against the database, and change nothing
+///
+/// Reads the configuration, has the database read every query, procedure and script, and names
+/// each script that is wrong by its file, with the line of the statement. `tidewater deploy
+/// --dry-run` tells in addition what deploying would do.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater check
+  tidewater check -c /etc/tidewater.toml
+  tidewater check --json | jq -r '.faults[].message'
+
+Here, 5 also means: something is wrong.
+
+The object of --json:
+  {\"publications\":n,\"scripts\":n,\"faults\":[{\"message\",\"hint\"}],\"warnings\":[..]}
+What is wrong with the configuration itself is an error, as of any command."))]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Print one JSON object, see below
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Serialize)]
+struct Checked {
+    publications: usize,
+    scripts: usize,
+    faults: Vec<Fault>,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Fault {
+    message: String,
+    hint: String,
+}
+
+pub(crate) fn run(args: &CheckArgs) -> Result<Done, Failure> {
+    let config = centre::load(&args.config)?;
+    config.check_listen()?;
+    let centre = OpenCentre::open(&args.config)?;
+    let (faults, warnings) = match centre.check()? {
+        Ok(report) => (Vec::new(), report.warnings),
+        Err(faults) => (faults, Vec::new()),
+    };
+    let scripts = config.publications.iter().map(|it| it.scripts.len()).sum();
+    let publications = config.publications.len();
+    if args.json {
+        output::json(&Checked {
+            publications,
+            scripts,
+            faults: faults.iter().map(Fault::of).collect(),
+            warnings,
+        })?;
+    } else if faults.is_empty() {
+        for warning in &warnings {
+            output::note(warning);
+        }
+        output::text(&format!(
+            "{} and {} fit the database\n",
+            output::counted(publications as u64, "publication", "publications"),
+            output::counted(scripts as u64, "script", "scripts"),
+        ))?;
+    } else {
+        let lines = faults.iter();
+        let lines = lines.map(|it| format!("{}\n  hint: {}\n", it.message, it.hint));
+        output::text(&lines.collect::<String>())?;
+    }
+    match faults.is_empty() {
+        true => Ok(Done::Fully),
+        false => Ok(Done::WithDifferences),
+    }
+}
+
+impl Fault {
+    fn of(fault: &ScriptFault) -> Fault {
+        Fault {
+            message: fault.message.clone(),
+            hint: fault.hint.clone(),
+        }
+    }
+}

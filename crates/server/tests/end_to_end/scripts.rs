@@ -1,0 +1,221 @@
+//! Scripts at the events of a sync: each in its order and transaction, and what they decide.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use tidewater_centre::ScriptSpec;
+use tidewater_centre::engine::scripts::{EVENTS, Event, Form, Transaction};
+
+use tidewater_protocol::Code;
+use tidewater_server::config::Passwords;
+
+use crate::backend::Backend;
+use crate::compare::assert_converged;
+use crate::scenario::{Scenario, shop};
+use crate::world::World;
+
+const JOURNAL: &str = "CREATE TABLE journal (id INTEGER PRIMARY KEY, line TEXT, tx TEXT);";
+
+/// The shop with a journal, and scripts.
+fn open<B: Backend>(scripts: Vec<ScriptSpec>) -> World<B> {
+    let mut scenario: Scenario = shop();
+    scenario.schema.push_str(JOURNAL);
+    World::open_changed(B::new(), scenario, |config| {
+        config.publications[0].scripts = scripts;
+    })
+}
+
+fn script(table: &str, event: &str, sql: &str) -> ScriptSpec {
+    ScriptSpec {
+        version: "default".into(),
+        table: (table != "connection").then(|| table.to_owned()),
+        event: event.into(),
+        file: format!("scripts/default/{table}/{event}.sql"),
+        sql: sql.into(),
+    }
+}
+
+/// A statement that notes an event, and its transaction.
+fn note<B: Backend>(table: &str, event: &str) -> String {
+    let line = match table {
+        "connection" => event.to_owned(),
+        table => format!("{table} {event}"),
+    };
+    format!(
+        "INSERT INTO journal (id, line, tx)
+         SELECT coalesce(max(id), 0) + 1, '{line}', {} FROM journal;",
+        B::TRANSACTION
+    )
+}
+
+/// What was noted since the last look: lines, each with its transaction.
+fn journal<B: Backend>(world: &World<B>) -> Vec<(String, String)> {
+    let lines = world.rows("SELECT line, tx FROM journal ORDER BY id");
+    world.execute("DELETE FROM journal");
+    let lines = lines
+        .iter()
+        .map(|it| it.split_once('|').expect("two columns"));
+    lines
+        .map(|(line, tx)| (line.to_owned(), tx.to_owned()))
+        .collect()
+}
+
+/// A script for every event of the connection and of products.
+fn everything<B: Backend>() -> Vec<ScriptSpec> {
+    let mut scripts = Vec::new();
+    for event in EVENTS {
+        let of: &[&str] = match (event.of_connection, event.of_table) {
+            (true, true) => &["connection", "product"],
+            (true, false) => &["connection"],
+            (false, _) => &["product"],
+        };
+        for table in of {
+            // What is only read notes nothing.
+            let sql = match rows(event) {
+                Some(sql) if event.transaction == Transaction::Download => sql.to_owned(),
+                Some(sql) if event.form == Form::Fetch => sql.to_owned(),
+                Some(sql) => note::<B>(table, event.name) + sql,
+                None => note::<B>(table, event.name),
+            };
+            scripts.push(script(table, event.name, &sql));
+        }
+    }
+    // They contradict each other.
+    scripts.retain(|it| it.event != "upload_fetch_column_conflict");
+    scripts
+}
+
+/// What an event of rows does.
+fn rows(event: &Event) -> Option<&'static str> {
+    Some(match event.name {
+        "upload_insert" => {
+            "INSERT INTO product (product_id, name, stock)
+             VALUES ({ml r.product_id}, {ml r.name}, {ml r.stock})"
+        }
+        "upload_fetch" => {
+            "SELECT product_id, name, stock FROM product WHERE product_id = {r.product_id}"
+        }
+        "upload_update" => {
+            "UPDATE product SET name = {r.name}, stock = {r.stock} WHERE product_id = {o.product_id}"
+        }
+        "resolve_conflict" => {
+            "UPDATE product SET stock = stock + {r.stock} - {o.stock} WHERE product_id = {r.product_id}"
+        }
+        "upload_delete" => "DELETE FROM product WHERE product_id = {r.product_id}",
+        "download_cursor" => "SELECT product_id, name, stock FROM product",
+        "download_delete_cursor" => "SELECT product_id FROM product WHERE 1 = 0",
+        _ => return None,
+    })
+}
+
+fn every_event_happens_in_its_order_and_transaction<B: Backend>() {
+    let world = open::<B>(everything::<B>());
+    let mut ada = world.synced("ada");
+    journal(&world);
+    ada.edit(
+        "INSERT INTO product VALUES (9, 'hat', 1);
+         INSERT INTO product VALUES (10, 'mug', 1);
+         UPDATE product SET name = 'biro' WHERE product_id = 1;
+         UPDATE product SET stock = stock + 5 WHERE product_id = 2;
+         DELETE FROM product WHERE product_id = 3",
+    );
+    world.execute(
+        "INSERT INTO product VALUES (10, 'taken', 7);
+         UPDATE product SET stock = stock - 1 WHERE product_id = 2",
+    );
+    let report = ada.sync();
+    assert_eq!((report.refused, report.conflicts), (1, 1), "{report:?}");
+    // The acknowledgement is on its way when the sync is over.
+    let acknowledged = "SELECT 1 FROM journal WHERE line = 'publication_download_ack'";
+    while world.rows(acknowledged).is_empty() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let lines = journal(&world);
+    let names = lines.iter().map(|it| it.0.as_str());
+    // Which of the server's connections it is, is not said.
+    let names: Vec<&str> = names.filter(|it| *it != "begin_connection").collect();
+    assert_eq!(
+        names,
+        [
+            "authenticate_parameters",
+            "modify_user",
+            "begin_synchronization",
+            "product begin_synchronization",
+            "begin_publication",
+            "begin_upload",
+            "product begin_upload",
+            "product begin_upload_deletes",
+            "product upload_delete",
+            "product end_upload_deletes",
+            "product begin_upload_rows",
+            "product upload_insert",
+            "product upload_update",
+            "product upload_old_row_insert",
+            "product upload_new_row_insert",
+            "product resolve_conflict",
+            "product handle_error",
+            "product end_upload_rows",
+            "product end_upload",
+            "end_upload",
+            "product upload_statistics",
+            "upload_statistics",
+            "product report_error",
+            "modify_last_download",
+            "prepare_for_download",
+            "modify_next_last_download",
+            "begin_download",
+            "product begin_download",
+            "product end_download",
+            "end_download",
+            "download_statistics",
+            "product download_statistics",
+            "end_publication",
+            "product end_synchronization",
+            "end_synchronization",
+            "synchronization_statistics",
+            "time_statistics",
+            "time_statistics",
+            "time_statistics",
+            "product download_ack",
+            "publication_download_ack",
+        ]
+    );
+    // Each in the transaction that the page says.
+    let mut transactions: HashMap<&str, Transaction> = HashMap::new();
+    for (line, tx) in lines.iter().filter(|it| !it.1.is_empty()) {
+        let name = line.rsplit(' ').next().unwrap_or(line);
+        let event = EVENTS
+            .iter()
+            .find(|it| it.name == name)
+            .expect("it is an event");
+        let known = transactions.insert(tx, event.transaction);
+        assert!(known.is_none_or(|it| it == event.transaction), "{line}");
+    }
+    let different: HashSet<Transaction> = transactions.values().copied().collect();
+    assert_eq!(different.len(), transactions.len(), "{lines:?}");
+    ada.discard_refused();
+    ada.sync();
+    assert_converged(&world, &[&ada]);
+}
+
+fn a_script_knows_passwords<B: Backend>() {
+    let check = "SELECT CASE WHEN {s.username} = 'ada' AND {s.password} = 'correct horse'
+        THEN 1000 ELSE 4000 END AS authentication_status";
+    let scripts = vec![script("connection", "authenticate_user", check)];
+    let world = World::<B>::open_changed(B::new(), shop(), |config| {
+        config.publications[0].scripts = scripts;
+        config.sign_in.passwords = Passwords::Script;
+    });
+    let mut ada = world.device("ada");
+    ada.sync();
+    let mut bob = world.device("bob");
+    let error = bob.try_sync().expect_err("the script does not know him");
+    assert_eq!(error.code(), Code::WrongPassword, "{error}");
+    // Whoever was let in has a credential of its own.
+    ada.sync();
+}
+
+on_both_adapters!(
+    a_script_knows_passwords,
+    every_event_happens_in_its_order_and_transaction
+);
