@@ -618,6 +618,8 @@ mod tests {
                     table("assign", None, Direction::Both),
                 ],
                 parameters: Vec::new(),
+                on_reject: OnReject::SetAside,
+                replay: Replay::Auto,
                 act_as: None,
                 scripts: Vec::new(),
             }])

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::publication::{
-    ActAs, IdentitySpec, Last, ParameterSpec, RuleBy, RuleSpec, Unit, WindowSpec, WriteScopeSpec,
-    WritesSpec,
+    ActAs, IdentitySpec, Last, OnReject, ParameterSpec, Replay, RuleBy, RuleSpec, Unit, WindowSpec,
+    WriteScopeSpec, WritesSpec,
 };
 use tidewater_protocol::Direction;
 
@@ -54,6 +54,8 @@ fn what_is_recorded_is_what_was_configured() {
     ];
     let spec = PublicationSpec {
         scripts: Vec::new(),
+        on_reject: OnReject::Abort,
+        replay: Replay::No,
         name: "p".into(),
         act_as: Some(ActAs::Query("SELECT 'clerk'".into())),
         tables: vec![
