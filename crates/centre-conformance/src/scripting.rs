@@ -127,6 +127,25 @@ pub async fn scripts_of_sets_run_once_for_all_rows<F: Fixture>() {
     assert_eq!(world.fixture.query(rows).await, ["Nora/N1", "Niels/N2"]);
 }
 
+pub async fn a_row_that_its_script_does_not_delete_comes_back<F: Fixture>() {
+    let flag = "UPDATE cust SET rep = 'gone' WHERE cust_id = {r.cust_id} AND cust_id > 1";
+    let world = world::<F>(vec![script("cust", "upload_delete", flag)]).await;
+    world
+        .execute("INSERT INTO cust VALUES (1, 'Nora', 'x'), (2, 'Niels', 'x')")
+        .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let changes = [delete("cust", "1|Nora|x"), delete("cust", "2|Niels|x")];
+    let told = anna.upload(&changes).await;
+    assert_eq!(
+        told,
+        [
+            "0 inserted, 0 updated, 0 deleted, 2 conflicts, 0 refused",
+            "conflict cust: 1|Nora|x",
+            "conflict cust: 2|Niels|gone",
+        ]
+    );
+}
+
 pub async fn what_a_script_sets_lives_for_the_sync<F: Fixture>() {
     let mut world = world::<F>(vec![
         script(

@@ -171,7 +171,8 @@ impl Host {
     /// Deploys what the servers serve, as soon as nobody else writes.
     pub(crate) async fn deploy(&self, path: PathBuf) -> Result<Arc<dyn Centre>, Failed> {
         let (centre, _) = self.open(path).await?;
-        let config = Config::parse(&scenario::config(""))?;
+        let mut config = Config::parse(&scenario::config(""))?;
+        config.publications[0].scripts = scenario::scripts();
         patiently(|| async {
             let mut deployed = centre.deploy(&config.publications, false, BEGIN_MS).await;
             if let Err(CentreError::RemotesHeldUp { .. }) = deployed {
@@ -238,7 +239,8 @@ impl Host {
                 true => defects::configured(scenario::live_config(&limits)),
                 false => scenario::config(&limits),
             };
-            let config = Config::parse(&config)?;
+            let mut config = Config::parse(&config)?;
+            config.publications[0].scripts = scenario::scripts();
             (address, environment, config)
         };
         let running = Server::start(config, centre, environment).await?;

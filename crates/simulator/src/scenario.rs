@@ -3,6 +3,7 @@
 use rusqlite::types::{FromSqlError, Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension};
 
+use tidewater_centre::ScriptSpec;
 use tidewater_protocol::datetime;
 
 use crate::world::BEGIN_MS;
@@ -415,6 +416,8 @@ const SCHEMA: &str = "
         account_id INTEGER NOT NULL PRIMARY KEY,
         balance INTEGER NOT NULL);
     INSERT INTO reserve VALUES (1, 100), (2, 0), (3, 200);
+    CREATE TABLE script_journal (at INTEGER PRIMARY KEY AUTOINCREMENT, event TEXT NOT NULL,
+        text TEXT);
     CREATE TABLE audit (at INTEGER PRIMARY KEY AUTOINCREMENT, \"table\" TEXT, operation TEXT,
         key, text TEXT, region INTEGER);";
 
@@ -471,6 +474,105 @@ pub(crate) fn triggers() -> String {
         );
     }
     sql
+}
+
+/// What is wrong with a version of the scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carelessness {
+    /// Each statement stands there twice that writes down what was done.
+    Twice,
+    /// There is none for updates, which are written without it.
+    Generated,
+    /// What the centre has is not looked at.
+    Blind,
+    /// The end of an upload is not written down.
+    Open,
+}
+
+impl Carelessness {
+    pub(crate) const ALL: [Carelessness; 4] = [
+        Carelessness::Twice,
+        Carelessness::Generated,
+        Carelessness::Blind,
+        Carelessness::Open,
+    ];
+
+    /// The version that has it.
+    pub(crate) fn version(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+}
+
+/// The scripts by which products are uploaded: they do what is done without them, and write down
+/// that they have. Nobody asks for the careless versions.
+pub(crate) fn scripts() -> Vec<ScriptSpec> {
+    let careless = Carelessness::ALL.into_iter().map(Some);
+    [None]
+        .into_iter()
+        .chain(careless)
+        .flat_map(version)
+        .collect()
+}
+
+fn version(careless: Option<Carelessness>) -> Vec<ScriptSpec> {
+    let note = |event: &str, text: &str| {
+        let note = format!(
+            "INSERT INTO script_journal (event, text) SELECT '{event}', {text} WHERE {text} IS NOT NULL;"
+        );
+        match careless {
+            Some(Carelessness::Twice) => note.repeat(2),
+            _ => note,
+        }
+    };
+    let changed = "nullif({r.name}, {o.name})";
+    let events = [
+        ("connection", "begin_upload", note("begin", "{s.remote_id}")),
+        ("connection", "end_upload", note("end", "{s.remote_id}")),
+        (
+            "product",
+            "upload_insert",
+            note("write", "{r.name}")
+                + "INSERT INTO product (product_id, code, name)
+                   VALUES ({r.product_id}, {r.code}, {r.name})",
+        ),
+        (
+            "product",
+            "upload_fetch",
+            "SELECT * FROM product WHERE product_id = {o.product_id}".into(),
+        ),
+        (
+            "product",
+            "upload_update",
+            note("write", changed)
+                + "UPDATE product SET product_id = {r.product_id}, code = {r.code}, name = {r.name}
+                   WHERE product_id = {o.product_id}",
+        ),
+        (
+            "product",
+            "upload_delete",
+            "DELETE FROM product WHERE product_id = {o.product_id} AND code IS {o.code}
+               AND name = {o.name}"
+                .into(),
+        ),
+    ];
+    let left_out = match careless {
+        Some(Carelessness::Generated) => &["upload_update", "upload_fetch"][..],
+        Some(Carelessness::Blind) => &["upload_fetch"],
+        Some(Carelessness::Open) => &["end_upload"],
+        Some(Carelessness::Twice) | None => &[],
+    };
+    let version = careless.map_or_else(|| "default".into(), Carelessness::version);
+    let events = events
+        .into_iter()
+        .filter(|(_, event, _)| !left_out.contains(event));
+    let scripts = events.map(|(table, event, sql)| ScriptSpec {
+        version: version.clone(),
+        table: (table != "connection").then(|| table.to_owned()),
+        event: event.into(),
+        file: format!("scripts/{version}/{table}/{event}.sql"),
+        sql,
+    });
+    scripts.collect()
 }
 
 /// What can be called and published. A call leaves a trace that tells how far the audit was.

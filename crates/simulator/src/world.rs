@@ -203,6 +203,7 @@ async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Resu
         let unrecorded = world.unrecorded();
         let lost = judge::lost_against_nobody(&centre, &unrecorded)?;
         let found = judge::lost_and_taken(&centre)?.or(lost);
+        let found = found.or(judge::written_otherwise(&centre)?);
         found.map_or(Ok(()), |found| Err(Failed(found)))?;
     }
     for remote in &remotes {

@@ -18,6 +18,7 @@ mod machine;
 mod measure;
 mod memory;
 mod processes;
+mod rules;
 mod tracking;
 mod upload;
 
@@ -60,6 +61,9 @@ enum Command {
     Follows,
     /// What change tracking adds to bulk insert, update and delete in the centre.
     Tracking,
+    /// Scripts against the generated path, resolvers against no conflict, and a download by time
+    /// against its query.
+    Rules,
     /// Peak memory of server and remote.
     Memory,
     /// A server process of a benchmark: reads the configuration's path, serves until its
@@ -93,6 +97,7 @@ fn main() -> anyhow::Result<()> {
         Some(Command::Families) => families::run(runs),
         Some(Command::Follows) => follows::run(runs),
         Some(Command::Tracking) => tracking::run(rows, runs),
+        Some(Command::Rules) => rules::run(runs),
         Some(Command::Memory) => memory::run(memory_rows),
         _ => {
             download::run(rows, runs)?;
@@ -100,6 +105,7 @@ fn main() -> anyhow::Result<()> {
             families::run(runs)?;
             follows::run(runs)?;
             tracking::run(rows, runs)?;
+            rules::run(runs)?;
             memory::run(memory_rows)
         }
     }

@@ -30,7 +30,7 @@ use super::list::{Defect, current, is_on};
 use super::uploads::{alter, rewritten};
 use crate::application;
 use crate::liar;
-use crate::scenario::REGIONS;
+use crate::scenario::{Carelessness, REGIONS};
 use crate::world::BEGIN_MS;
 
 /// Who holds every region; nobody signs in under this name.
@@ -234,6 +234,20 @@ struct MeddlingWorker {
     path: PathBuf,
 }
 
+/// Has an upload run the scripts of a careless version.
+fn change_version(upload: &mut SyncUpload) {
+    let careless = match current() {
+        Some(Defect::ScriptRunTwice) => Carelessness::Twice,
+        Some(Defect::ScriptPassedOver) => Carelessness::Generated,
+        Some(Defect::ScriptConflictUnnoticed) => Carelessness::Blind,
+        Some(Defect::ScriptEndLeftOut) => Carelessness::Open,
+        _ => return,
+    };
+    let parameters = Arc::make_mut(&mut upload.context.parameters);
+    let set = parameters.entry(upload.publication.clone()).or_default();
+    set.insert("script_version".into(), careless.version());
+}
+
 impl Worker for MeddlingWorker {
     fn is_usable(&self) -> bool {
         self.inner.is_usable()
@@ -389,6 +403,7 @@ impl Worker for MeddlingWorker {
             if let Ok(centre) = application::open(&self.path) {
                 uploads.iter_mut().for_each(|upload| alter(upload, &centre));
             }
+            uploads.iter_mut().for_each(change_version);
             let count = uploads.len();
             let mut outcomes = match self.inner.apply(uploads).await {
                 Err(_) if is_on(Defect::AcknowledgedBeforeCommit) => {

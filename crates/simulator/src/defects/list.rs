@@ -162,6 +162,14 @@ defects! {
     EventSkipped => "event-skipped",
     /// Inbox: its position moves before the events are written.
     InboxAheadOfRows => "inbox-ahead-of-rows",
+    /// Scripts: a statement of one is run twice.
+    ScriptRunTwice => "script-run-twice",
+    /// Scripts: updates are written without theirs.
+    ScriptPassedOver => "script-passed-over",
+    /// Scripts: what the centre has is not compared with the pre-image.
+    ScriptConflictUnnoticed => "script-conflict-unnoticed",
+    /// Scripts: the end of an upload is none of their events.
+    ScriptEndLeftOut => "script-end-left-out",
     /// Wakes: what is committed while somebody syncs is told to nobody.
     WakeLostInSync => "wake-lost-in-sync",
 }

@@ -360,13 +360,24 @@ impl<R: Rows> Run<'_, R> {
         failed: &mut Vec<Failed>,
     ) -> Result<()> {
         let ran = self.run_for(table, event, rows).await?;
+        let mut done = Vec::with_capacity(rows.len());
         for (row, ran) in rows.iter().zip(ran) {
             match ran {
-                ScriptRan::Done { .. } => progress.outcomes.applied(op, 1),
+                ScriptRan::Done { .. } => done.push(*row),
                 ScriptRan::Refused(refusal) => failed.push(Failed::new(*row, refusal)),
             }
         }
-        Ok(())
+        let mut kept = Vec::new();
+        let downloads = |it: &Scripting<'_>| it.scripts.downloads(table.index);
+        if op == Op::Delete && !self.scripting.as_ref().is_some_and(downloads) {
+            // A row that its script leaves where it is, its remote gets back.
+            let met = self.rows.find(table, op, &done, Image::Old).await?;
+            let there = done.iter().zip(&met).filter(|it| it.1.is_some());
+            kept = there.map(|it| *it.0).collect();
+        }
+        let gone = done.len() - kept.len();
+        progress.outcomes.applied(op, gone as u64);
+        self.lose(table, op, &kept, progress).await
     }
 
     async fn update_by_script(
