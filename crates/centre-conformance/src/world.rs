@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidewater_centre::records::AskedSubscription;
 use tidewater_centre::{
-    Centre, CentreError, ConflictSpec, DeployReport, OnUnseenChildren, PublicationSpec, RuleSpec,
-    TableSpec, Tracking, Worker, WritesSpec,
+    Centre, CentreError, ConflictSpec, DeployReport, HandledSpec, OnUnseenChildren,
+    PublicationSpec, RuleSpec, TableSpec, Tracking, Worker, WritesSpec,
 };
 use tidewater_protocol::{Direction, PublicationSchema};
 
@@ -97,6 +97,7 @@ pub fn everyone(table: &str) -> TableSpec {
         on_unseen_children: OnUnseenChildren::Conflict,
         writes: WritesSpec::default(),
         conflict: ConflictSpec::default(),
+        handled: HandledSpec::default(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::context::SyncContext;
 use crate::error::CentreError;
 use crate::follow::Holding;
 use crate::scope::Checkpoint;
-use crate::upload::{GainedPartitions, OwnUpload};
+use crate::upload::{GainedPartitions, OwnUpload, RowsChunk};
 
 /// The downloads of one sync, all read from one snapshot.
 #[derive(Clone, Debug)]
@@ -56,6 +56,22 @@ pub struct DownloadSubscription {
     pub own: Option<OwnUpload>,
     /// Of the result that this sync tells: [`crate::upload::UploadResult::gained`].
     pub gained: Vec<GainedPartitions>,
+    /// What handlers have told of the tables of which they say what is new.
+    pub given: Vec<GivenTable>,
+}
+
+/// What a handler has told of a table.
+#[derive(Clone, Debug)]
+pub struct GivenTable {
+    /// The table's name on remotes.
+    pub table: String,
+    /// It is everything, and replaces what the remote has. Otherwise it is what is new since the
+    /// cursor of the checkpoint ([`Checkpoint::cursor`]).
+    pub whole: bool,
+    /// Up to where it goes, in the handler's own terms.
+    pub cursor: Vec<u8>,
+    /// Packed rows of operations Upsert and Remove, in the columns of the schema; each key once.
+    pub chunks: Vec<RowsChunk>,
 }
 
 /// Keys of one table that a remote wants again.

@@ -313,6 +313,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
             compares: Vec::new(),
             own: None,
             gained: Vec::new(),
+            given: Vec::new(),
         }],
     };
     let mut sink = Counting::default();

@@ -11,6 +11,7 @@
 //! applied anew without them.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use tidewater_protocol::pack::{pack_values, same};
 use tidewater_protocol::{
@@ -19,6 +20,7 @@ use tidewater_protocol::{
 
 use super::rows::Refusal;
 use super::scoped::Barred;
+use super::verdicts::Fates;
 use crate::engine::exact::Barrier;
 use crate::engine::upload::columns::ColumnMap;
 use crate::engine::upload::result::ResultBuilder;
@@ -79,6 +81,8 @@ pub(crate) enum Decision {
     Refused(Refusal),
     /// It loses against what the centre has.
     Lost,
+    /// A handler has seen to it.
+    Handled,
 }
 
 /// The rows of which something is decided.
@@ -92,6 +96,8 @@ pub(crate) struct Decided {
     outside: Barred,
     /// They were out of scope before.
     foreign: RowKeys,
+    /// What handlers have decided.
+    fates: Arc<Fates>,
     tables: HashSet<usize>,
     rounds: u32,
 }
@@ -168,11 +174,29 @@ impl Decided {
         if op != Op::Insert && self.foreign.contains(&row) {
             return refused(Refusal::barred(Barrier::OutOfScope));
         }
+        let fate = self.fates.of(&row, op);
+        if let Some(refused @ Decision::Refused(_)) = fate {
+            return Some(refused.clone());
+        }
         if op != Op::Delete && self.orphans.contains(&row) {
             let (code, reason) = (Code::RowForeignKey, REASON.to_owned());
             return refused(Refusal { code, reason });
         }
+        if let Some(fate) = fate {
+            return Some(fate.clone());
+        }
         (op != Op::Insert && self.lost.contains(&row)).then_some(Decision::Lost)
+    }
+
+    /// Goes by what handlers have decided.
+    pub(crate) fn judged(&mut self, fates: Arc<Fates>) {
+        self.tables.extend(fates.tables());
+        self.fates = fates;
+    }
+
+    /// What they have.
+    pub(crate) fn fates(&self) -> &Fates {
+        &self.fates
     }
 
     /// Takes no changes of rows that are out of scope.
