@@ -55,7 +55,7 @@ pub fn handlers(data: &[u8]) {
             Verdict::Handled => {}
         }
     }
-    for [rows, removed] in answers.page {
+    if let Ok([rows, removed]) = answers.page {
         for row in rows {
             assert_eq!(row.len(), 2);
             assert_ne!(row[0], Value::Null, "a key that is none");
