@@ -13,9 +13,12 @@ pub(crate) struct Handler {
     state: Arc<State>,
 }
 
+/// Says something of what was asked.
+pub(crate) type Answer = Box<dyn FnMut(&Asked) -> Say + Send>;
+
 struct State {
     asked: Mutex<Vec<Asked>>,
-    answer: Mutex<Box<dyn FnMut(&Asked) -> Say + Send>>,
+    answer: Mutex<Answer>,
     ends: AtomicBool,
 }
 

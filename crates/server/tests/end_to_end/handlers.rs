@@ -11,7 +11,7 @@ use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;
 use crate::compare::assert_converged;
-use crate::handler::{Asked, Handler, Say};
+use crate::handler::{Answer, Asked, Handler, Say};
 use crate::scenario::shop;
 use crate::world::World;
 
@@ -271,7 +271,7 @@ fn nonsense_ends_the_sync_and_loses_nothing<B: Backend>() {
         said["rows"].as_array_mut().unwrap().push(first);
         said
     };
-    let nonsense: Vec<Box<dyn FnMut(&Asked) -> Say + Send>> = vec![
+    let nonsense: Vec<Answer> = vec![
         Box::new(|_| Say::Json(json!({}))),
         Box::new(|_| Say::Text("text/html", "<html>".into())),
         Box::new(|_| Say::Status(404)),
