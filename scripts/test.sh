@@ -72,6 +72,9 @@ have nats-server || have /usr/sbin/nats-server ||
 have slapd || have /usr/sbin/slapd ||
   need "OpenLDAP's slapd, of which the tests start their own" slapd
 
+have node || need "Node.js, in which an example of a handler is written" nodejs
+have go || need "Go, in which an example of a handler is written" golang-go
+
 # A test has it check what the server says of its web protocol. Debian 12 has no package of it.
 validator=$(realpath -m "${CARGO_TARGET_DIR:-target}/openapi-spec-validator")
 export PYTHONPATH="$validator${PYTHONPATH:+:$PYTHONPATH}"

@@ -28,6 +28,7 @@ pub mod families;
 pub mod following;
 pub mod giving_back;
 pub mod interrupting;
+pub mod judging;
 pub mod making;
 pub mod offline;
 pub mod parents;
@@ -80,6 +81,9 @@ macro_rules! suite {
             interrupting::interrupts_at_any_moment_hit_only_what_they_mean,
             interrupting::a_call_that_takes_too_long_is_interrupted,
             interrupting::who_waits_for_somebody_elses_lock_is_told_that_it_is_busy,
+            judging::verdicts_say_what_becomes_of_uploaded_rows,
+            judging::a_verdict_gives_nobody_more_rights,
+            judging::no_row_passes_that_its_handler_has_not_seen,
             comparing::a_history_is_known_or_not,
             comparing::equal_tables_send_nothing,
             comparing::only_ranges_that_differ_are_sent,

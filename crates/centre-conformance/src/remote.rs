@@ -8,9 +8,9 @@ use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::records::{AskedSession, AskedSubscription, Claims, SessionState};
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
-    Downloading, GainedPartitions, Holding, OwnUpload, Parameters, RowsChunk, ScriptNotes,
-    ScriptRun, SyncContext, SyncUpload, TableCompare, TableRequest, ToldSettled, UploadOutcome,
-    UploadResult, UploadTable, Worker,
+    Downloading, GainedPartitions, GivenTable, Holding, OwnUpload, Parameters, Resolutions,
+    RowsChunk, ScriptNotes, ScriptRun, SyncContext, SyncUpload, TableCompare, TableRequest,
+    ToldSettled, UploadOutcome, UploadResult, UploadTable, Verdicts, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::{GivenUp, TableBegin};
@@ -38,6 +38,10 @@ pub struct Remote {
     pub own: Option<OwnUpload>,
     /// What the result that it comes with says of gained partitions.
     pub gained: Vec<GainedPartitions>,
+    /// What it says of rows that the download has to answer.
+    pub asked: Vec<TableRequest>,
+    /// What the next download is given by handlers.
+    pub given: Vec<GivenTable>,
     /// What the next download compares.
     pub compares: Vec<TableCompare>,
     pub now_ms: i64,
@@ -263,6 +267,8 @@ impl Remote {
             before: None,
             own: None,
             gained: Vec::new(),
+            asked: Vec::new(),
+            given: Vec::new(),
             compares: Vec::new(),
             now_ms: NOW_MS,
             parameters: BTreeMap::new(),
@@ -348,6 +354,8 @@ impl Remote {
             given_back: false,
             given_up: std::mem::take(&mut self.given_up),
             tables: upload_tables(&self.schema, changes),
+            verdicts: Verdicts::new(),
+            resolutions: Resolutions::new(),
         }
     }
 
@@ -494,6 +502,7 @@ impl Remote {
     }
 
     fn download_job(&mut self, requests: &[(&str, &str)]) -> DownloadJob {
+        let asked = std::mem::take(&mut self.asked);
         let requests = requests.iter().map(|(name, row)| {
             let table = self.schema.table(name).unwrap();
             let values = values(table, row);
@@ -514,12 +523,13 @@ impl Remote {
                 before: self.before.clone(),
                 publication: self.schema.name.clone(),
                 checkpoint: self.checkpoint.clone(),
-                requests: requests.collect(),
+                requests: requests.chain(asked).collect(),
                 compares: std::mem::take(&mut self.compares),
                 own: self.own.take(),
                 gained: std::mem::take(&mut self.gained),
                 refused_from: self.refused_from,
                 settled_after: self.settled_after,
+                given: std::mem::take(&mut self.given),
             }],
         }
     }

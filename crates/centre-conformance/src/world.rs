@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidewater_centre::records::AskedSubscription;
 use tidewater_centre::{
-    Centre, CentreError, ConflictSpec, DeployReport, OnReject, OnUnseenChildren, PublicationSpec,
-    Replay, RuleSpec, TableSpec, Tracking, Worker, WritesSpec,
+    Centre, CentreError, ConflictSpec, DeployReport, HandledSpec, OnReject, OnUnseenChildren,
+    PublicationSpec, Replay, RuleSpec, TableSpec, Tracking, Worker, WritesSpec,
 };
 use tidewater_protocol::{Direction, PublicationSchema};
 
@@ -99,6 +99,7 @@ pub fn everyone(table: &str) -> TableSpec {
         on_unseen_children: OnUnseenChildren::Conflict,
         writes: WritesSpec::default(),
         conflict: ConflictSpec::default(),
+        handled: HandledSpec::default(),
     }
 }
 

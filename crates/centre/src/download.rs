@@ -11,7 +11,7 @@ use crate::context::SyncContext;
 use crate::error::CentreError;
 use crate::follow::Holding;
 use crate::scope::Checkpoint;
-use crate::upload::{GainedPartitions, OwnUpload};
+use crate::upload::{GainedPartitions, OwnUpload, RowsChunk};
 
 /// The downloads of one sync, all read from one snapshot.
 #[derive(Clone, Debug)]
@@ -61,6 +61,8 @@ pub struct DownloadSubscription {
     pub refused_from: u64,
     /// Only what is behind this, see [`ToldSettled::after`].
     pub settled_after: u64,
+    /// What handlers have told of the tables of which they say what is new.
+    pub given: Vec<GivenTable>,
 }
 
 /// Refused rows of a remote that operators have settled.
@@ -70,6 +72,20 @@ pub struct ToldSettled {
     pub rows: Vec<SettledRefusal>,
     /// What the remote presents next time, because there are more; 0 if that is all.
     pub after: u64,
+}
+
+/// What a handler has told of a table.
+#[derive(Clone, Debug)]
+pub struct GivenTable {
+    /// The table's name on remotes.
+    pub table: String,
+    /// It is everything, and replaces what the remote has. Otherwise it is what is new since the
+    /// cursor of the checkpoint ([`Checkpoint::cursor`]).
+    pub whole: bool,
+    /// Up to where it goes, in the handler's own terms.
+    pub cursor: Vec<u8>,
+    /// Packed rows of operations Upsert and Remove, in the columns of the schema; each key once.
+    pub chunks: Vec<RowsChunk>,
 }
 
 /// Keys of one table that a remote wants again.

@@ -22,12 +22,13 @@ pub mod scope;
 pub mod scripting;
 pub mod settling;
 pub mod upload;
+pub mod verdict;
 
 pub use centre::{Centre, Worker};
 pub use context::{Parameters, SyncContext};
 pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, Downloaded, Downloading,
-    TableCompare, TableRequest, ToldSettled,
+    GivenTable, TableCompare, TableRequest, ToldSettled,
 };
 pub use error::{CentreError, ScriptFault};
 pub use events::{Appended, NewEvents, SpaceRetention, StoredEvent};
@@ -38,10 +39,10 @@ pub use procedure::{
     Procedure, ProcedureCall, ProcedureSpec, Returns,
 };
 pub use publication::{
-    ActAs, ConflictSpec, DeployReport, DeployStep, Deployed, Detect, HeldUpRemote, IdentitySpec,
-    Last, ListedColumn, ListedReference, ListedTable, OnReject, OnUnseenChildren, ParameterSpec,
-    PublicationSpec, RemoteEffect, Replay, RuleBy, RuleSpec, ScriptSpec, TableSpec, Tracking, Unit,
-    WindowSpec, WriteScopeSpec, WritesSpec,
+    ActAs, ConflictSpec, DeployReport, DeployStep, Deployed, Detect, HandledSpec, HeldUpRemote,
+    IdentitySpec, Last, ListedColumn, ListedReference, ListedTable, OnReject, OnUnseenChildren,
+    ParameterSpec, PublicationSpec, RemoteEffect, Replay, RuleBy, RuleSpec, ScriptSpec, TableSpec,
+    Tracking, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
 pub use scripting::{Report, ScriptNotes, ScriptRun};
@@ -49,4 +50,8 @@ pub use settling::{Choice, RefusedAction, RefusedChoice, SettleOutcome, Version}
 pub use upload::{
     GainedPartitions, OwnUpload, ResultTable, RowsChunk, SyncUpload, UploadOutcome, UploadResult,
     UploadTable,
+};
+pub use verdict::{
+    Becomes, Columns, Contended, ContendedRow, Resolution, Resolutions, TableVerdicts, Verdict,
+    Verdicts,
 };

@@ -117,6 +117,22 @@ pub struct TableSpec {
     /// What becomes of rows that two sides have changed.
     #[serde(default)]
     pub conflict: ConflictSpec,
+    /// What handlers of the server have to say about its rows.
+    #[serde(default)]
+    pub handled: HandledSpec,
+}
+
+/// What handlers of the server have to say about rows of a table. Who they are, is the server's
+/// affair: it is recorded that they are asked, so that no server lets rows pass that they have not
+/// seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HandledSpec {
+    /// What becomes of uploaded ones.
+    pub upload: bool,
+    /// They are the only ones who keep them: nothing is written to the table.
+    pub keeps_uploads: bool,
+    /// What is new: nothing is read from the table.
+    pub download: bool,
 }
 
 /// What becomes of rows that two sides have changed.
@@ -607,6 +623,7 @@ mod tests {
             on_unseen_children: OnUnseenChildren::Conflict,
             writes: WritesSpec::default(),
             conflict: ConflictSpec::default(),
+            handled: HandledSpec::default(),
         };
         let query = "SELECT region FROM hr.Assignment WHERE login = {s.username}";
         let warnings = |direction| {

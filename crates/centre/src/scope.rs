@@ -192,6 +192,13 @@ fn mix(bytes: &[u8]) -> u64 {
 }
 
 impl Checkpoint {
+    /// Up to where the remote has what a handler tells of a table, in the handler's own terms.
+    pub fn cursor(&self, table: &str) -> Option<Vec<u8>> {
+        let watermark = crate::engine::watermark::Watermark::read(&self.watermark)?;
+        let mut cursors = watermark.cursors.into_iter();
+        cursors.find(|it| it.table == table).map(|it| it.cursor)
+    }
+
     /// The bytes that the server signs.
     pub fn encode(&self) -> Vec<u8> {
         let mut sets: Vec<&Held> = Vec::new();

@@ -12,8 +12,10 @@ use tidewater_protocol::message::{GivenUp, TableBegin};
 use tidewater_protocol::{Code, Op, Row, RowShape, RowsReader, UploadId};
 
 use crate::context::SyncContext;
+use crate::download::TableRequest;
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Partitions};
+use crate::verdict::{Contended, Resolutions, Verdicts};
 
 /// One upload of one subscription, complete and validated: every chunk consists of
 /// whole well-formed rows of operations Insert, Update and Delete.
@@ -37,6 +39,10 @@ pub struct SyncUpload {
     pub given_up: Vec<GivenUp>,
     /// The rows, a table after the other in the order in which they were sent.
     pub tables: Vec<UploadTable>,
+    /// What handlers have said of them.
+    pub verdicts: Verdicts,
+    /// What they have decided of rows that others have changed, too.
+    pub resolutions: Resolutions,
 }
 
 /// The uploaded rows of one table.
@@ -144,6 +150,11 @@ pub enum UploadOutcome {
         /// The stored result.
         result: UploadResult,
     },
+    /// Handlers have to decide of these rows first; nothing was done, and its number is still free.
+    Contended {
+        /// The rows.
+        rows: Vec<Contended>,
+    },
     /// Its number does not follow; nothing was done.
     OutOfSequence,
     /// It cannot be applied, now or ever (columns that cannot be reconciled, a spool
@@ -184,9 +195,21 @@ pub struct UploadResult {
     /// [`UploadResult::is_of_another_scope`].
     #[prost(uint64, optional, tag = "8")]
     pub held: Option<u64>,
+    /// Rows to which handlers have seen: the remote is to get what the centre has of them, or to
+    /// hear that it has nothing. Not sent; the download answers them, see [`Self::requests`].
+    #[prost(message, repeated, tag = "9")]
+    pub asked: Vec<ResultTable>,
 }
 
 impl UploadResult {
+    /// What the download of the same sync has to answer beside what the remote asks for.
+    pub fn requests(&self) -> impl Iterator<Item = TableRequest> {
+        self.asked.iter().map(|it| TableRequest {
+            begin: it.begin.clone(),
+            rows: it.rows.clone().into(),
+        })
+    }
+
     /// Whether a remote that presents this checkpoint holds other partitions than the one that
     /// uploaded, so that what the result says was gained is not what this one has gained: that
     /// was another copy of its file, or its checkpoint did not count, because another schema

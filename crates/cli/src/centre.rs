@@ -125,6 +125,7 @@ impl OpenCentre {
             *warning = config.locate(std::mem::take(warning));
         }
         report.warnings.extend(config.claim_warnings());
+        report.warnings.extend(config.handler_warnings());
         Ok(report)
     }
 

@@ -12,6 +12,7 @@ mod calls;
 mod config;
 mod events;
 mod frames;
+mod handlers;
 mod house;
 mod input;
 mod mend;
@@ -31,6 +32,7 @@ pub use calls::calls;
 pub use config::config;
 pub use events::events;
 pub use frames::frames;
+pub use handlers::handlers;
 pub use messages::messages;
 pub use ranges::ranges;
 pub use remote_session::remote_session;
@@ -86,6 +88,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "bearer",
         run: bearer,
+    },
+    Target {
+        name: "handlers",
+        run: handlers,
     },
     Target {
         name: "config",

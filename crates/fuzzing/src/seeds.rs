@@ -83,6 +83,7 @@ pub fn of(target: &str) -> Vec<Seed> {
         "ranges" => ranges(),
         "signed" => signed(),
         "bearer" => bearer(),
+        "handlers" => handlers(),
         "config" => config(),
         "scripts" => scripts(),
         "server_session" => server_session(),
@@ -319,6 +320,43 @@ fn bearer() -> Vec<Seed> {
         seeds.push((name.into(), [&[choice, 0, 0], text.as_bytes()].concat()));
     }
     seeds
+}
+
+/// Answers of handlers, right and wrong.
+fn handlers() -> Vec<Seed> {
+    let texts = [
+        (
+            "verdicts",
+            0,
+            r#"{"rows":[{"idempotency_key":"r/u/0-7","verdict":"change","new":{"a":1}},{"idempotency_key":"r/u/0-8","verdict":"handled"}]}"#,
+        ),
+        (
+            "lines",
+            1,
+            "{\"idempotency_key\":\"r/u/0-7\",\"verdict\":\"apply\"}\n{\"idempotency_key\":\"r/u/0-8\",\"verdict\":\"refuse\",\"reason\":\"no\"}\n",
+        ),
+        (
+            "page",
+            0,
+            r#"{"rows":[{"id":1,"a":"x"},{"id":2}],"removed":[{"id":3}],"cursor":{"at":7},"more":true}"#,
+        ),
+        ("reset", 0, r#"{"reset":true}"#),
+        (
+            "half",
+            0,
+            r#"{"rows":[{"idempotency_key":"r/u/0-7","verdict":"apply"}]}"#,
+        ),
+    ];
+    let types = [0, 4, 5];
+    let seeds = texts.into_iter().flat_map(|(name, kind, text)| {
+        types.map(|it| {
+            (
+                format!("{name}-{it}"),
+                [&[kind, it], text.as_bytes()].concat(),
+            )
+        })
+    });
+    seeds.collect()
 }
 
 /// Configurations, right and wrong.

@@ -88,6 +88,8 @@ codes! {
     UnknownUser = 310, "unknown_user";
     /// The user was proven too long ago: the credential works again once somebody signs in.
     SignInAgain = 311, "sign_in_again";
+    /// A handler of the server refuses the sync.
+    SyncRefused = 312, "sync_refused";
 
     /// The server is busy; try again after the given time.
     Busy = 400, "busy";
@@ -114,6 +116,8 @@ codes! {
     NotDeployed = 502, "not_deployed";
     /// A script of the server's operator has failed.
     ScriptFailed = 503, "script_failed";
+    /// A handler of the server answers what it must not.
+    HandlerFailed = 504, "handler_failed";
 
     /// The file is not a remote database.
     NotARemote = 600, "not_a_remote";
@@ -154,6 +158,8 @@ codes! {
     RowForgotten = 710, "forgotten";
     /// Another row of the same upload was refused, and nothing of the upload takes effect.
     RowAborted = 711, "aborted";
+    /// A handler of the server refused it.
+    RowHandler = 712, "handler_refused";
 
     /// There is no procedure of this name.
     NoSuchProcedure = 800, "no_such_procedure";

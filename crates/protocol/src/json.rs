@@ -80,10 +80,15 @@ fn row(columns: &[ColumnHeader], values: &[Value]) -> Json {
 }
 
 fn cell(column: &ColumnHeader, value: &Value) -> Json {
-    match (column.column_type(), value) {
+    of_value(column.column_type().unwrap_or(ColumnType::Opaque), value)
+}
+
+/// A value of a type.
+pub fn of_value(column_type: ColumnType, value: &Value) -> Json {
+    match (column_type, value) {
         (_, Value::Null) => Json::Null,
-        (Some(ColumnType::Boolean), Value::Integer(integer)) => Json::from(*integer != 0),
-        (Some(ColumnType::Json), Value::Text(text)) => embedded(text),
+        (ColumnType::Boolean, Value::Integer(integer)) => Json::from(*integer != 0),
+        (ColumnType::Json, Value::Text(text)) => embedded(text),
         (_, Value::Integer(integer)) => Json::from(*integer),
         (_, Value::Real(real)) => real_number(*real),
         (_, Value::Text(text)) => Json::from(text.as_str()),

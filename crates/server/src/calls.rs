@@ -28,7 +28,7 @@ use tidewater_centre::records::Claims;
 use tidewater_centre::{Centre, CentreError, procedure};
 use tidewater_protocol::argument::{coerce, given, type_name};
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, ColumnHeader, Returns};
-use tidewater_protocol::{Code, RemoteId, Value};
+use tidewater_protocol::{Code, RemoteId, Value, json};
 
 pub(crate) use self::built_in::PUBLISH;
 use self::lane::{CallTask, Pace};
@@ -254,6 +254,31 @@ impl Calls {
                 "the server's operator declares it as a [[procedure]]",
             )
         })
+    }
+
+    /// Asks whoever provides a procedure for the server's own sake: nobody else has to be allowed
+    /// to call it. Gives the answer as JSON.
+    ///
+    /// # Errors
+    /// Nothing came of it.
+    pub(crate) async fn ask_provider(
+        &self,
+        server: &Arc<Shared>,
+        name: &str,
+        caller: &Arc<Caller>,
+        request: String,
+        deadline: Instant,
+    ) -> Result<serde_json::Value, CallFailed> {
+        let asked = Prepared {
+            procedure: self.find(name)?,
+            caller: caller.clone(),
+            arguments: vec![Value::Text(request)],
+            to: Address::Anybody,
+            key: None,
+            deadline,
+        };
+        let answer = Answer::from(asked.ask(server).await?);
+        json::answer(&answer).map_err(|_| outcome::internal("an answer that cannot be read"))
     }
 
     /// Looks at a call that has come. Without a deadline it has what its procedure is given.

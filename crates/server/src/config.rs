@@ -4,6 +4,7 @@
 //! What the settings do is left to the modules that they are handed to.
 
 mod acting;
+mod handler;
 mod identity;
 mod keys;
 mod kinds;
@@ -28,6 +29,9 @@ use std::time::Duration;
 use tidewater_centre::records::Retention;
 use tidewater_centre::{CentreError, PublicationSpec};
 
+pub use self::handler::{
+    HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, Handling, Secret, TableHandling,
+};
 use self::lines::Lines;
 pub use self::procedure::{Allow, ArgumentConfig, ProcedureConfig, Provision, Sql, Work};
 pub(crate) use self::sign_in::USER;
@@ -65,6 +69,10 @@ pub struct Config {
     pub sign_in: SignInConfig,
     /// Where is told who has something to fetch and is not connected.
     pub wakes: Vec<WakeConfig>,
+    /// Programs that are asked at events of syncs.
+    pub handlers: Vec<HandlerConfig>,
+    /// What they are asked.
+    pub handling: Handling,
     lines: Lines,
 }
 
@@ -285,6 +293,9 @@ impl Config {
                 *ca = folder.join(&*ca);
             }
             config.sign_in.start_paths_at(folder);
+            for handler in &mut config.handlers {
+                handler.start_paths_at(folder);
+            }
             for procedure in &mut config.procedures {
                 procedure.load(folder)?;
             }

@@ -17,6 +17,7 @@ mod drain;
 pub mod environment;
 mod error;
 mod fault;
+mod handlers;
 mod http;
 mod lane;
 mod listener;
@@ -33,6 +34,7 @@ mod spaces;
 mod spool;
 mod tuner;
 mod wake;
+mod web_client;
 mod wire;
 mod worker;
 
@@ -51,4 +53,5 @@ pub use signal::Signal;
 pub mod fuzzing {
     pub use crate::auth::external::is_signed_by;
     pub use crate::auth::signing::{CheckpointFor, Keyring, TokenCheck};
+    pub use crate::handlers::{Answers, read_answers};
 }

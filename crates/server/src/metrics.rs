@@ -60,6 +60,8 @@ impl EncodeMetric for Known {
 pub(crate) enum Phase {
     /// From the SignIn to the answer.
     SignIn,
+    /// Handlers are asked.
+    Ask,
     /// For a worker.
     Wait,
     /// A worker applies the uploads.
@@ -70,7 +72,7 @@ pub(crate) enum Phase {
     Send,
 }
 
-const PHASES: [&str; 5] = ["sign_in", "wait", "apply", "read", "send"];
+const PHASES: [&str; 6] = ["sign_in", "ask", "wait", "apply", "read", "send"];
 
 type Phases = [Histogram; PHASES.len()];
 
@@ -94,6 +96,8 @@ pub(crate) struct Metrics {
     busy_workers: Family<Label, Gauge>,
     events: Family<Label, Counter>,
     calls: Family<Label, Counter>,
+    handlers: Family<[(&'static str, String); 2], Counter>,
+    closed_handlers: Family<[(&'static str, String); 1], Gauge>,
     live: Gauge,
     waking: Gauge,
     waiting_events: Gauge,
@@ -176,6 +180,14 @@ impl Metrics {
             calls: make.plain(
                 "calls",
                 "Calls that have ended: done, or the code of what went wrong",
+            ),
+            handlers: make.plain(
+                "handler_requests",
+                "Requests to handlers: answered, away, or wrong",
+            ),
+            closed_handlers: make.plain(
+                "handler_left_alone",
+                "Whether a handler is not asked for a while because it was away: 1, or 0",
             ),
             live: make.plain("live_remotes", "Remotes that are told when to sync"),
             waking: make.plain("waking_remotes", "Live remotes that wait to be told"),
@@ -261,6 +273,15 @@ impl Metrics {
         self.calls.get_or_create(&[("outcome", outcome)]).inc();
     }
 
+    /// A handler was asked.
+    pub(crate) fn handler(&self, name: &str, outcome: &'static str) {
+        let label = [
+            ("handler", name.to_owned()),
+            ("outcome", outcome.to_owned()),
+        ];
+        self.handlers.get_or_create(&label).inc();
+    }
+
     /// Something begins.
     pub(crate) fn timer(&self, phase: Phase) -> Timer {
         Timer {
@@ -308,6 +329,12 @@ impl Metrics {
         for (what, count) in EVENTS.into_iter().zip(server.spaces.figures()) {
             let counter = self.events.get_or_create(&[("what", what)]);
             counter.inc_by(count.saturating_sub(counter.get()));
+        }
+        self.closed_handlers.clear();
+        for handler in server.handlers.known().all() {
+            let label = [("handler", handler.config.name.clone())];
+            let gauge = self.closed_handlers.get_or_create(&label);
+            gauge.set(i64::from(handler.is_closed()));
         }
         let outside = server.spaces.outside();
         *self.nats.value() = outside.map(|it| f64::from(u8::from(it.is_connected())));

@@ -28,6 +28,7 @@ use crate::drain::DrainRate;
 use crate::environment::{Environment, random};
 use crate::error::ServerError;
 use crate::fault::Fault;
+use crate::handlers::Handlers;
 use crate::http;
 use crate::http::Site;
 use crate::listener;
@@ -87,6 +88,7 @@ pub(crate) struct Shared {
     pub(crate) drain: DrainRate,
     pub(crate) publications: Publications,
     pub(crate) calls: Calls,
+    pub(crate) handlers: Handlers,
     pub(crate) wakes: Wakes,
     pub(crate) spaces: Arc<Hub>,
     pub(crate) metrics: Metrics,
@@ -123,6 +125,14 @@ impl Shared {
         let jitter = random(&*self.environment.randomness).unwrap_or([128; 2]);
         let jitter = u16::from_le_bytes(jitter);
         Fault::busy(self.drain.retry_after_ms(Instant::now(), jitter))
+    }
+
+    /// When to come back after a while that is known: a little later, and not all at once.
+    pub(crate) fn later_ms(&self, left: Duration) -> u64 {
+        let [jitter] = random(&*self.environment.randomness).unwrap_or([128]);
+        let left = left.max(Duration::from_secs(1));
+        let left = left.mul_f32(1.0 + f32::from(jitter) / 1_024.0);
+        u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// When one of the live remotes comes to another server that all go to: spread by chance, the
@@ -210,6 +220,7 @@ impl Server {
         let http = listener::http(&config.server)?;
         let certificate = Certificate::load(&config)?;
         let ways = Arc::new(Ways::new(&config.sign_in)?);
+        let handlers = Handlers::new(&config)?;
         let targets = config.wakes.iter().map(wake::Target::new);
         let targets: Vec<_> = targets.collect::<Result<_, _>>()?;
         let publications = Publications::load(centre.clone(), &config.publications).await;
@@ -258,6 +269,7 @@ impl Server {
             drain: DrainRate::new(),
             publications,
             calls,
+            handlers,
             wakes: Wakes::new(&config.wakes),
             spaces: Hub::new(config.spaces.clone(), EVENT_BYTES, most_waiting),
             metrics: Metrics::new(limits.connections, limits.memory_bytes),
@@ -386,7 +398,9 @@ impl Running {
             true => None,
             false => Some(Ways::new(&config.sign_in)?),
         };
+        let handlers = self.shared.handlers.read(&config)?;
         self.shared.calls.declare(&config).await?;
+        self.shared.handlers.replace(handlers);
         self.certificate.replace(tls);
         if let Some(ways) = ways {
             self.shared.replace_ways(Arc::new(ways));

@@ -6,6 +6,7 @@
 //! database connections to [`crate::worker`]; a session owns neither.
 
 mod compare;
+mod handled;
 mod hello;
 mod opening;
 mod reply;
@@ -21,13 +22,14 @@ use tokio::time::{Instant, timeout};
 use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
-    DownloadJob, DownloadSubscription, GainedPartitions, Holding, OwnUpload, ScriptRun,
+    DownloadJob, DownloadSubscription, GainedPartitions, Holding, OwnUpload, ScriptRun, SyncUpload,
     TableCompare, TableRequest, UploadOutcome, UploadResult,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
 
 use self::compare::Comparing;
+use self::handled::{Asking, Began};
 pub(crate) use self::hello::Greeting;
 use self::opening::Opened;
 use self::reply::Watch;
@@ -257,6 +259,8 @@ struct Sync<'a> {
     counts: bool,
     /// What the remote holds with the download, by publication.
     held: Vec<(String, Holding)>,
+    /// Who is told of its end.
+    began: Began,
     /// Before the download began.
     downloading_since: Instant,
     /// What is run when the remote says that it has everything.
@@ -271,6 +275,20 @@ struct Arrived {
     reservation: Reservation,
     request: DownloadRequest,
     standing: Standing,
+}
+
+/// How often conflicts are decided anew because somebody else was faster than the decision.
+const RESOLVING_ROUNDS: usize = 5;
+
+/// Uploads on their way into the centre.
+struct Given {
+    /// With the indexes of their subscriptions.
+    uploads: Vec<(usize, SyncUpload)>,
+    standing: Standing,
+    rows: u64,
+    bytes: u64,
+    /// The memory that the rows hold.
+    reservation: Arc<Reservation>,
 }
 
 /// What is asked for besides the changes.
@@ -291,6 +309,13 @@ struct Applied {
 }
 
 impl Applied {
+    /// What the download has to answer: what the remote asks for, and what handlers have seen to.
+    fn requests(&self, index: usize, mut asked: Vec<TableRequest>) -> Vec<TableRequest> {
+        let of_index = self.results.iter().filter(|(of, _)| *of == index);
+        asked.extend(of_index.flat_map(|(_, it)| it.requests()));
+        asked
+    }
+
     /// See [`UploadResult::gained`]; of one subscription.
     fn gained(&self, index: usize) -> Vec<GainedPartitions> {
         let of_index = self.results.iter().filter(|(of, _)| *of == index);
@@ -326,6 +351,7 @@ impl<'a> Sync<'a> {
             },
             counts: false,
             held: Vec::new(),
+            began: Began::new(),
             downloading_since: Instant::now(),
             acknowledges: Vec::new(),
         }
@@ -340,6 +366,7 @@ impl<'a> Sync<'a> {
             self.channel.send(Control::SyncEnd(SyncEnd {}))?;
             return Ok(Before::AbandonedSync);
         };
+        let asking = Box::pin(self.begin(&opened)).await?;
         let begun = Instant::now();
         self.run_scripts(&opened, Transaction::Begin).await?;
         opened.took("begin", begun.elapsed());
@@ -365,18 +392,17 @@ impl<'a> Sync<'a> {
             let context = opened.context(self.server.environment.clock.now_ms());
             let uploads = uploads.into_iter();
             let uploads = uploads.map(|upload| opened.job(upload, context.clone()));
-            let (reply, answer) = oneshot::channel();
-            let task = ApplyTask {
+            let mut uploads: Vec<SyncUpload> = uploads.collect();
+            Box::pin(self.judge(&opened, &asking, &mut uploads, &indexes)).await?;
+            let given = Given {
+                uploads: indexes.into_iter().zip(uploads).collect(),
                 standing,
-                uploads: uploads.collect(),
                 rows,
                 bytes,
-                reservation,
-                timer: self.server.metrics.timer(Phase::Wait),
-                reply,
+                reservation: Arc::new(reservation),
             };
             let begun = Instant::now();
-            applied = self.apply(task, indexes, answer).await?;
+            applied = Box::pin(self.upload(&opened, &asking, given)).await?;
             opened.took("upload", begun.elapsed());
             // Before the download begins, or the remote would be told of what it did itself.
             if self.server.wakes.awaits_look(self.stay.number()) {
@@ -394,7 +420,7 @@ impl<'a> Sync<'a> {
             upload_only: request.upload_only,
         };
         let begun = Instant::now();
-        Box::pin(self.download(&opened, applied, wanted, standing)).await?;
+        Box::pin(self.download((&opened, &asking), applied, wanted, standing)).await?;
         opened.took("download", begun.elapsed());
         self.run_scripts(&opened, Transaction::End).await?;
         let now_ms = self.server.environment.clock.now_ms();
@@ -496,73 +522,127 @@ impl<'a> Sync<'a> {
         }
     }
 
+    /// Has uploads applied. Where handlers decide of conflicts, these are found first, and the
+    /// uploads are given again with what was decided.
+    async fn upload(
+        &mut self,
+        opened: &Opened,
+        asking: &Asking,
+        given: Given,
+    ) -> Result<Applied, Fault> {
+        let Given {
+            mut uploads,
+            standing,
+            rows,
+            bytes,
+            reservation,
+        } = given;
+        let mut applied = Applied::default();
+        for _ in 0..RESOLVING_ROUNDS {
+            let is_kept = |it: &SyncUpload| asking.known.resolves(&it.publication);
+            let kept = uploads.iter();
+            let kept: Vec<_> = kept
+                .map(|it| is_kept(&it.1).then(|| it.1.clone()))
+                .collect();
+            let (indexes, uploading): (Vec<usize>, Vec<SyncUpload>) = uploads.into_iter().unzip();
+            let (reply, answer) = oneshot::channel();
+            let task = ApplyTask {
+                standing,
+                uploads: uploading,
+                rows,
+                bytes,
+                reservation: reservation.clone(),
+                timer: self.server.metrics.timer(Phase::Wait),
+                reply,
+            };
+            let outcomes = self.apply(task, answer).await?;
+            uploads = Vec::new();
+            for ((index, outcome), kept) in indexes.into_iter().zip(outcomes).zip(kept) {
+                match (outcome, kept) {
+                    (UploadOutcome::Contended { rows }, Some(mut upload)) => {
+                        let contended = (&upload, &*rows);
+                        let decided = self.resolve(opened, asking, index, contended).await?;
+                        upload.resolutions.extend(decided);
+                        uploads.push((index, upload));
+                    }
+                    (outcome, _) => self.note(&mut applied, index, outcome)?,
+                }
+            }
+            if uploads.is_empty() {
+                return Ok(applied);
+            }
+        }
+        // Somebody was always faster.
+        Err(self.server.busy())
+    }
+
     /// Waits in the backlog and for the worker that applies the uploads.
     async fn apply(
         &mut self,
         task: ApplyTask,
-        indexes: Vec<usize>,
         answer: oneshot::Receiver<Result<Vec<UploadOutcome>, tidewater_centre::CentreError>>,
-    ) -> Result<Applied, Fault> {
+    ) -> Result<Vec<UploadOutcome>, Fault> {
         let lane = &self.server.workers.uploads;
         if lane.waiting() >= self.server.limits.backlog {
             return Err(self.server.busy());
         }
         let ticket = lane.submit(task);
         let mut watch = Watch::new(self.channel, self.server.limits.waiting);
-        let outcomes = {
-            let mut answer = std::pin::pin!(answered(answer));
-            loop {
-                tokio::select! {
-                    biased;
-                    outcomes = &mut answer => break outcomes?,
-                    fault = watch.interrupted() => return Err(fault),
-                    () = watch.tick() => watch.waiting(lane.ahead(ticket))?,
-                }
-            }
-        };
-        self.applied(indexes.into_iter().zip(outcomes))
-    }
-
-    /// What became of the uploads of these subscriptions.
-    fn applied(
-        &mut self,
-        outcomes: impl IntoIterator<Item = (usize, UploadOutcome)>,
-    ) -> Result<Applied, Fault> {
-        let mut applied = Applied::default();
-        for (index, outcome) in outcomes {
-            match outcome {
-                UploadOutcome::Applied { result, own } => {
-                    self.record.uploaded[0] += result.inserts;
-                    self.record.uploaded[1] += result.updates;
-                    self.record.uploaded[2] += result.deletes;
-                    self.record.conflicts += result.conflicts;
-                    self.record.refused += result.refused;
-                    applied.results.push((index, result));
-                    applied.own.push((index, own));
-                }
-                UploadOutcome::AlreadyApplied { result } => applied.results.push((index, result)),
-                // What the other subscriptions uploaded is applied all the same; their
-                // results follow at the next sync.
-                UploadOutcome::Failed { error } => return Err(error.into()),
-                UploadOutcome::OutOfSequence => {
-                    return Err(Fault {
-                        retry_after_ms: 1_000,
-                        ..Fault::new(
-                            Code::SyncInProgress,
-                            "another sync of this remote went ahead",
-                            "sync again",
-                        )
-                    });
-                }
+        let mut answer = std::pin::pin!(answered(answer));
+        loop {
+            tokio::select! {
+                biased;
+                outcomes = &mut answer => return outcomes,
+                fault = watch.interrupted() => return Err(fault),
+                () = watch.tick() => watch.waiting(lane.ahead(ticket))?,
             }
         }
-        Ok(applied)
+    }
+
+    /// What became of the upload of a subscription.
+    fn note(
+        &mut self,
+        applied: &mut Applied,
+        index: usize,
+        outcome: UploadOutcome,
+    ) -> Result<(), Fault> {
+        match outcome {
+            UploadOutcome::Applied { result, own } => {
+                self.record.uploaded[0] += result.inserts;
+                self.record.uploaded[1] += result.updates;
+                self.record.uploaded[2] += result.deletes;
+                self.record.conflicts += result.conflicts;
+                self.record.refused += result.refused;
+                applied.results.push((index, result));
+                applied.own.push((index, own));
+            }
+            UploadOutcome::AlreadyApplied { result } => applied.results.push((index, result)),
+            // What the other subscriptions uploaded is applied all the same; their
+            // results follow at the next sync.
+            UploadOutcome::Failed { error } => return Err(error.into()),
+            UploadOutcome::Contended { .. } => {
+                return Err(Fault::internal(
+                    "conflicts are a handler's affair, and the configuration has none",
+                ));
+            }
+            UploadOutcome::OutOfSequence => {
+                return Err(Fault {
+                    retry_after_ms: 1_000,
+                    ..Fault::new(
+                        Code::SyncInProgress,
+                        "another sync of this remote went ahead",
+                        "sync again",
+                    )
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Has the downloads read, and sends results and downloads as they come.
     async fn download(
         &mut self,
-        opened: &Opened,
+        (opened, asking): (&Opened, &Asking),
         mut applied: Applied,
         wanted: Wanted,
         standing: Standing,
@@ -577,6 +657,19 @@ impl<'a> Sync<'a> {
         if wanted.upload_only && stored.is_empty() {
             return reply::send_results(self, opened, applied.results, true).await;
         }
+        // Until the download is sent.
+        let mut memory = self.server.budget.empty();
+        let mut given = Vec::with_capacity(opened.subscriptions.len());
+        for (index, requests) in wanted.requests.iter().enumerate() {
+            given.push(match wanted.upload_only {
+                true => Vec::new(),
+                false => {
+                    let of = (index, &**requests);
+                    self.given(opened, asking, of, &mut memory).await?
+                }
+            });
+        }
+        let mut given = given.into_iter();
         let job = (!wanted.upload_only).then(|| {
             let besides = wanted.requests.into_iter().zip(wanted.compares);
             let subscriptions = opened.subscriptions.iter().zip(besides).enumerate();
@@ -589,12 +682,13 @@ impl<'a> Sync<'a> {
                             schema: subscription.published.schema.clone(),
                             before: subscription.before.clone(),
                             checkpoint: subscription.checkpoint.clone(),
-                            requests,
+                            requests: applied.requests(index, requests),
                             compares,
                             own: take_own(&mut applied.own, index),
                             gained: applied.gained(index),
                             refused_from: subscription.refused[0],
                             settled_after: subscription.refused[1],
+                            given: given.next().unwrap_or_default(),
                         },
                     )
                     .collect(),
@@ -635,6 +729,7 @@ impl<'a> Sync<'a> {
             self.record.error = fault.code.name().to_owned();
         }
         self.log(result);
+        self.tell_end();
         self.server.metrics.sync(result, &self.record);
         if self.counts {
             self.server.drain.completed(now);

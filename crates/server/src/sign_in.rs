@@ -122,7 +122,7 @@ enum Renewal {
 
 /// Lets a remote in. `asked` is looked up with it.
 pub(crate) async fn sign_in(
-    server: &Shared,
+    server: &Arc<Shared>,
     claim: &Claim,
     asked: Vec<AskedSubscription>,
     keyring: &Keyring,
@@ -304,7 +304,7 @@ async fn take_up_identity(
 }
 
 async fn by_password(
-    server: &Shared,
+    server: &Arc<Shared>,
     claim: &Claim,
     asked: Vec<AskedSubscription>,
     keyring: &Keyring,
@@ -336,6 +336,16 @@ async fn by_password(
         Passwords::Script => {
             let identity = Box::pin(by_script(server, user, password)).await?;
             let identity = identity.ok_or_else(wrong)?;
+            server.throttle.succeeded(user);
+            return by_identity(server, claim, asked, keyring, identity).await;
+        }
+        Passwords::Handler => {
+            let known = server.handlers.known();
+            let handler = known
+                .of_passwords()
+                .ok_or_else(|| Fault::internal("passwords = \"handler\" without a handler"))?;
+            let said = Box::pin(handler.authenticate(server, (user, password), peer));
+            let identity = said.await?.ok_or_else(wrong)?;
             server.throttle.succeeded(user);
             return by_identity(server, claim, asked, keyring, identity).await;
         }

@@ -99,7 +99,7 @@ pub(crate) struct ApplyTask {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
     /// The memory that the rows hold.
-    pub(crate) reservation: Reservation,
+    pub(crate) reservation: Arc<Reservation>,
     pub(crate) timer: Timer,
     pub(crate) reply: oneshot::Sender<Result<Vec<UploadOutcome>, CentreError>>,
 }
@@ -720,7 +720,9 @@ async fn download(task: &mut DownloadTask, connection: &mut Connection) -> Resul
         let result = worker.stored_result(task.remote_id, publication).await?;
         let result = result.unwrap_or_default();
         if let Some(job) = &mut task.job {
-            job.subscriptions[*index].gained.clone_from(&result.gained);
+            let subscription = &mut job.subscriptions[*index];
+            subscription.gained.clone_from(&result.gained);
+            subscription.requests.extend(result.requests());
         }
         task.spool.stored(*index, result);
     }

@@ -315,6 +315,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
             refused_from: 0,
             settled_after: 0,
             gained: Vec::new(),
+            given: Vec::new(),
         }],
     };
     let mut sink = Counting::default();

@@ -20,7 +20,7 @@ use super::catalog::{TableInfo, named};
 use super::resolve::{self, Resolver};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::{PublicationSpec, TableSpec, Tracking, check_names};
+use crate::publication::{HandledSpec, PublicationSpec, TableSpec, Tracking, check_names};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -55,6 +55,8 @@ pub struct Published<'s> {
     pub writes: CompiledWrites,
     /// What becomes of rows that two sides have changed.
     pub resolver: Resolver,
+    /// What handlers have to say.
+    pub handled: HandledSpec,
     /// Whether foreign keys act on its deletes, and on its updates.
     pub acts_on_delete: bool,
     /// Whether foreign keys act on its updates.
@@ -251,6 +253,7 @@ impl<'s> Published<'s> {
             rules,
             writes,
             resolver,
+            handled: spec.handled,
             acts_on_delete,
             acts_on_update: references.clone().any(|it| it.on_update.acts()),
             children: Vec::new(),

@@ -26,7 +26,7 @@ use super::evolution::PastSchemas;
 use super::publication::{Rule, rules_of};
 use super::scope::{Difference, Differences, ScopeChange, Standing, keep};
 use super::scripts::{Scripting, Statement, Versions, chosen};
-use super::watermark::Watermark;
+use super::watermark::{TableCursor, Watermark};
 use crate::centre::CentreResult;
 use crate::download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, Downloaded, Downloading,
@@ -37,6 +37,7 @@ use crate::engine::refusals;
 use crate::engine::upload::columns::{Announced, ColumnMap};
 use crate::error::CentreError;
 use crate::follow::Holding;
+use crate::publication::HandledSpec;
 use crate::scope::{Checkpoint, RuleScope, Scope};
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -72,6 +73,8 @@ pub struct PublishedSchema {
     pub past: Arc<PastSchemas>,
     /// The scripts, by version.
     pub scripts: Versions,
+    /// What handlers have to say of the tables.
+    pub handled: Arc<[HandledSpec]>,
 }
 
 /// Rows of a table by one of its rules. More may be read: what is in scope is decided by the rows.
@@ -290,6 +293,9 @@ async fn plan(
     }
     let mut plans: Vec<Plan> = Vec::with_capacity(job.subscriptions.len());
     for (opened, subscription) in opened.into_iter().zip(&job.subscriptions) {
+        if let Err(error) = check_given(&opened.published, subscription) {
+            return Ok(Err(error));
+        }
         let differences = differences(snapshot, subscription, &opened).await?;
         let versions = &opened.published.scripts;
         let scripts = match chosen(versions, &job.context, &subscription.publication) {
@@ -393,6 +399,7 @@ impl Planned {
                     position: plan.position,
                     role: plan.role,
                     last_download: next_last_download,
+                    cursors: cursors(subscription),
                 };
                 checkpoint = Some(Checkpoint {
                     serial,
@@ -428,6 +435,41 @@ async fn settled(
     let answers = snapshot.own(vec![asked]).await?;
     let told = answers.first().map(refusals::settled).transpose()?;
     Ok(told.filter(|it| *it != ToldSettled::default() || subscription.settled_after > 0))
+}
+
+/// Up to where the remote has what handlers have told, once it has the download.
+fn cursors(subscription: &DownloadSubscription) -> Vec<TableCursor> {
+    let given = subscription.given.iter();
+    let cursors = given.map(|it| TableCursor {
+        table: it.table.clone(),
+        cursor: it.cursor.clone(),
+    });
+    cursors.collect()
+}
+
+/// Whether handlers have told of all tables that are theirs, and what is new only to remotes that
+/// have what was before.
+fn check_given(published: &PublishedSchema, subscription: &DownloadSubscription) -> Result<()> {
+    let tables = published.schema.tables.iter().zip(&*published.handled);
+    for (table, _) in tables.filter(|it| it.1.download && it.0.direction.downloads()) {
+        let mut given = subscription.given.iter();
+        let Some(given) = given.find(|it| it.table == table.name) else {
+            return Err(CentreError::NotDeployed {
+                message: format!(
+                    "the table {:?} is deployed with a handler for downloads, and this server's \
+                     configuration names none",
+                    table.name
+                ),
+            });
+        };
+        let checkpoint = subscription.checkpoint.as_ref();
+        if !given.whole && checkpoint.and_then(|it| it.cursor(&table.name)).is_none() {
+            return Err(CentreError::Internal {
+                message: format!("what is new in {:?} was given to nobody", table.name),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// How the scope differs from what the remote holds, by rule.
@@ -471,8 +513,10 @@ impl SubscriptionReading<'_> {
         let mut requests = requests_by_table(schema, &self.subscription.requests)?;
         let compares = comparing::by_table(schema, &self.subscription.compares);
         for (index, table) in schema.tables.iter().enumerate() {
-            let asked = requests.remove(&index);
             let what = &self.plan.tables[index];
+            // What a handler tells, it has been asked for again already.
+            let is_given = matches!(what, TablePlan::Given { .. });
+            let asked = requests.remove(&index).filter(|_| !is_given);
             if *what == TablePlan::Nothing && asked.is_none() {
                 continue;
             }
@@ -485,14 +529,14 @@ impl SubscriptionReading<'_> {
             let only_compared = *what == TablePlan::Whole && compares[index].is_some();
             let by_script = matches!(what, TablePlan::Scripted { .. });
             let whole = match what {
-                TablePlan::Scripted { whole } => *whole,
+                TablePlan::Scripted { whole } | TablePlan::Given { whole, .. } => *whole,
                 what => *what == TablePlan::Whole && !only_compared,
             };
             let mut output = Output::new(table, shape, counts, &mut *sink);
             if let Some(begin) = output.begin.as_mut().filter(|_| whole) {
                 begin.replace = true;
                 let mut rules = self.plan.published.rules[rules_of(rules, index)].iter();
-                if rules.any(|rule| rule.query.is_none() && rule.windows.is_empty()) {
+                if !is_given && rules.any(|rule| rule.query.is_none() && rule.windows.is_empty()) {
                     begin.expected_rows = self.snapshot.row_estimate(place);
                 }
             }
@@ -504,7 +548,12 @@ impl SubscriptionReading<'_> {
                 scope: &self.plan.scope.rules[rules_of(rules, index)],
                 output: &mut output,
             };
-            if let Some(scripting) = self.scripting.as_ref().filter(|_| by_script) {
+            if is_given {
+                let mut given = self.subscription.given.iter();
+                if let Some(given) = given.find(|it| it.table == table.name) {
+                    reading.given(given, whole)?;
+                }
+            } else if let Some(scripting) = self.scripting.as_ref().filter(|_| by_script) {
                 let own = self.subscription.own.as_ref();
                 reading
                     .by_script(scripting, &table.name, whole, own)
@@ -532,7 +581,10 @@ impl SubscriptionReading<'_> {
             }
         }
         for (index, theirs) in compares.into_iter().enumerate() {
-            let Some(theirs) = theirs else { continue };
+            let is_given = matches!(self.plan.tables[index], TablePlan::Given { .. });
+            let Some(theirs) = theirs.filter(|_| !is_given) else {
+                continue;
+            };
             let shape = &shapes[index];
             let mut output = Output::new(&schema.tables[index], shape, counts, &mut *sink);
             let mut reading = TableReading {

@@ -18,7 +18,7 @@ use super::window::Window;
 use crate::engine::script::{Dialect, Parameter, Script};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::{Last, OnReject, ParameterSpec, PublicationSpec, Replay};
+use crate::publication::{HandledSpec, Last, OnReject, ParameterSpec, PublicationSpec, Replay};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -40,6 +40,8 @@ pub struct Publication<T> {
     pub writes: Vec<Writes>,
     /// What becomes of their rows that two sides have changed.
     pub resolvers: Vec<Resolver>,
+    /// What handlers of the server have to say about them.
+    pub handled: Arc<[HandledSpec]>,
     /// Which values the parameters of remotes may have, where that is limited.
     pub permits: Vec<Permit>,
     /// The scripts of its remotes, by version.
@@ -69,6 +71,7 @@ impl<T> Publication<T> {
             rules: self.rules.clone(),
             past: self.past.clone(),
             scripts: self.scripts.clone(),
+            handled: self.handled.clone(),
         }
     }
 
@@ -168,6 +171,7 @@ pub async fn compile_one<T: Tracking>(
     let shapes: Arc<[RowShape]> = schema.tables.iter().map(Table::shape).collect();
     let (mut rules, mut tables, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
     let (mut writes, mut resolvers) = (Vec::new(), Vec::new());
+    let handled = published.iter().map(|it| it.handled).collect();
     let mut row_types = Vec::new();
     for (index, (published, table)) in published.iter().zip(&schema.tables).enumerate() {
         let served = T::table(published, table, catalog);
@@ -231,6 +235,7 @@ pub async fn compile_one<T: Tracking>(
         rules: rules.into(),
         writes,
         resolvers,
+        handled,
         row_types: row_types.into(),
         tables,
         warnings,

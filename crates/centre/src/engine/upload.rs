@@ -29,6 +29,7 @@ mod settled;
 mod shared;
 mod ties;
 mod unpublished;
+mod verdicts;
 
 pub use apply::apply;
 pub use chosen::settle;

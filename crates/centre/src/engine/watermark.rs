@@ -28,6 +28,20 @@ pub struct Watermark {
     /// Up to when the remote has what scripts yield, in microseconds since 1970.
     #[prost(sint64, optional, tag = "5")]
     pub last_download: Option<i64>,
+    /// Up to where it has what handlers tell.
+    #[prost(message, repeated, tag = "6")]
+    pub cursors: Vec<TableCursor>,
+}
+
+/// Up to where a remote has what a handler tells of a table.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct TableCursor {
+    /// The table's name on remotes.
+    #[prost(string, tag = "1")]
+    pub table: String,
+    /// In the handler's own terms.
+    #[prost(bytes = "vec", tag = "2")]
+    pub cursor: Vec<u8>,
 }
 
 impl Watermark {

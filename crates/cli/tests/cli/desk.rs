@@ -30,11 +30,14 @@ pub(crate) struct Started<'a> {
 impl Desk {
     pub(crate) fn new() -> Desk {
         let port = |url: String| url.rsplit(':').next().unwrap_or_default().to_owned();
+        let handler = port(free_url());
         Desk {
             place: Place::new(),
             instead: vec![
                 (":7439", format!(":{}", port(free_url()))),
                 (":7441", format!(":{}", port(free_url()))),
+                (":8080", format!(":{handler}")),
+                ("PORT=8080", format!("PORT={handler}")),
             ],
         }
     }

@@ -16,6 +16,7 @@ mod desk;
 mod entry;
 mod exit_codes;
 mod first_steps;
+mod handlers;
 mod init;
 mod json;
 mod keys;

@@ -133,6 +133,11 @@ fn signed_blobs_hold_for_the_corpus_and_its_neighbours() {
 }
 
 #[test]
+fn answers_of_handlers_hold_for_the_corpus_and_its_neighbours() {
+    smoke("handlers", 3_000);
+}
+
+#[test]
 fn bearer_tokens_hold_for_the_corpus_and_its_neighbours() {
     smoke("bearer", 3_000);
 }

@@ -5,7 +5,6 @@
 //! beside these, which gives an [`Identity`].
 
 mod certificate;
-mod fetch;
 mod jws;
 mod ldap;
 mod oidc;
@@ -187,7 +186,7 @@ fn away(what: impl Into<String>, detail: impl Into<String>) -> Fault {
 ///
 /// # Errors
 /// It cannot.
-fn user_name(name: &str, from: &str) -> Result<String, Fault> {
+pub(crate) fn user_name(name: &str, from: &str) -> Result<String, Fault> {
     let what = if name.is_empty() {
         "is empty"
     } else if name.len() > MAX_NAME_BYTES {
@@ -207,7 +206,7 @@ fn user_name(name: &str, from: &str) -> Result<String, Fault> {
 ///
 /// # Errors
 /// It is too much, or cannot be kept.
-fn kept(claims: impl Iterator<Item = (String, String)>) -> Result<Claims, Fault> {
+pub(crate) fn kept(claims: impl Iterator<Item = (String, String)>) -> Result<Claims, Fault> {
     let claims = Claims::new(claims.collect());
     let bytes = claims.to_json().len();
     let unfit = claims.iter().find(|(_, value)| value.contains('\0'));

@@ -8,6 +8,23 @@ use tidewater_centre::nearest;
 
 use crate::error::ServerError;
 
+/// Of a handler, wherever it stands.
+const HANDLER: &[&str] = &[
+    "name",
+    "url",
+    "events",
+    "secret",
+    "secret_file",
+    "ca",
+    "timeout",
+    "parallel",
+    "retries",
+    "rows",
+    "format",
+    "failures",
+    "pause",
+];
+
 /// Section (as a path without indexes) and its keys.
 pub(super) const KEYS: &[(&str, &[&str])] = &[
     (
@@ -23,6 +40,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "wake",
             "scripts",
             "sign_in",
+            "handler",
         ],
     ),
     (
@@ -34,8 +52,13 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "oidc",
             "ldap",
             "certificates",
+            "handler",
         ],
     ),
+    ("handler", HANDLER),
+    ("sign_in.handler", HANDLER),
+    ("publication.handler", HANDLER),
+    ("publication.table.handler", HANDLER),
     (
         "sign_in.oidc",
         &[
@@ -115,6 +138,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "replay",
             "parameter",
             "table",
+            "handler",
         ],
     ),
     ("publication.act_as", &["query"]),
@@ -134,6 +158,9 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "read_only",
             "hand_over",
             "conflict",
+            "handler",
+            "upload",
+            "download",
         ],
     ),
     ("publication.table.conflict", &["detect", "resolve"]),
@@ -240,7 +267,8 @@ fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
         | "procedure"
         | "space"
         | "sign_in.oidc"
-        | "wake" => {
+        | "wake"
+        | "handler" => {
             format!("in [[{path}]]")
         }
         _ => format!("in [{path}]"),

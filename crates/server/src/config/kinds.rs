@@ -21,6 +21,33 @@ enum Kind {
 
 use Kind::{Flag, Number, Section, Sections, Size, Span, Text, Texts};
 
+/// Of a handler, wherever it stands.
+const HANDLER: &[(&str, Kind, &str)] = &[
+    ("name", Text, "name = \"orders\""),
+    (
+        "url",
+        Text,
+        "url = \"https://orders.example.com/tidewater\"",
+    ),
+    ("events", Texts, "events = [\"upload\"]"),
+    ("ca", Text, "ca = \"FILE.pem\""),
+    ("timeout", Text, "timeout = \"10s\""),
+    ("parallel", Number, "parallel = 4"),
+    ("retries", Number, "retries = 2"),
+    ("rows", Number, "rows = 500"),
+    ("format", Text, "format = \"lines\""),
+    ("failures", Number, "failures = 5"),
+    ("pause", Text, "pause = \"10s\""),
+];
+
+/// Sections of a handler.
+const HANDLERS: [&str; 4] = [
+    "handler.",
+    "sign_in.handler.",
+    "publication.handler.",
+    "publication.table.handler.",
+];
+
 /// The path of a key without indexes, its kind, and an example.
 const KINDS: &[(&str, Kind, &str)] = &[
     ("scripts", Text, "scripts = \"scripts\""),
@@ -177,6 +204,8 @@ const KINDS: &[(&str, Kind, &str)] = &[
         Text,
         "detect = \"column\"",
     ),
+    ("publication.table.upload", Text, "upload = \"handler\""),
+    ("publication.table.download", Text, "download = \"handler\""),
     (
         "publication.table.partition.columns",
         Texts,
@@ -321,6 +350,7 @@ const KINDS: &[(&str, Kind, &str)] = &[
         Text,
         "user_from = \"common_name\"",
     ),
+    ("handler", Sections, "[[handler]]"),
     ("live", Section, "[live]"),
     ("live.nats", Text, "nats = \"nats://127.0.0.1:4222\""),
     (
@@ -335,8 +365,7 @@ const KINDS: &[(&str, Kind, &str)] = &[
 /// # Errors
 /// It is of another kind; the error says on which line, and what to write.
 pub(super) fn check(value: &DeValue<'_>, path: &str, line: usize) -> Result<(), ServerError> {
-    let known = KINDS.iter().find(|(key, _, _)| *key == path);
-    let Some((_, kind, example)) = known.filter(|(_, kind, _)| !kind.takes(value)) else {
+    let Some((_, kind, example)) = known(path).filter(|(_, kind, _)| !kind.takes(value)) else {
         return Ok(());
     };
     Err(ServerError::configuration(
@@ -347,6 +376,15 @@ pub(super) fn check(value: &DeValue<'_>, path: &str, line: usize) -> Result<(), 
         ),
         format!("write {example}"),
     ))
+}
+
+/// What is known of a key.
+fn known(path: &str) -> Option<&'static (&'static str, Kind, &'static str)> {
+    let mut handlers = HANDLERS.iter();
+    match handlers.find_map(|section| path.strip_prefix(section)) {
+        Some(key) => HANDLER.iter().find(|it| it.0 == key),
+        None => KINDS.iter().find(|it| it.0 == path),
+    }
 }
 
 impl Kind {
@@ -415,12 +453,16 @@ mod tests {
                     "space.subscribe",
                     "sign_in.oidc.claims",
                     "sign_in.ldap.claims",
+                    "sign_in.handler",
+                    "publication.handler",
+                    "publication.table.handler",
                 ];
-                if own.contains(&&*path) {
+                let is_secret = path.ends_with("handler.secret");
+                if is_secret || path.ends_with("handler.secret_file") || own.contains(&&*path) {
                     continue;
                 }
-                let known = KINDS.iter().find(|(known, _, _)| *known == path);
-                let (_, kind, example) = known.unwrap_or_else(|| panic!("{path} has no kind"));
+                let (_, kind, example) =
+                    known(&path).unwrap_or_else(|| panic!("{path} has no kind"));
                 let table = toml::de::DeTable::parse(example).unwrap();
                 let (_, value) = table.get_ref().iter().next().unwrap();
                 let nested = example.starts_with('[');

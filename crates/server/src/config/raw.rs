@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use tidewater_carrier::ServerUrl;
 use tidewater_centre::{
-    ConflictSpec, Detect, OnReject, OnUnseenChildren, ParameterSpec, PublicationSpec, Replay,
-    TableSpec, Tracking, WriteScopeSpec, WritesSpec, nearest,
+    ConflictSpec, Detect, HandledSpec, OnReject, OnUnseenChildren, ParameterSpec, PublicationSpec,
+    Replay, RuleBy, TableSpec, Tracking, WriteScopeSpec, WritesSpec, nearest,
 };
 
 use crate::databases::check_url;
@@ -18,6 +18,7 @@ use tidewater_protocol::Direction;
 use tidewater_protocol::message::Parameter;
 
 use super::acting;
+use super::handler::{HandlerEvent, Handlers, RawHandler, RawUse, TableHandling};
 use super::identity::RawIdentity;
 use super::lines::Lines;
 use super::partition;
@@ -52,6 +53,8 @@ struct RawConfig {
     scripts: Option<PathBuf>,
     #[serde(default)]
     sign_in: RawSignIn,
+    #[serde(default)]
+    handler: Vec<RawHandler>,
 }
 
 #[derive(Deserialize, Default)]
@@ -152,6 +155,7 @@ struct RawPublication {
     act_as: Option<toml::Value>,
     on_reject: Option<String>,
     replay: Option<String>,
+    handler: Option<RawUse>,
 }
 
 #[derive(Deserialize)]
@@ -177,6 +181,9 @@ struct RawTable {
     #[serde(default)]
     hand_over: bool,
     conflict: Option<RawConflict>,
+    handler: Option<RawUse>,
+    upload: Option<String>,
+    download: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -217,9 +224,11 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
             "write [server] with listen and consolidated",
         )
     })?;
+    let insecure = server.insecure;
+    let mut handlers = Handlers::read(raw.handler, insecure)?;
     let publications = raw.publication.into_iter().enumerate();
     let publications: Vec<PublicationSpec> = publications
-        .map(|(index, publication)| publication.read(index))
+        .map(|(index, publication)| publication.read(index, &mut handlers))
         .collect::<Result<_, _>>()?;
     check_names("publication", publications.iter().map(|it| &it.name))?;
     let procedures = raw.procedure.into_iter().enumerate();
@@ -227,15 +236,18 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
         .map(|(index, procedure)| procedure.read(index))
         .collect::<Result<_, _>>()?;
     check_names("procedure", procedures.iter().map(|it| &it.name))?;
-    let insecure = server.insecure;
     let names: Vec<&str> = publications.iter().map(|it| &*it.name).collect();
     let wakes = raw.wake.into_iter().map(|it| it.read(insecure, &names));
     let wakes = wakes.collect::<Result<_, _>>()?;
     let server = server.read()?;
+    let sign_in = raw.sign_in.read(insecure, &mut handlers)?;
+    handlers.check(&procedures)?;
     Ok(Config {
         scripts: raw.scripts,
+        handlers: handlers.all,
+        handling: handlers.handling,
         wakes,
-        sign_in: raw.sign_in.read(insecure)?,
+        sign_in,
         server,
         retention: raw.retention.read()?,
         log: raw.log.read()?,
@@ -459,7 +471,7 @@ impl RawLog {
 }
 
 impl RawPublication {
-    fn read(self, index: usize) -> Result<PublicationSpec, ServerError> {
+    fn read(self, index: usize, handlers: &mut Handlers) -> Result<PublicationSpec, ServerError> {
         let name = self.name.filter(|name| !name.is_empty()).ok_or_else(|| {
             ServerError::configuration(
                 format!("[[publication]] number {} has no name", index + 1),
@@ -497,7 +509,7 @@ impl RawPublication {
         }
         let tables = self.table.into_iter().enumerate();
         let tables: Vec<TableSpec> = tables
-            .map(|(index, table)| table.read(&name, index))
+            .map(|(index, table)| table.read(&name, index, handlers))
             .collect::<Result<_, _>>()?;
         for (index, table) in tables.iter().enumerate() {
             if tables[..index].iter().any(|t| t.name == table.name) {
@@ -534,6 +546,10 @@ impl RawPublication {
             Some("no") => Replay::No,
             Some(other) => return Err(choice(&named("replay"), other, &["auto", "no"])),
         };
+        if let Some(used) = self.handler {
+            let handler = handlers.used(&format!("publication {name:?}"), used)?;
+            handlers.handling.publications.insert(name.clone(), handler);
+        }
         Ok(PublicationSpec {
             on_reject,
             replay,
@@ -567,7 +583,12 @@ impl RawParameter {
 }
 
 impl RawTable {
-    fn read(self, publication: &str, index: usize) -> Result<TableSpec, ServerError> {
+    fn read(
+        self,
+        publication: &str,
+        index: usize,
+        handlers: &mut Handlers,
+    ) -> Result<TableSpec, ServerError> {
         let name = self.name.filter(|name| !name.is_empty()).ok_or_else(|| {
             ServerError::configuration(
                 format!(
@@ -617,7 +638,31 @@ impl RawTable {
         check_columns(&format!("{place}: read_only"), &self.read_only)?;
         let write = self.write.map(|write| write.read(&place));
         let conflict = self.conflict.map(|conflict| conflict.read(&place));
+        let conflict = conflict.transpose()?.unwrap_or_default();
+        let by_handler = [("upload", self.upload), ("download", self.download)];
+        let handled = RawHandling {
+            handler: self.handler,
+            by_handler,
+            resolves: conflict.resolve.iter().any(|it| it.trim() == "handler"),
+            direction,
+        };
+        let handled = handled.read(&place, (publication, &name), handlers)?;
+        let partition = partition::read(&place, self.partition)?;
+        let is_everyones = partition.iter().all(|it| it.by == RuleBy::Everyone);
+        if handled.download && !is_everyones {
+            return Err(ServerError::configuration(
+                format!("{place}: a handler tells what is new, and partition says whose it is"),
+                "write partition = \"everyone\": the handler is told the user and what is known \
+                 of him, and answers with what is his",
+            ));
+        }
+        // Nothing of it is read from the consolidated database.
+        let tracking = match handled.download {
+            true => Tracking::Off,
+            false => tracking,
+        };
         Ok(TableSpec {
+            handled,
             identity: identity.transpose()?,
             filled_by_centre: self.filled_by_centre,
             writes: WritesSpec {
@@ -625,13 +670,101 @@ impl RawTable {
                 read_only: self.read_only,
                 hand_over: self.hand_over,
             },
-            conflict: conflict.transpose()?.unwrap_or_default(),
-            partition: partition::read(&place, self.partition)?,
+            conflict,
+            partition,
             name,
             direction,
             columns: self.columns,
             tracking,
             on_unseen_children,
+        })
+    }
+}
+
+/// What a table says of its handler.
+struct RawHandling {
+    handler: Option<RawUse>,
+    /// `upload` and `download`.
+    by_handler: [(&'static str, Option<String>); 2],
+    resolves: bool,
+    direction: Direction,
+}
+
+impl RawHandling {
+    fn read(
+        self,
+        place: &str,
+        (publication, table): (&str, &str),
+        handlers: &mut Handlers,
+    ) -> Result<HandledSpec, ServerError> {
+        let mut by_handler = [false; 2];
+        for ((key, value), by_handler) in self.by_handler.into_iter().zip(&mut by_handler) {
+            match value.as_deref() {
+                None | Some("centre") => {}
+                Some("handler") => *by_handler = true,
+                Some(other) => {
+                    let key = format!("{place}: {key}");
+                    return Err(choice(&key, other, &["centre", "handler"]));
+                }
+            }
+        }
+        let [keeps_uploads, downloads] = by_handler;
+        let wrong = |what: &str, hint: &str| {
+            ServerError::configuration(format!("{place}: {what}"), hint.to_owned())
+        };
+        if keeps_uploads && !self.direction.uploads() || downloads && !self.direction.downloads() {
+            return Err(wrong(
+                "upload and download by a handler are about what direction leaves out",
+                "leave out direction, or what it leaves out",
+            ));
+        }
+        let Some(used) = self.handler else {
+            return match by_handler.contains(&true) || self.resolves {
+                false => Ok(HandledSpec::default()),
+                true => Err(wrong(
+                    "something is a handler's affair, and there is none",
+                    "write handler = \"https://HOST/PATH\" below the table",
+                )),
+            };
+        };
+        let handler = handlers.used(place, used)?;
+        let wants = |event| handlers.wants(&handler, event);
+        let uploads = self.direction.uploads() && wants(HandlerEvent::Upload);
+        for (is_asked, event) in [
+            (keeps_uploads, HandlerEvent::Upload),
+            (self.resolves, HandlerEvent::ResolveConflict),
+            (downloads, HandlerEvent::Download),
+        ] {
+            if is_asked && !wants(event) {
+                let event = event.name();
+                return Err(wrong(
+                    &format!("{event} is a handler's affair, and is not among its events"),
+                    &format!("add {event:?} to the events of the handler"),
+                ));
+            }
+        }
+        if !uploads && !self.resolves && !downloads {
+            return Err(wrong(
+                "the handler is asked about nothing",
+                "remotes only download the table, or the handler's events leave out \"upload\": \
+                 remove handler, or write download = \"handler\"",
+            ));
+        }
+        // Remotes have tables without their schema.
+        let plain = table.rsplit('.').next().unwrap_or_default();
+        let handling = TableHandling {
+            handler,
+            upload: uploads,
+            keeps_uploads,
+            resolve: self.resolves,
+            download: downloads,
+        };
+        let key = (publication.to_owned(), plain.to_owned());
+        handlers.handling.tables.insert(key, handling);
+        Ok(HandledSpec {
+            upload: uploads,
+            keeps_uploads,
+            download: downloads,
         })
     }
 }

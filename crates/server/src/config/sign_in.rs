@@ -10,6 +10,7 @@ use tidewater_carrier::ServerUrl;
 use tidewater_centre::{ActAs, RuleBy, nearest};
 use tidewater_protocol::message::Parameter;
 
+use super::handler::{Handlers, RawUse};
 use super::raw::{choice, duration};
 use super::web::WebAddress;
 use super::{Allow, Config, Sql, Work};
@@ -43,6 +44,8 @@ pub enum Passwords {
     Ldap,
     /// The script `authenticate_user`.
     Script,
+    /// A handler.
+    Handler,
     /// Nobody: users prove themselves otherwise.
     Off,
 }
@@ -227,6 +230,10 @@ impl Config {
     /// Warns of what queries name as `{s.claims.NAME}` and nobody fills: it would be NULL for
     /// everybody.
     pub fn claim_warnings(&self) -> Vec<String> {
+        // A handler may fill any.
+        if self.sign_in.passwords == Passwords::Handler {
+            return Vec::new();
+        }
         let filled: Vec<&str> = self.sign_in.claims().collect();
         let mut named = BTreeSet::new();
         for query in self.queries() {
@@ -296,6 +303,7 @@ pub(super) struct RawSignIn {
     oidc: Vec<RawOidc>,
     ldap: Option<RawLdap>,
     certificates: Option<RawCertificates>,
+    handler: Option<RawUse>,
 }
 
 #[derive(Deserialize)]
@@ -343,14 +351,19 @@ const LDAP_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CLAIMS: usize = 64;
 
 impl RawSignIn {
-    pub(super) fn read(self, insecure: bool) -> Result<SignInConfig, ServerError> {
+    pub(super) fn read(
+        self,
+        insecure: bool,
+        handlers: &mut Handlers,
+    ) -> Result<SignInConfig, ServerError> {
         let passwords = match self.passwords.as_deref() {
             None | Some("built_in") => Passwords::BuiltIn,
             Some("ldap") => Passwords::Ldap,
             Some("script") => Passwords::Script,
+            Some("handler") => Passwords::Handler,
             Some("off") => Passwords::Off,
             Some(other) => {
-                let known = ["built_in", "ldap", "script", "off"];
+                let known = ["built_in", "ldap", "script", "handler", "off"];
                 return Err(choice("sign_in.passwords", other, &known));
             }
         };
@@ -361,13 +374,35 @@ impl RawSignIn {
                     "write [sign_in.ldap] with url and bind, or with base and filter",
                 ));
             }
-            (Passwords::BuiltIn | Passwords::Script | Passwords::Off, Some(_)) => {
+            (
+                Passwords::BuiltIn | Passwords::Script | Passwords::Handler | Passwords::Off,
+                Some(_),
+            ) => {
                 return Err(ServerError::configuration(
                     "[sign_in.ldap] is there, and nobody asks it",
                     "write passwords = \"ldap\" under [sign_in], or remove the section",
                 ));
             }
             _ => {}
+        }
+        match (passwords, self.handler) {
+            (Passwords::Handler, Some(used)) => {
+                let handler = handlers.used("sign_in", used)?;
+                handlers.handling.sign_in = Some(handler);
+            }
+            (Passwords::Handler, None) => {
+                return Err(ServerError::configuration(
+                    "sign_in.passwords is \"handler\", and there is none",
+                    "write handler = \"https://HOST/PATH\" under [sign_in]",
+                ));
+            }
+            (_, Some(_)) => {
+                return Err(ServerError::configuration(
+                    "sign_in.handler is there, and nobody asks it",
+                    "write passwords = \"handler\" under [sign_in], or remove the handler",
+                ));
+            }
+            (_, None) => {}
         }
         let again_after = self
             .again_after

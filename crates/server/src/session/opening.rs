@@ -12,7 +12,9 @@ use tidewater_centre::engine::scripts::{Transaction, chosen};
 use tidewater_centre::records::{
     Claims, History, IncidentKind, IncidentRecord, NumbersWanted, SessionState, SubscriptionRecord,
 };
-use tidewater_centre::{Checkpoint, Parameters, ScriptNotes, ScriptRun, SyncContext, SyncUpload};
+use tidewater_centre::{
+    Checkpoint, Parameters, Resolutions, ScriptNotes, ScriptRun, SyncContext, SyncUpload, Verdicts,
+};
 use tidewater_protocol::message::{
     Control, NumberBlock, UploadState, Welcome, WelcomeSubscription,
 };
@@ -374,6 +376,8 @@ impl Opened {
             given_back: upload.given_back,
             given_up: upload.given_up,
             tables: upload.tables,
+            verdicts: Verdicts::new(),
+            resolutions: Resolutions::new(),
         }
     }
 }

@@ -72,7 +72,8 @@ pub(super) async fn send_results(
         let subscription = &opened.subscriptions[index];
         // A download takes away what was lost of gained partitions; its checkpoint names the
         // others. Where none follows, nobody would know of them at the next one.
-        let compare = upload_only && !result.gained.is_empty()
+        let is_told_later = !result.gained.is_empty() || !result.asked.is_empty();
+        let compare = upload_only && is_told_later
             || result.is_of_another_scope(subscription.checkpoint.as_ref());
         sync.channel.send(Control::ResultBegin(ResultBegin {
             subscription: index as u32,

@@ -31,6 +31,7 @@ fn what_is_recorded_is_what_was_configured() {
             hand_over: true,
         },
         conflict: crate::publication::ConflictSpec::default(),
+        handled: crate::publication::HandledSpec::default(),
     };
     let window = |last| {
         Some(WindowSpec {

@@ -21,6 +21,13 @@ pub(super) enum TablePlan {
     Whole,
     /// What changed, by each of its rules.
     Changes(Vec<RulePlan>),
+    /// What its handler has told.
+    Given {
+        /// It replaces what is there.
+        whole: bool,
+        /// There is something of it.
+        is_due: bool,
+    },
     /// What its scripts yield; all of it, if the remote has nothing of them.
     Scripted {
         /// It replaces what is there.
@@ -126,6 +133,7 @@ impl Plan {
                 let of_table = of_table.collect::<Option<Vec<RulePlan>>>();
                 match of_table {
                     _ if !table.direction.downloads() => TablePlan::Nothing,
+                    _ if published.handled[index].download => given(subscription, &table.name),
                     _ if scripts.is_some_and(|it| it.downloads(index)) => TablePlan::Scripted {
                         whole: last_download.is_none(),
                     },
@@ -168,6 +176,22 @@ impl Plan {
     }
 }
 
+/// What is sent of a table of which a handler has told what is new.
+fn given(subscription: &DownloadSubscription, table: &str) -> TablePlan {
+    let checkpoint = subscription.checkpoint.as_ref();
+    let before = checkpoint.and_then(|it| it.cursor(table));
+    let mut given = subscription.given.iter();
+    match given.find(|it| it.table == table) {
+        None => TablePlan::Nothing,
+        Some(given) => TablePlan::Given {
+            whole: given.whole,
+            is_due: given.whole
+                || !given.chunks.is_empty()
+                || before.as_ref() != Some(&given.cursor),
+        },
+    }
+}
+
 impl RulePlan {
     fn new(difference: Difference, gave: Vec<Vec<u8>>, now: &RuleScope, lows: &[i64]) -> RulePlan {
         let Difference { gained, mut lost } = difference;
@@ -203,6 +227,7 @@ impl TablePlan {
         match self {
             TablePlan::Nothing => false,
             TablePlan::Whole | TablePlan::Scripted { .. } => true,
+            TablePlan::Given { is_due, .. } => *is_due,
             TablePlan::Changes(rules) => rules.iter().any(RulePlan::is_due),
         }
     }

@@ -1,12 +1,12 @@
 //! One table as it is read for a subscription.
 
-use tidewater_protocol::{Code, Datum, Row, RowShape, RowsReader};
+use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader};
 
 use super::catching_up::{Filler, is_filled_in};
 use super::output::Output;
 use super::plan::{RulePlan, TablePlan};
 use super::{Bound, Part, Place, Snapshot};
-use crate::download::TableRequest;
+use crate::download::{GivenTable, TableRequest};
 use crate::engine::comparing::Comparison;
 use crate::engine::exact::{Membership, pack_exact, pack_row, types_of};
 use crate::engine::publication::Rule;
@@ -44,7 +44,7 @@ impl<'a> TableReading<'a, '_> {
         has_changes: bool,
     ) -> Result<()> {
         match what {
-            TablePlan::Nothing | TablePlan::Scripted { .. } => Ok(()),
+            TablePlan::Nothing | TablePlan::Given { .. } | TablePlan::Scripted { .. } => Ok(()),
             TablePlan::Whole => {
                 // An empty table, too, replaces what the remote has.
                 self.output.announce();
@@ -67,6 +67,32 @@ impl<'a> TableReading<'a, '_> {
                 }
             }
         }
+    }
+
+    /// Sends what a handler has told.
+    pub(super) fn given(&mut self, given: &GivenTable, whole: bool) -> Result<()> {
+        let output = &mut *self.output;
+        if whole {
+            output.announce();
+        }
+        for chunk in &given.chunks {
+            let bytes = chunk.read().map_err(|error| CentreError::Internal {
+                message: format!("a spool file cannot be read: {error}"),
+            })?;
+            let mut reader = RowsReader::new(self.shape, &bytes);
+            let mut row = Row::default();
+            let unreadable = |error: tidewater_protocol::UnpackError| CentreError::Internal {
+                message: format!("what a handler has told cannot be read: {error}"),
+            };
+            while reader.next(&mut row).map_err(unreadable)? {
+                match row.op {
+                    Some(Op::Upsert) => output.upsert(&row.new)?,
+                    _ if whole => {}
+                    _ => output.remove(&row.key)?,
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Sends what scripts yield: first the keys of rows that go.

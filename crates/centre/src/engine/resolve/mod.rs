@@ -55,6 +55,8 @@ pub enum Winner {
     Less(usize),
     /// The centre's, until the operator decides.
     Nobody,
+    /// Whose a handler says.
+    Handler,
 }
 
 /// The images of a row that two sides have changed, in the published columns.
@@ -77,6 +79,8 @@ pub enum Resolved {
     Centre,
     /// The same, until the operator decides.
     Parked,
+    /// What a handler says.
+    Asked,
     /// These columns as the remote has them, and these computed; the others as in the centre.
     Merged {
         /// By column.
@@ -125,6 +129,9 @@ impl Resolver {
         if is_conflict && self.winner == Winner::Nobody {
             return Resolved::Parked;
         }
+        if is_conflict && self.winner == Winner::Handler {
+            return Resolved::Asked;
+        }
         let mut computed = Vec::new();
         for &(column, how) in &self.computed {
             let Some(place) = contended.iter().position(|it| *it == column) else {
@@ -162,7 +169,7 @@ impl Resolver {
     /// `by_remote`: the remote is the one that has changed it.
     pub fn survives(&self, by_remote: bool) -> bool {
         match self.winner {
-            Winner::Centre | Winner::Nobody => !by_remote,
+            Winner::Centre | Winner::Nobody | Winner::Handler => !by_remote,
             Winner::Remote => by_remote,
             // There is nothing to compare with: whoever has worked on the row keeps it.
             Winner::Greater(_) | Winner::Less(_) => true,
@@ -172,7 +179,7 @@ impl Resolver {
     fn remote_wins(&self, new: &[Datum<'_>], central: &[Datum<'_>]) -> bool {
         let order = |column: usize| compare_nullable(&new[column], &central[column]);
         match self.winner {
-            Winner::Centre | Winner::Nobody => false,
+            Winner::Centre | Winner::Nobody | Winner::Handler => false,
             Winner::Remote => true,
             Winner::Greater(column) => order(column) == Some(Ordering::Greater),
             Winner::Less(column) => order(column) == Some(Ordering::Less),

@@ -12,10 +12,11 @@ use crate::publication::TableSpec;
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// What resolvers are called, how one is written, and what its columns have to be.
-const RESOLVERS: [(&str, &str, Columns); 11] = [
+const RESOLVERS: [(&str, &str, Columns); 12] = [
     ("server_wins", "server_wins", Columns::None),
     ("client_wins", "client_wins", Columns::None),
     ("park", "park", Columns::None),
+    ("handler", "handler", Columns::None),
     ("later", "later(changed_at)", Columns::One(is_time, TIME)),
     ("earlier", "earlier(booked_at)", Columns::One(is_time, TIME)),
     (
@@ -206,6 +207,7 @@ fn set_winner<'n>(
     resolver.winner = match name {
         "client_wins" => Winner::Remote,
         "park" => Winner::Nobody,
+        "handler" => Winner::Handler,
         "later" | "maximum" | "priority" => Winner::Greater(column),
         "earlier" | "minimum" => Winner::Less(column),
         _ => Winner::Centre,

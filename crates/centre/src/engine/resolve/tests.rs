@@ -59,7 +59,7 @@ proptest! {
         let resolver = Resolver { detect, computed, winner };
         let sides = Sides { old, new: &new, central: &central, written: &[0, 1, 2, 3] };
         let (from_remote, computed, is_conflict) = match resolver.resolve(&TYPES, sides) {
-            Resolved::Centre | Resolved::Parked => return Ok(()),
+            Resolved::Centre | Resolved::Parked | Resolved::Asked => return Ok(()),
             Resolved::Merged { from_remote, computed, is_conflict } => {
                 (from_remote, computed, is_conflict)
             }

@@ -6,7 +6,8 @@ use tidewater_protocol::{ColumnType, PublicationSchema, Table};
 
 use super::events::parameter_type;
 use super::{
-    Compiled, EVENTS, Event, Form, Images, Scripts, SetColumn, Statement, Versions, event,
+    Compiled, EVENTS, Event, Form, Images, Scripts, SetColumn, Statement, Transaction, Versions,
+    event,
 };
 use crate::engine::database::Tracking;
 use crate::engine::scope::wrong;
@@ -52,11 +53,12 @@ pub async fn compile<T: Tracking>(
         scripts
             .tables
             .resize_with(schema.tables.len(), Default::default);
-        let Some(compiled) = noted(
-            one::<T>(connection, script, schema, tables).await,
-            &mut faults,
-        )?
-        else {
+        let compiled = one::<T>(connection, script, schema, tables).await;
+        let compiled = compiled.and_then(|compiled| {
+            beside_handlers(&compiled, script, spec)?;
+            Ok(compiled)
+        });
+        let Some(compiled) = noted(compiled, &mut faults)? else {
             continue;
         };
         let name = compiled.event.name;
@@ -102,6 +104,40 @@ fn line(script: &str, part: &str) -> usize {
     let at = (part.as_ptr() as usize).saturating_sub(script.as_ptr() as usize);
     let before = script.get(..at).unwrap_or_default();
     before.matches('\n').count() + 1
+}
+
+/// Refuses a script that does what a handler of the same table is asked about.
+fn beside_handlers(compiled: &Compiled, script: &ScriptSpec, spec: &PublicationSpec) -> Result<()> {
+    let Some(name) = &script.table else {
+        return Ok(());
+    };
+    // Remotes have tables without their schema.
+    let mut tables = spec.tables.iter();
+    let table = tables.find(|it| it.name.rsplit('.').next() == Some(name));
+    let Some(table) = table else {
+        return Ok(());
+    };
+    let resolves = table
+        .conflict
+        .resolve
+        .iter()
+        .any(|it| it.trim() == "handler");
+    let event = compiled.event;
+    let is_of_rows = !matches!(event.form, Form::Once);
+    let handler = match event.transaction {
+        Transaction::Upload if table.handled.upload => "asked about uploaded rows",
+        Transaction::Upload if resolves => "asked about conflicts",
+        Transaction::Download if table.handled.download => "asked what is new",
+        _ => return Ok(()),
+    };
+    match is_of_rows {
+        false => Ok(()),
+        true => Err(wrong(
+            &compiled.place,
+            &format!("is a script of {name:?}, whose handler is {handler}"),
+            "remove the script, or leave out the handler's event",
+        )),
+    }
 }
 
 /// Checks one script.

@@ -9,6 +9,7 @@
 //! these rows.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use tidewater_protocol::{Code, Datum, Op};
 
@@ -28,11 +29,13 @@ use crate::engine::scripts::Scripting;
 use crate::engine::upload::columns::{Announced, ColumnMap, Unpublished};
 use crate::engine::upload::decided::Decided;
 use crate::engine::upload::families::Families;
+use crate::engine::upload::verdicts::{Fates, Judged};
 use crate::engine::watermark::held;
 use crate::error::CentreError;
 use crate::publication::OnReject;
 use crate::scope::Scope;
 use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
+use crate::verdict::Contended;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -98,12 +101,21 @@ pub(super) fn fails_alone(error: &CentreError) -> bool {
 /// Applies one upload of a list; `is_alone` if it is the only one.
 async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Result<UploadOutcome> {
     let publication = rows.publication(&upload.publication)?;
+    let (mut announced, mut judged) = (Vec::new(), Judged::default());
+    for (place, table) in upload.tables.iter().enumerate() {
+        let columns = ColumnMap::find(&publication.schema, &table.begin)?;
+        let columns = judgeable(&publication, columns);
+        if let Announced::Published(index, map) = &columns {
+            judged.add(&publication, upload, place, (*index, map))?;
+        }
+        announced.push(columns);
+    }
+    let (changed, fates) = judged.into_fates();
     let (mut tables, mut unpublished) = (Vec::new(), Vec::new());
-    for table in &upload.tables {
-        let announced = ColumnMap::find(&publication.schema, &table.begin)?;
-        match judgeable(&publication, announced) {
+    for (place, (table, announced)) in upload.tables.iter().zip(announced).enumerate() {
+        match announced {
             Announced::Published(index, map) => {
-                let place = tables.len();
+                let (table, place) = (changed.get(&place).unwrap_or(table), tables.len());
                 tables.push(Incoming::new(&publication, table, place, index, map)?);
             }
             Announced::Unpublished(refused) => unpublished.push((table, refused)),
@@ -131,12 +143,19 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         tables: &tables,
         unpublished: &unpublished,
         families: &families,
+        fates,
         handed_over: Vec::new(),
         scripting: Scripting::of(&publication.scripts, &upload.context, &upload.publication)?
             .map(|it| it.since(upload.checkpoint.as_ref())),
     };
     run.handed_over = run.find_handed_over()?;
-    let result = run.all().await?;
+    let result = match run.all().await? {
+        Ok(result) => result,
+        Err(contended) => {
+            rows.undo().await?;
+            return Ok(UploadOutcome::Contended { rows: contended });
+        }
+    };
     let own = run.own(&result, is_alone)?;
     Ok(UploadOutcome::Applied { result, own })
 }
@@ -201,6 +220,8 @@ pub(super) struct Run<'r, R: Rows> {
     unpublished: &'r [(&'r UploadTable, Unpublished)],
     /// What the upload itself does to rows.
     pub(super) families: &'r Families,
+    /// What handlers have decided of them.
+    fates: Arc<Fates>,
     /// By the place of their table: updates that may make rows somebody else's, in order.
     pub(super) handed_over: Vec<Vec<RowRef>>,
     /// The scripts that the remote has chosen.
@@ -213,6 +234,8 @@ pub(super) struct Progress<'p> {
     pub(super) refusals: Vec<Refusals>,
     /// Whether rows were written that may be out of scope.
     pub(super) is_outside: bool,
+    /// Rows of which handlers have to decide.
+    pub(super) contended: Vec<Contended>,
     /// What is known from before rows were handed over.
     pub(super) before_handing_over: Option<BeforeHandingOver>,
 }
@@ -242,6 +265,8 @@ struct Round {
 enum Filled {
     /// They are in, and the result is kept.
     All(UploadResult),
+    /// Handlers have to decide of some.
+    Contended(Vec<Contended>),
     /// They have to be undone: a constraint is violated.
     Violated,
     /// The same: rows were taken that should not have been; these.
@@ -267,13 +292,15 @@ impl Progress<'_> {
 
 impl<'r, R: Rows> Run<'r, R> {
     /// Applies all rows, and keeps the result.
-    async fn all(&mut self) -> Result<UploadResult> {
+    async fn all(&mut self) -> Result<std::result::Result<UploadResult, Vec<Contended>>> {
         let mut round = Round::default();
         round.decided.foreign(self.foreign().await?);
+        round.decided.judged(self.fates.clone());
         loop {
             self.rows.begin_rows(round.immediate).await?;
             match self.fill(&round).await? {
-                Filled::All(result) => return Ok(result),
+                Filled::All(result) => return Ok(Ok(result)),
+                Filled::Contended(rows) => return Ok(Err(rows)),
                 // Some row violates a constraint. With all of them checked at once, it is found
                 // where it is applied.
                 Filled::Violated if round.immediate => {
@@ -294,6 +321,7 @@ impl<'r, R: Rows> Run<'r, R> {
             outcomes: Outcomes::new(schema, shapes, &round.decided),
             refusals: Vec::new(),
             is_outside: false,
+            contended: Vec::new(),
             before_handing_over: None,
         };
         for (table, refused) in self.unpublished {
@@ -329,6 +357,9 @@ impl<'r, R: Rows> Run<'r, R> {
             if !steps.is_empty() && !self.retry(&mut progress).await? {
                 return Ok(Filled::Violated);
             }
+        }
+        if !progress.contended.is_empty() {
+            return Ok(Filled::Contended(progress.contended));
         }
         for refusals in std::mem::take(&mut progress.refusals) {
             self.give_up(refusals, &mut progress).await?;

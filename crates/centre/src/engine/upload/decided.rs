@@ -22,6 +22,7 @@ use tidewater_protocol::{
 use super::Refused;
 use super::rows::Refusal;
 use super::scoped::Barred;
+use super::verdicts::Fates;
 use crate::engine::exact::Barrier;
 use crate::engine::upload::columns::ColumnMap;
 use crate::engine::upload::result::ResultBuilder;
@@ -92,6 +93,8 @@ pub(crate) enum Decision {
     Refused(Refusal),
     /// It loses against what the centre has.
     Lost,
+    /// A handler has seen to it.
+    Handled,
 }
 
 /// Why a row cannot take effect.
@@ -114,6 +117,8 @@ pub(crate) struct Decided {
     outside: Barred,
     /// They were out of scope before.
     foreign: RowKeys,
+    /// What handlers have decided.
+    fates: Arc<Fates>,
     tables: HashSet<usize>,
     rounds: u32,
     /// All rows are refused.
@@ -244,6 +249,10 @@ impl Decided {
         if op != Op::Insert && self.foreign.contains(&row) {
             return refused(Refusal::barred(Barrier::OutOfScope));
         }
+        let fate = self.fates.of(&row, op);
+        if let Some(refused @ Decision::Refused(_)) = fate {
+            return Some(refused.clone());
+        }
         if let Some(parent) = self.orphans.get(&row).filter(|_| op != Op::Delete) {
             let reason = match parent {
                 None => REASON.to_owned(),
@@ -251,6 +260,9 @@ impl Decided {
             };
             let code = Code::RowForeignKey;
             return refused(Refusal { code, reason });
+        }
+        if let Some(fate) = fate {
+            return Some(fate.clone());
         }
         (op != Op::Insert && self.lost.contains(&row)).then_some(Decision::Lost)
     }
@@ -268,6 +280,17 @@ impl Decided {
         let row = (table, pack_key(&schema.tables[table], key));
         let parent = self.orphans.get(&row)?.as_ref()?;
         Some((schema.tables[parent.table].name.clone(), parent.key.clone()))
+    }
+
+    /// Goes by what handlers have decided.
+    pub(crate) fn judged(&mut self, fates: Arc<Fates>) {
+        self.tables.extend(fates.tables());
+        self.fates = fates;
+    }
+
+    /// What they have.
+    pub(crate) fn fates(&self) -> &Fates {
+        &self.fates
     }
 
     /// Takes no changes of rows that are out of scope.

@@ -31,17 +31,23 @@ pub(super) async fn note<R: Rows>(
         let are_completed = publication.writes[table.index].are_completed;
         let is_scripted = scripts.is_some_and(|it| it.uploads(table.index));
         let are_all = rows.makes_something(table) || are_completed || is_scripted;
-        if !are_all && !outcomes.has_resolved(table) {
+        let are_changed = outcomes.fates().has_changed_some(table.index);
+        if !are_all && !are_changed && !outcomes.has_resolved(table) {
             continue;
         }
         let mut membership = admission.held(publication, table.index).of_any_age();
         for (op, taken) in taken(publication, table, outcomes, are_all)? {
+            let (changed, taken) = match are_changed {
+                true => split(publication, table, outcomes, taken)?,
+                false => (Vec::new(), taken),
+            };
             let mut made = |_, central: &[Datum<'_>]| {
                 if membership.has(central) {
                     outcomes.made(table, central);
                 }
             };
             find(rows, publication, table, (op, &taken), &mut made).await?;
+            find_all(rows, publication, table, (op, &changed), &mut made).await?;
         }
     }
     Ok(())
@@ -54,9 +60,39 @@ pub(super) async fn find<R: Rows>(
     publication: &Publication<R::Table>,
     table: &Incoming<'_, R::Table>,
     (op, taken): (Op, &[RowRef]),
-    made: &mut (dyn FnMut(RowRef, &[Datum<'_>]) + Send),
+    made: Take<'_>,
 ) -> Result<()> {
     let shape = &publication.shapes[table.index];
+    let is_other =
+        |new: &[Datum<'_>], central: &[Datum<'_>]| differs(shape, &table.sent, new, central);
+    find_some(rows, publication, table, (op, taken), (&is_other, made)).await
+}
+
+/// Finds rows that handlers have changed.
+async fn find_all<R: Rows>(
+    rows: &mut R,
+    publication: &Publication<R::Table>,
+    table: &Incoming<'_, R::Table>,
+    (op, taken): (Op, &[RowRef]),
+    made: Take<'_>,
+) -> Result<()> {
+    let is_meant = |_: &[Datum<'_>], _: &[Datum<'_>]| true;
+    find_some(rows, publication, table, (op, taken), (&is_meant, made)).await
+}
+
+/// Gets rows as the centre has them.
+type Take<'t> = &'t mut (dyn FnMut(RowRef, &[Datum<'_>]) + Send);
+
+/// Whether an uploaded row is told as the centre has it, given both.
+type IsTold<'t> = &'t (dyn Fn(&[Datum<'_>], &[Datum<'_>]) -> bool + Send + Sync);
+
+async fn find_some<R: Rows>(
+    rows: &mut R,
+    publication: &Publication<R::Table>,
+    table: &Incoming<'_, R::Table>,
+    (op, taken): (Op, &[RowRef]),
+    (is_told, made): (IsTold<'_>, Take<'_>),
+) -> Result<()> {
     for some in taken.chunks(ROWS_AT_ONCE) {
         let found = rows.find(table, op, some, Image::New).await?;
         table.images(some, |at, uploaded| {
@@ -65,8 +101,7 @@ pub(super) async fn find<R: Rows>(
                 return Ok(());
             };
             let central = met.central.values(&publication.row_types[table.index])?;
-            let new = uploaded.new.unwrap_or_default();
-            if differs(shape, &table.sent, new, &central) {
+            if is_told(uploaded.new.unwrap_or_default(), &central) {
                 made(some[at], &central);
             }
             Ok(())
@@ -91,8 +126,10 @@ pub(super) fn taken<T>(
             return Ok(());
         }
         let key = (table.index, pack_key(schema, &row.key));
-        let is_meant = are_all || outcomes.is_resolved(&key);
-        if is_meant && !builder.is_refused(&key, op) && !builder.is_lost(&key) {
+        let fates = outcomes.fates();
+        let is_meant = are_all || outcomes.is_resolved(&key) || fates.has_changed(&key);
+        let is_written = fates.of(&key, op).is_none();
+        if is_meant && is_written && !builder.is_refused(&key, op) && !builder.is_lost(&key) {
             match op {
                 Op::Insert => inserts.push(at),
                 _ => updates.push(at),
@@ -101,6 +138,26 @@ pub(super) fn taken<T>(
         Ok(())
     })?;
     Ok([(Op::Insert, inserts), (Op::Update, updates)])
+}
+
+/// Those of some rows that handlers have changed, and the others.
+fn split<T>(
+    publication: &Publication<T>,
+    table: &Incoming<'_, T>,
+    outcomes: &Outcomes<'_>,
+    rows: Vec<RowRef>,
+) -> Result<(Vec<RowRef>, Vec<RowRef>)> {
+    let schema = &publication.schema.tables[table.index];
+    let (mut changed, mut others) = (Vec::new(), Vec::new());
+    table.rows(&rows, |at, row| {
+        let key = (table.index, pack_key(schema, &row.key));
+        match outcomes.fates().has_changed(&key) {
+            true => changed.push(rows[at]),
+            false => others.push(rows[at]),
+        }
+        Ok(())
+    })?;
+    Ok((changed, others))
 }
 
 /// Whether a row is not in the centre as the remote has it, in one of the columns that it sends.

@@ -13,6 +13,7 @@ use crate::engine::upload::decided::{Aborted, Decided, Decision, pack_key};
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
 use crate::engine::upload::unpublished;
+use crate::engine::upload::verdicts::Fates;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::upload::{UploadResult, UploadTable};
@@ -68,6 +69,33 @@ impl<'p> Outcomes<'p> {
         key: &[Datum<'_>],
     ) -> Option<Decision> {
         self.decided.of(self.schema, incoming.index, op, key)
+    }
+
+    /// Whether a handler has changed a row, or seen to it.
+    pub(crate) fn fates(&self) -> &Fates {
+        self.decided.fates()
+    }
+
+    /// A handler has seen to a row. `asks`: the remote is to get what the centre has.
+    pub(crate) fn handled<T>(
+        &mut self,
+        incoming: &Incoming<'_, T>,
+        uploaded: &Uploaded<'_, '_>,
+        asks: bool,
+    ) {
+        self.builder.applied(uploaded.op, 1);
+        if !asks {
+            return;
+        }
+        self.builder.asks(incoming.index, uploaded.key);
+        let schema = &self.schema.tables[incoming.index];
+        if let (Some(_), Some(new)) = (uploaded.old, uploaded.new) {
+            let new: Vec<Datum<'_>> = schema.key.iter().map(|&it| new[it]).collect();
+            let new_key = pack_key(schema, &new);
+            if new_key != pack_key(schema, uploaded.key) {
+                self.builder.asks(incoming.index, &new);
+            }
+        }
     }
 
     /// Whether rows that are not in scope before the upload are refused at once.

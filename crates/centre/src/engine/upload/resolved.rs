@@ -15,9 +15,11 @@ use super::settle::{Ready, find_changed, obstacle};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{Resolved, Resolver, Sides, Winner};
+use crate::engine::upload::decided::pack_key;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::upload::{RowsChunk, UploadTable};
+use crate::verdict::{Becomes, Columns, Contended, ContendedRow, Resolutions};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -31,6 +33,9 @@ pub(super) struct Resolving<'p> {
     updates: Vec<Taken>,
     inserts: Vec<Taken>,
     deletes: Vec<Taken>,
+    /// What handlers have decided, and what they have to decide.
+    decided: &'p Resolutions,
+    contended: Vec<Contended>,
 }
 
 /// A row that is resolved.
@@ -54,7 +59,11 @@ pub(super) struct Settled<'r, 'a> {
 }
 
 impl<'p> Resolving<'p> {
-    pub(super) fn new<T>(publication: &'p Publication<T>, index: usize) -> Resolving<'p> {
+    pub(super) fn new<T>(
+        publication: &'p Publication<T>,
+        index: usize,
+        decided: &'p Resolutions,
+    ) -> Resolving<'p> {
         let shape = &publication.shapes[index];
         Resolving {
             resolver: &publication.resolvers[index],
@@ -64,6 +73,41 @@ impl<'p> Resolving<'p> {
             updates: Vec::new(),
             inserts: Vec::new(),
             deletes: Vec::new(),
+            decided,
+            contended: Vec::new(),
+        }
+    }
+
+    /// What a handler has decided of a row; if it has not yet, it is asked.
+    fn ask<T>(
+        &mut self,
+        table: &Incoming<'_, T>,
+        uploaded: &Uploaded<'_, '_>,
+        central: Option<&[Datum<'_>]>,
+    ) -> Becomes {
+        let sent = |image: &[Datum<'_>]| named(self.table, table.sent.iter().copied(), image);
+        let all = 0..self.table.columns.len();
+        let theirs = central.map(|it| named(self.table, all, it));
+        let row = ContendedRow {
+            table: self.table.name.clone(),
+            key: pack_key(self.table, uploaded.key),
+        };
+        match self.decided.get(&row) {
+            Some(decided) if decided.theirs == theirs => decided.becomes.clone(),
+            _ => {
+                let key = self.table.key_columns().zip(uploaded.key);
+                self.contended.push(Contended {
+                    row,
+                    op: uploaded.op,
+                    key: key
+                        .map(|(it, value)| (it.name.clone(), value.to_value()))
+                        .collect(),
+                    old: uploaded.old.map(sent),
+                    new: uploaded.new.map(sent),
+                    theirs,
+                });
+                Becomes::Centre
+            }
         }
     }
 
@@ -81,9 +125,15 @@ impl<'p> Resolving<'p> {
         central: &[Datum<'_>],
     ) -> Option<ConflictOutcome> {
         let central = &central[..self.shape.columns.len()];
+        let is_asked = self.resolver.winner == Winner::Handler;
         let Some(new) = uploaded.new else {
-            if self.resolver.survives(false) {
-                return Some(self.stands());
+            let becomes = is_asked.then(|| self.ask(table, uploaded, Some(central)));
+            match becomes {
+                Some(Becomes::Remote) => {}
+                Some(Becomes::Parked) => return Some(ConflictOutcome::Parked),
+                Some(_) => return Some(ConflictOutcome::Centre),
+                None if self.resolver.survives(false) => return Some(self.stands()),
+                None => {}
             }
             self.writer.delete(central);
             self.deletes.push(Taken {
@@ -106,6 +156,12 @@ impl<'p> Resolving<'p> {
             match self.resolver.resolve(&self.shape.columns, sides) {
                 Resolved::Centre => return Some(ConflictOutcome::Centre),
                 Resolved::Parked => return Some(ConflictOutcome::Parked),
+                Resolved::Asked => match self.ask(table, uploaded, Some(central)) {
+                    Becomes::Centre => return Some(ConflictOutcome::Centre),
+                    Becomes::Parked => return Some(ConflictOutcome::Parked),
+                    Becomes::Remote => (table.updatable.clone(), Vec::new(), true),
+                    Becomes::Merged(columns) => (Vec::new(), self.placed(columns), true),
+                },
                 Resolved::Merged {
                     from_remote,
                     computed,
@@ -135,24 +191,47 @@ impl<'p> Resolving<'p> {
 
     /// Takes a row that was changed and is not in the centre any more; what the conflict has come
     /// to, if the row is not taken.
-    pub(super) fn take_gone(
+    pub(super) fn take_gone<T>(
         &mut self,
+        table: &Incoming<'_, T>,
         at: RowRef,
         uploaded: &Uploaded<'_, '_>,
     ) -> Option<ConflictOutcome> {
         let Some(new) = uploaded.new.filter(|_| !self.gives_another_key(uploaded)) else {
             return Some(ConflictOutcome::Centre);
         };
-        if !self.resolver.survives(true) {
-            return Some(self.stands());
+        let is_asked = self.resolver.winner == Winner::Handler;
+        let mut outcome = ConflictOutcome::Remote;
+        let mut changed = Vec::new();
+        match is_asked.then(|| self.ask(table, uploaded, None)) {
+            Some(Becomes::Remote) => {}
+            Some(Becomes::Merged(columns)) => {
+                outcome = ConflictOutcome::Merged;
+                changed = self.placed(columns);
+            }
+            Some(Becomes::Parked) => return Some(ConflictOutcome::Parked),
+            Some(Becomes::Centre) => return Some(ConflictOutcome::Centre),
+            None if !self.resolver.survives(true) => return Some(self.stands()),
+            None => {}
         }
-        self.writer.row(Op::Insert, new);
+        let mut row = new.to_vec();
+        for (column, value) in &changed {
+            row[*column] = datum(self.shape.columns[*column], value);
+        }
+        self.writer.row(Op::Insert, &row);
         self.inserts.push(Taken {
             at,
-            outcome: Some(ConflictOutcome::Remote),
+            outcome: Some(outcome),
             replaced: None,
         });
         None
+    }
+
+    /// Columns by their place.
+    fn placed(&self, columns: Columns) -> Vec<(usize, Value)> {
+        let columns = columns.into_iter();
+        let placed = columns.filter_map(|(name, value)| Some((self.table.column(&name)?, value)));
+        placed.collect()
     }
 
     /// What it is called that the centre's row, or its absence, stands.
@@ -172,6 +251,12 @@ impl<'p> Resolving<'p> {
     }
 }
 
+/// Some columns of a row, by name.
+fn named(table: &Table, columns: impl Iterator<Item = usize>, row: &[Datum<'_>]) -> Columns {
+    let columns = columns.map(|it| (table.columns[it].name.clone(), row[it].to_value()));
+    columns.collect()
+}
+
 /// A value as it is computed.
 fn datum(column_type: ColumnType, value: &Value) -> Datum<'_> {
     column_type.datum(value.as_ref()).0
@@ -188,6 +273,9 @@ impl<R: Rows> Run<'_, R> {
         progress: &mut Progress<'_>,
         failed: &mut Vec<Failed>,
     ) -> Result<()> {
+        progress
+            .contended
+            .extend(resolving.contended.iter().cloned());
         if resolving.is_empty() {
             return Ok(());
         }

@@ -21,6 +21,8 @@ pub(crate) struct ResultBuilder<'a> {
     orphans: RowKeys,
     /// Rows that lost.
     lost: RowKeys,
+    /// Keys of rows that the remote is to get as the centre has them.
+    asked: Vec<RowsWriter<'a>>,
 }
 
 impl<'a> ResultBuilder<'a> {
@@ -35,6 +37,7 @@ impl<'a> ResultBuilder<'a> {
             refused_changes: RowKeys::new(),
             orphans: RowKeys::new(),
             lost: RowKeys::new(),
+            asked: shapes.iter().map(RowsWriter::new).collect(),
         }
     }
 
@@ -70,6 +73,11 @@ impl<'a> ResultBuilder<'a> {
         self.result.conflicts += 1;
         let key = pack_key(&self.schema.tables[table], key);
         self.lost.insert((table, key));
+    }
+
+    /// The remote is to get a row as the centre has it.
+    pub(crate) fn asks(&mut self, table: usize, key: &[Datum<'_>]) {
+        self.asked[table].key(Op::Request, key);
     }
 
     /// A change was refused.
@@ -150,6 +158,13 @@ impl<'a> ResultBuilder<'a> {
             begin.expected_rows = writer.rows();
             self.result.tables.push(ResultTable {
                 begin,
+                rows: writer.take(),
+            });
+        }
+        let asked = self.schema.tables.iter().zip(&mut self.asked);
+        for (table, writer) in asked.filter(|(_, writer)| !writer.is_empty()) {
+            self.result.asked.push(ResultTable {
+                begin: TableBegin::of(table),
                 rows: writer.take(),
             });
         }

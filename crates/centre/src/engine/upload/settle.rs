@@ -77,6 +77,8 @@ pub(super) struct Sorted {
     pub(super) unready: Vec<RowRef>,
     /// Lose whatever the centre has.
     pub(super) lost: Vec<RowRef>,
+    /// Handlers have seen to them.
+    pub(super) handled: Vec<RowRef>,
 }
 
 /// What becomes of a row that has met one of the centre.
@@ -185,6 +187,8 @@ impl<R: Rows> Run<'_, R> {
                 .await?;
         }
         self.lose(table, op, &sorted.lost, progress).await?;
+        self.leave_handled(table, op, &sorted.handled, progress)
+            .await?;
         failed.sort_by_key(|failed| failed.at);
         Ok(failed)
     }
@@ -247,7 +251,9 @@ impl<R: Rows> Run<'_, R> {
         // Reused from row to row.
         let mut changed = Vec::new();
         table.images(refs, |at, uploaded| {
-            match outcomes.decision(table, op, uploaded.key) {
+            let decision = outcomes.decision(table, op, uploaded.key);
+            let is_handled = decision == Some(Decision::Handled);
+            match decision {
                 Some(Decision::Refused(refusal)) => {
                     outcomes.refused(table, uploaded, &refusal);
                     return Ok(());
@@ -256,19 +262,23 @@ impl<R: Rows> Run<'_, R> {
                     sorted.lost.push(refs[at]);
                     return Ok(());
                 }
-                None => {}
+                Some(Decision::Handled) | None => {}
             }
             find_changed(table, uploaded, &mut changed);
             let mut refusal = obstacle(self.rows, self.publication, table, uploaded, &changed);
             let judged = uploaded.new.filter(|_| refusal.is_none() && !hands_over);
             if let Some(barrier) = judged.and_then(|new| membership.barrier_to_new(new)) {
                 // It may come into scope by the upload itself.
-                *is_outside = true;
-                let gives_up = outcomes.gives_up_outside();
+                *is_outside |= !is_handled;
+                let gives_up = is_handled || outcomes.gives_up_outside();
                 refusal = gives_up.then(|| Refusal::barred(barrier));
             }
             if let Some(refusal) = refusal {
                 outcomes.refused(table, uploaded, &refusal);
+                return Ok(());
+            }
+            if is_handled {
+                sorted.handled.push(refs[at]);
                 return Ok(());
             }
             let is_unready = uploaded.old.is_some_and(|old| {
@@ -303,7 +313,7 @@ impl<R: Rows> Run<'_, R> {
         let outcomes = &mut progress.outcomes;
         let (mut gone, mut changed) = (Vec::new(), Vec::new());
         let resolves = self.resolves(table);
-        let mut resolving = Resolving::new(self.publication, table.index);
+        let mut resolving = Resolving::new(self.publication, table.index, &self.upload.resolutions);
         table.images(rows, |at, uploaded| {
             let Some(met) = &met[at] else {
                 gone.push(rows[at]);
@@ -449,6 +459,39 @@ impl<R: Rows> Run<'_, R> {
         Ok(passed_over)
     }
 
+    /// Leaves rows to the handlers that have seen to them, if they are the remote's to change.
+    async fn leave_handled(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        op: Op,
+        rows: &[RowRef],
+        progress: &mut Progress<'_>,
+    ) -> Result<()> {
+        let types = &self.publication.row_types[table.index];
+        // Where only the handler has rows, what the remote has is what it has given.
+        let is_ours = !self.publication.handled[table.index].keeps_uploads;
+        for rows in rows.chunks(ROWS_AT_ONCE) {
+            let met = self.rows.find(table, op, rows, Image::Old).await?;
+            let mut membership = self.membership(table);
+            let outcomes = &mut progress.outcomes;
+            table.images(rows, |at, uploaded| {
+                let barrier = match (uploaded.old, &met[at]) {
+                    (None, _) => None,
+                    (_, Some(met)) => membership.barrier(&met.central.values(types)?),
+                    (Some(old), None) => membership.barrier(old),
+                };
+                match barrier {
+                    None => outcomes.handled(table, uploaded, is_ours),
+                    Some(barrier) => {
+                        outcomes.refused(table, uploaded, &Refusal::barred(barrier));
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
     /// Settles rows whose key the centre does not have.
     async fn settle_gone(
         &mut self,
@@ -500,11 +543,11 @@ impl<R: Rows> Run<'_, R> {
         failed: &mut Vec<Failed>,
     ) -> Result<()> {
         let resolves = self.resolves(table);
-        let mut resolving = Resolving::new(self.publication, table.index);
+        let mut resolving = Resolving::new(self.publication, table.index, &self.upload.resolutions);
         let outcomes = &mut progress.outcomes;
         table.images(gone, |at, uploaded| {
             let ended = match resolves {
-                true => resolving.take_gone(gone[at], uploaded),
+                true => resolving.take_gone(table, gone[at], uploaded),
                 false => Some(ConflictOutcome::Centre),
             };
             if let Some(ended) = ended {

@@ -19,6 +19,7 @@ use super::result::ResultBuilder;
 use super::rows::{Batch, Image, OnDelete, Rows, TargetTable, Written};
 use super::scoped::decides_scopes;
 use super::settle::{ROWS_AT_ONCE, Ready, find_changed, obstacle};
+use super::verdicts;
 use super::{Admission, store};
 use crate::engine::connection::{Connection as _, each, own_row};
 use crate::engine::exact::{Membership, pack_exact, types_of};
@@ -120,6 +121,9 @@ async fn try_all<R: Rows>(rows: &mut R, uploads: &[&SyncUpload], is_alone: bool)
             apart.insert(place);
         }
     }
+    let judged = uploads.iter().enumerate();
+    let judged = judged.filter(|(_, it)| verdicts::concern(&publication, it));
+    apart.extend(judged.map(|(place, _)| place));
     if !apart.is_empty() {
         return Ok(Tried::Apart(apart));
     }

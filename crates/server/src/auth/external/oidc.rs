@@ -8,15 +8,17 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
+use hyper::Method;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::fetch::Fetcher;
 use super::jws::{Keys, Token};
 use super::{Identity, ago, away, kept, rejected, span, user_name};
 use crate::config::{Algorithm, KeptClaim, KeySource, OidcConfig, WebAddress};
 use crate::error::ServerError;
 use crate::fault::Fault;
+use crate::web_client::{WebClient, WebRequest, successful};
 
 /// How far clocks may differ.
 const LEEWAY_MS: i64 = 60_000;
@@ -36,13 +38,16 @@ const AWAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// How long its keys count if it does not answer.
 const KEPT: Duration = Duration::from_secs(24 * 3_600);
 
+/// No document of a provider is longer.
+const MAX_BYTES: usize = 256 << 10;
+
 /// What a token may call itself; others have a meaning of their own, as logout tokens.
 const TYPES: [&str; 3] = ["jwt", "at+jwt", "application/at+jwt"];
 
 /// An identity provider.
 pub(super) struct Issuer {
     config: OidcConfig,
-    fetcher: Fetcher,
+    client: WebClient,
     known: Mutex<Known>,
     /// Whoever asks it.
     asking: tokio::sync::Mutex<()>,
@@ -61,7 +66,7 @@ struct Known {
 
 impl Issuer {
     pub(super) fn new(config: &OidcConfig) -> Result<Issuer, ServerError> {
-        let fetcher = Fetcher::new(config.ca.as_deref()).map_err(|error| {
+        let client = WebClient::new(config.ca.as_deref(), 0).map_err(|error| {
             ServerError::configuration(
                 format!("sign_in.oidc {:?}: ca: {error}", config.issuer),
                 "name a PEM file with the certificate of the authority, or remove ca",
@@ -69,7 +74,7 @@ impl Issuer {
         })?;
         Ok(Issuer {
             config: config.clone(),
-            fetcher,
+            client,
             known: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
         })
@@ -149,7 +154,7 @@ impl Issuer {
             KeySource::Keys(address) => address.clone(),
             KeySource::Discovery(document) => self.discover(document).await?,
         };
-        let json = self.fetcher.fetch(&keys).await?;
+        let json = self.document(&keys).await?;
         let read = Keys::read(&json).map_err(|error| format!("{}: {error}", keys.url))?;
         match read.len() {
             0 => Err(format!("{} has no key that can be used", keys.url)),
@@ -157,8 +162,27 @@ impl Issuer {
         }
     }
 
+    /// The document at an address.
+    async fn document(&self, address: &WebAddress) -> Result<Bytes, String> {
+        let request = WebRequest {
+            method: Method::GET,
+            headers: &[("accept", "application/json".to_owned())],
+            body: Bytes::new(),
+            max_bytes: MAX_BYTES,
+        };
+        let answer = self
+            .client
+            .ask(address, request)
+            .await
+            .map_err(|error| error.to_string());
+        let answer = answer.and_then(successful);
+        answer
+            .map(|it| it.body)
+            .map_err(|error| format!("{}: {error}", address.url))
+    }
+
     async fn discover(&self, document: &WebAddress) -> Result<WebAddress, String> {
-        let json = self.fetcher.fetch(document).await?;
+        let json = self.document(document).await?;
         let wrong = |what: String| format!("{}: {what}", document.url);
         let read: Map<String, Value> =
             serde_json::from_slice(&json).map_err(|error| wrong(error.to_string()))?;

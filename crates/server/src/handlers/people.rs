@@ -1,0 +1,158 @@
+//! Signing in: a handler that knows passwords.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value as Json};
+
+use tidewater_protocol::Code;
+
+use super::document::{kind, whole};
+use super::{Document, Handler, Reply};
+use crate::auth::external::{Identity, kept, user_name};
+use crate::calls::Caller;
+use crate::config::HandlerEvent;
+use crate::environment::random;
+use crate::fault::Fault;
+use crate::server::Shared;
+use tidewater_protocol::RemoteId;
+
+/// No answer is longer.
+const ANSWER_BYTES: usize = 64 << 10;
+
+impl Handler {
+    /// Who has this password, according to the handler; `None` if nobody has.
+    ///
+    /// # Errors
+    /// It does not say.
+    pub(crate) async fn authenticate(
+        &self,
+        server: &Arc<Shared>,
+        (user, password): (&str, &str),
+        peer: &str,
+    ) -> Result<Option<Identity>, Fault> {
+        let event = HandlerEvent::AuthenticateUser;
+        let random = random(&*server.environment.randomness);
+        let random = random.map_err(|error| Fault::internal(error.to_string()))?;
+        let mut head = Map::new();
+        head.insert("event".into(), event.name().into());
+        head.insert("user".into(), user.into());
+        head.insert("password".into(), password.into());
+        head.insert("peer".into(), peer.into());
+        // Each attempt is one of its own.
+        let key = RemoteId::from_random(random).to_string();
+        let document = Document::of(event, head, &key);
+        let caller = Arc::new(Caller {
+            user: user.to_owned(),
+            remote_id: None,
+        });
+        let reply = self.ask(server, &caller, &document, ANSWER_BYTES).await;
+        let reply = reply.map_err(|fault| match fault.code {
+            Code::Busy => Fault {
+                detail: fault.detail,
+                retry_after_ms: fault.retry_after_ms,
+                ..Fault::new(
+                    Code::IdentityUnavailable,
+                    "the program that knows the users does not answer the server",
+                    "try again in a while; whoever has signed in before can sync meanwhile",
+                )
+            },
+            _ => fault,
+        })?;
+        let said = read(&reply, user).map_err(|what| self.wrong(event, &what))?;
+        let Some((user, claims)) = said else {
+            return Ok(None);
+        };
+        Ok(Some(Identity {
+            user: user_name(&user, "the name that the handler gives")?,
+            by: format!("the handler {:?}", self.config.name),
+            claims: Some(kept(claims.into_iter())?),
+        }))
+    }
+}
+
+type Said = Option<(String, Vec<(String, String)>)>;
+
+fn read(reply: &Reply, user: &str) -> Result<Said, String> {
+    let answer = whole(reply)?;
+    match answer.get("verdict").and_then(Json::as_str) {
+        Some("accept") => {}
+        Some("refuse") => return Ok(None),
+        _ => {
+            return Err(
+                "\"verdict\" has to be \"accept\" or \"refuse\": {\"verdict\": \"accept\", \
+                 \"user\": \"anna\", \"claims\": {\"region\": \"north\"}}"
+                    .into(),
+            );
+        }
+    }
+    let user = match answer.get("user") {
+        None | Some(Json::Null) => user.to_owned(),
+        Some(Json::String(user)) => user.clone(),
+        Some(other) => {
+            return Err(format!(
+                "its \"user\" is {}, and text is expected",
+                kind(other)
+            ));
+        }
+    };
+    let claims = match answer.get("claims") {
+        None | Some(Json::Null) => return Ok(Some((user, Vec::new()))),
+        Some(Json::Object(claims)) => claims,
+        Some(other) => {
+            return Err(format!(
+                "its \"claims\" are {}, and an object is expected",
+                kind(other)
+            ));
+        }
+    };
+    let claims = claims.iter().filter(|it| !it.1.is_null());
+    let claims = claims.map(|(name, value)| match value {
+        Json::String(text) => Ok((name.clone(), text.clone())),
+        Json::Number(_) | Json::Bool(_) => Ok((name.clone(), value.to_string())),
+        other => Err(format!(
+            "the claim {name:?} is {}, and text, a number or a boolean is expected",
+            kind(other)
+        )),
+    });
+    Ok(Some((user, claims.collect::<Result<_, _>>()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_accepted_has_a_name_and_claims() {
+        let said = |body: &str| {
+            let reply = Reply {
+                content_type: String::new(),
+                body: body.to_owned().into(),
+            };
+            read(&reply, "anna")
+        };
+        let claims = |pairs: &[(&str, &str)]| {
+            let pairs = pairs
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into()));
+            pairs.collect::<Vec<(String, String)>>()
+        };
+        assert_eq!(said(r#"{"verdict": "refuse"}"#), Ok(None));
+        assert_eq!(
+            said(r#"{"verdict": "accept"}"#),
+            Ok(Some(("anna".into(), claims(&[]))))
+        );
+        assert_eq!(
+            said(r#"{"verdict": "accept", "user": "a1", "claims": {"r": "n", "l": 3, "x": null}}"#),
+            Ok(Some(("a1".into(), claims(&[("l", "3"), ("r", "n")]))))
+        );
+        for wrong in [
+            "{}",
+            "true",
+            r#"{"verdict": "yes"}"#,
+            r#"{"verdict": "accept", "user": 1}"#,
+            r#"{"verdict": "accept", "claims": {"r": []}}"#,
+        ] {
+            assert!(said(wrong).is_err(), "{wrong}");
+        }
+    }
+}
