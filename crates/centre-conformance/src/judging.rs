@@ -100,7 +100,7 @@ pub async fn verdicts_say_what_becomes_of_uploaded_rows<F: Fixture>() {
             "made customer: 1|north|Norah|norah@x",
             "made customer: 42|north|Nelly|NULL",
             "refused customer [41] Insert handler_refused: we know Nils",
-            "refused purchase [50] Insert foreign_key: the row that it refers to was refused",
+            "refused purchase [50] Insert foreign_key: the row that it refers to was refused: customer [41]",
         ]
     );
     let rows = [
