@@ -204,7 +204,7 @@ async fn next_hello(
                 }
                 Incoming::Control(_) if before == Before::AbandonedSync => {}
                 Incoming::Control(Control::Ack(_)) if before == Before::CompleteSync => {
-                    acknowledged(server, std::mem::take(&mut acknowledges)).await;
+                    Box::pin(acknowledged(server, std::mem::take(&mut acknowledges))).await;
                 }
                 _ => return Err(Fault::unexpected("a message before the Hello")),
             }
@@ -368,7 +368,7 @@ impl<'a> Sync<'a> {
         };
         let asking = Box::pin(self.begin(&opened)).await?;
         let begun = Instant::now();
-        self.run_scripts(&opened, Transaction::Begin).await?;
+        Box::pin(self.run_scripts(&opened, Transaction::Begin)).await?;
         opened.took("begin", begun.elapsed());
         let Arrived {
             received,
@@ -422,7 +422,7 @@ impl<'a> Sync<'a> {
         let begun = Instant::now();
         Box::pin(self.download((&opened, &asking), applied, wanted, standing)).await?;
         opened.took("download", begun.elapsed());
-        self.run_scripts(&opened, Transaction::End).await?;
+        Box::pin(self.run_scripts(&opened, Transaction::End)).await?;
         let now_ms = self.server.environment.clock.now_ms();
         self.acknowledges = opened.scripts(Transaction::Acknowledged, now_ms)?;
         self.channel.send(Control::SyncEnd(SyncEnd {}))?;
@@ -561,7 +561,8 @@ impl<'a> Sync<'a> {
                 match (outcome, kept) {
                     (UploadOutcome::Contended { rows }, Some(mut upload)) => {
                         let contended = (&upload, &*rows);
-                        let decided = self.resolve(opened, asking, index, contended).await?;
+                        let decided =
+                            Box::pin(self.resolve(opened, asking, index, contended)).await?;
                         upload.resolutions.extend(decided);
                         uploads.push((index, upload));
                     }
@@ -665,7 +666,7 @@ impl<'a> Sync<'a> {
                 true => Vec::new(),
                 false => {
                     let of = (index, &**requests);
-                    self.given(opened, asking, of, &mut memory).await?
+                    Box::pin(self.given(opened, asking, of, &mut memory)).await?
                 }
             });
         }
