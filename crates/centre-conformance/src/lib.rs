@@ -226,6 +226,7 @@ macro_rules! suite {
             settling::what_cannot_be_is_refused_with_its_reason,
             settling::conflicts_are_found_by_what_they_are,
             rejecting::a_refused_row_is_replayed_once_the_centre_takes_it,
+            rejecting::a_row_that_scripts_write_is_not_replayed_behind_their_back,
             rejecting::a_replay_does_not_write_over_what_others_have_changed,
             rejecting::an_edit_that_still_fails_changes_nothing,
             rejecting::what_is_given_up_leaves_the_centres_row,

@@ -18,13 +18,7 @@ const DDL: &str = "
     CREATE TABLE journal (id INTEGER NOT NULL PRIMARY KEY, line TEXT NOT NULL)";
 
 fn script(table: &str, event: &str, sql: &str) -> ScriptSpec {
-    ScriptSpec {
-        version: "default".into(),
-        table: (table != "connection").then(|| table.to_owned()),
-        event: event.into(),
-        file: format!("scripts/default/{table}/{event}.sql"),
-        sql: sql.into(),
-    }
+    ScriptSpec::at("scripts", ["default", table, event], sql)
 }
 
 /// The databases' clock: scripts compare with what it says.
@@ -505,6 +499,14 @@ pub async fn scripts_that_cannot_be_are_named<F: Fixture>() {
         assert!(error.contains(message), "{event}: {error}");
         assert!(error.contains(table), "{error}");
     }
+    world.specs[0].tables[0].handled.upload = true;
+    let insert = "INSERT INTO cust (cust_id) VALUES ({r.cust_id})";
+    world.specs[0].scripts = vec![script("cust", "upload_insert", insert)];
+    let error = world.deploy().await.unwrap_err().to_string();
+    assert!(
+        error.contains("handler is asked about uploaded rows"),
+        "{error}"
+    );
     let partitioned = TableSpec {
         partition: vec![tidewater_centre::RuleSpec::columns(
             &["rep"],

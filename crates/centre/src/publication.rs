@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use tidewater_protocol::{Direction, PublicationSchema, RemoteId, pack};
 
-use crate::engine::scripts::Versions;
+use crate::engine::scripts::{CONNECTION, Versions};
 use crate::error::CentreError;
 
 /// A publication of the configuration. With its deployment it is recorded as JSON, and servers
@@ -71,6 +71,19 @@ pub struct ScriptSpec {
     pub file: String,
     /// The SQL.
     pub sql: String,
+}
+
+impl ScriptSpec {
+    /// The script in `FOLDER/VERSION/OF/EVENT.sql`: `of` is the table, or [`CONNECTION`].
+    pub fn at(folder: &str, [version, of, event]: [&str; 3], sql: impl Into<String>) -> ScriptSpec {
+        ScriptSpec {
+            version: version.to_owned(),
+            table: (of != CONNECTION).then(|| of.to_owned()),
+            event: event.to_owned(),
+            file: format!("{folder}/{version}/{of}/{event}.sql"),
+            sql: sql.into(),
+        }
+    }
 }
 
 /// The role of the database under which the application's tables are read and written for a remote.

@@ -86,6 +86,13 @@ enum Trouble {
     Wrong(String),
 }
 
+impl Known {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+}
+
 impl Handlers {
     /// # Errors
     /// A file cannot be read or used.

@@ -22,8 +22,8 @@ use tokio::time::{Instant, timeout};
 use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
-    DownloadJob, DownloadSubscription, GainedPartitions, Holding, OwnUpload, ScriptRun, SyncUpload,
-    TableCompare, TableRequest, UploadOutcome, UploadResult,
+    DownloadJob, DownloadSubscription, GainedPartitions, GivenTable, Holding, OwnUpload, ScriptRun,
+    SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
@@ -660,41 +660,21 @@ impl<'a> Sync<'a> {
         }
         // Until the download is sent.
         let mut memory = self.server.budget.empty();
-        let mut given = Vec::with_capacity(opened.subscriptions.len());
-        for (index, requests) in wanted.requests.iter().enumerate() {
-            given.push(match wanted.upload_only {
-                true => Vec::new(),
-                false => {
-                    let of = (index, &**requests);
-                    Box::pin(self.given(opened, asking, of, &mut memory)).await?
-                }
-            });
-        }
-        let mut given = given.into_iter();
-        let job = (!wanted.upload_only).then(|| {
-            let besides = wanted.requests.into_iter().zip(wanted.compares);
-            let subscriptions = opened.subscriptions.iter().zip(besides).enumerate();
-            DownloadJob {
-                context: opened.context(self.server.environment.clock.now_ms()),
-                subscriptions: subscriptions
-                    .map(
-                        |(index, (subscription, (requests, compares)))| DownloadSubscription {
-                            publication: subscription.published.schema.name.clone(),
-                            schema: subscription.published.schema.clone(),
-                            before: subscription.before.clone(),
-                            checkpoint: subscription.checkpoint.clone(),
-                            requests: applied.requests(index, requests),
-                            compares,
-                            own: take_own(&mut applied.own, index),
-                            gained: applied.gained(index),
-                            refused_from: subscription.refused[0],
-                            settled_after: subscription.refused[1],
-                            given: given.next().unwrap_or_default(),
-                        },
-                    )
-                    .collect(),
+        let Wanted {
+            requests,
+            compares,
+            reservation,
+            upload_only,
+        } = wanted;
+        let job = match upload_only {
+            true => None,
+            false => {
+                let asked = (&*requests, &mut memory);
+                let given = Box::pin(self.all_given(opened, asking, asked)).await?;
+                let besides = requests.into_iter().zip(compares).zip(given);
+                Some(self.job(opened, &mut applied, besides))
             }
-        });
+        };
         self.downloading_since = Instant::now();
         let (writer, reader) = download_spool(&self.server.budget);
         let lane = &self.server.workers.downloads;
@@ -709,12 +689,55 @@ impl<'a> Sync<'a> {
             standing,
             stored,
             job,
-            reservation: wanted.reservation,
+            reservation,
             timer: self.server.metrics.timer(Phase::Wait),
             spool: writer,
         });
-        let upload_only = wanted.upload_only;
         reply::send_all(self, opened, applied.results, upload_only, reader, ticket).await
+    }
+
+    /// What handlers give of the tables of which they say what is new, by subscription.
+    async fn all_given(
+        &mut self,
+        opened: &Opened,
+        asking: &Asking,
+        (requests, memory): (&[Vec<TableRequest>], &mut Reservation),
+    ) -> Result<Vec<Vec<GivenTable>>, Fault> {
+        let mut given = Vec::with_capacity(requests.len());
+        for of in requests.iter().map(Vec::as_slice).enumerate() {
+            given.push(self.given(opened, asking, of, memory).await?);
+        }
+        Ok(given)
+    }
+
+    /// What a worker reads: of each subscription what it asks for besides the changes.
+    fn job(
+        &self,
+        opened: &Opened,
+        applied: &mut Applied,
+        besides: impl Iterator<Item = ((Vec<TableRequest>, Vec<TableCompare>), Vec<GivenTable>)>,
+    ) -> DownloadJob {
+        let subscriptions = opened.subscriptions.iter().zip(besides).enumerate();
+        let subscriptions = subscriptions.map(|(index, (subscription, besides))| {
+            let ((requests, compares), given) = besides;
+            DownloadSubscription {
+                publication: subscription.published.schema.name.clone(),
+                schema: subscription.published.schema.clone(),
+                before: subscription.before.clone(),
+                checkpoint: subscription.checkpoint.clone(),
+                requests: applied.requests(index, requests),
+                compares,
+                own: take_own(&mut applied.own, index),
+                gained: applied.gained(index),
+                refused_from: subscription.refused[0],
+                settled_after: subscription.refused[1],
+                given,
+            }
+        });
+        DownloadJob {
+            subscriptions: subscriptions.collect(),
+            context: opened.context(self.server.environment.clock.now_ms()),
+        }
     }
 
     /// Logs and records the sync; gives the bytes that the connection has taken by then.

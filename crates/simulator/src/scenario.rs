@@ -565,13 +565,8 @@ fn version(careless: Option<Carelessness>) -> Vec<ScriptSpec> {
     let events = events
         .into_iter()
         .filter(|(_, event, _)| !left_out.contains(event));
-    let scripts = events.map(|(table, event, sql)| ScriptSpec {
-        version: version.clone(),
-        table: (table != "connection").then(|| table.to_owned()),
-        event: event.into(),
-        file: format!("scripts/{version}/{table}/{event}.sql"),
-        sql,
-    });
+    let scripts =
+        events.map(|(of, event, sql)| ScriptSpec::at("scripts", [&version, of, event], sql));
     scripts.collect()
 }
 

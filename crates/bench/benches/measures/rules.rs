@@ -62,12 +62,8 @@ impl<'r> Place<'r> {
         for publication in &mut config.publications {
             let own = scripts.iter().filter(|it| it.0 == publication.name);
             publication.scripts = own
-                .map(|(table, event, sql)| ScriptSpec {
-                    version: "default".into(),
-                    table: Some((*table).to_owned()),
-                    event: (*event).to_owned(),
-                    file: format!("{table}/{event}.sql"),
-                    sql: (*sql).to_owned(),
+                .map(|(table, event, sql)| {
+                    ScriptSpec::at("scripts", ["default", table, event], *sql)
                 })
                 .collect();
         }

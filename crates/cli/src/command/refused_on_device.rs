@@ -14,15 +14,20 @@ use crate::kept::{Embedded, embedded};
 use crate::output;
 use crate::remote_file;
 
+/// The changes with these numbers, or all.
+fn which<'i>(remote: &Path, ids: &'i [i64], refused: &[RefusedRow]) -> Result<Which<'i>, Failure> {
+    check_ids(remote, ids, refused)?;
+    Ok(match ids {
+        [] => Which::All,
+        ids => Which::Ids(ids),
+    })
+}
+
 /// Makes changes pending again.
 pub(super) fn retry(remote: &Path, ids: &[i64]) -> Result<Done, Failure> {
     let mut database = remote_file::open(remote)?;
     let refused = database.refused()?;
-    check_ids(remote, ids, &refused)?;
-    let which = match ids {
-        [] => Which::All,
-        ids => Which::Ids(ids),
-    };
+    let which = which(remote, ids, &refused)?;
     let count = database.retry_refused(which)?;
     output::note(&format!(
         "{} to be sent again with the next sync",
@@ -47,11 +52,7 @@ pub(super) fn retry(remote: &Path, ids: &[i64]) -> Result<Done, Failure> {
 pub(super) fn restore(remote: &Path, ids: &[i64]) -> Result<Done, Failure> {
     let mut database = remote_file::open(remote)?;
     let refused = database.refused()?;
-    check_ids(remote, ids, &refused)?;
-    let which = match ids {
-        [] => Which::All,
-        ids => Which::Ids(ids),
-    };
+    let which = which(remote, ids, &refused)?;
     let count = database.restore_refused(which)?;
     output::note(&format!(
         "{} written again; the next sync uploads what differs from the centre",

@@ -36,13 +36,9 @@ pub(super) fn read(
             let in_table = format!("{in_version}/{table}");
             let path = folder.join(&version).join(&table);
             for file in entries(&path, &in_table, false)? {
-                let script = ScriptSpec {
-                    version: version.clone(),
-                    table: (table != CONNECTION).then(|| table.clone()),
-                    event: file.trim_end_matches(".sql").to_owned(),
-                    file: format!("{in_table}/{file}"),
-                    sql: text(&path.join(&file), &format!("{in_table}/{file}"))?,
-                };
+                let sql = text(&path.join(&file), &format!("{in_table}/{file}"))?;
+                let event = file.trim_end_matches(".sql");
+                let script = ScriptSpec::at(&shown, [&version, &table, event], sql);
                 add(script, &in_table, publications)?;
             }
         }

@@ -30,7 +30,7 @@ use crate::metrics::Phase;
 /// What of a sync concerns handlers.
 pub(super) struct Asking {
     pub(super) known: Arc<Known>,
-    pub(super) caller: Arc<Caller>,
+    /// Empty where there are none.
     pub(super) sync_id: String,
 }
 
@@ -55,13 +55,13 @@ impl Sync<'_> {
                 ..Fault::busy(self.server.later_ms(left))
             });
         }
+        if known.is_empty() {
+            let sync_id = String::new();
+            return Ok(Asking { known, sync_id });
+        }
         let random = random(&*self.server.environment.randomness);
         let random = random.map_err(|error| Fault::internal(error.to_string()))?;
         let asking = Asking {
-            caller: Arc::new(Caller {
-                user: opened.user.clone(),
-                remote_id: Some(opened.remote_id),
-            }),
             sync_id: RemoteId::from_random(random).to_string(),
             known: known.clone(),
         };
@@ -72,7 +72,7 @@ impl Sync<'_> {
             let about = self.about(opened, &asking, name);
             if handler.wants(HandlerEvent::BeginSynchronization) {
                 let _timer = self.server.metrics.timer(Phase::Ask);
-                handler.begin(self.server, &asking.caller, &about).await?;
+                handler.begin(self.server, &self.caller(), &about).await?;
             }
             if handler.wants(HandlerEvent::EndSynchronization) {
                 self.began.push((handler.clone(), about));
@@ -89,12 +89,17 @@ impl Sync<'_> {
         }
     }
 
-    /// Tells handlers that it has ended, whoever still listens.
-    pub(super) fn tell_end(&mut self) {
-        let caller = Arc::new(Caller {
+    /// For whom handlers are asked.
+    fn caller(&self) -> Arc<Caller> {
+        Arc::new(Caller {
             user: self.guest.user.clone(),
             remote_id: Some(self.guest.remote_id),
-        });
+        })
+    }
+
+    /// Tells handlers that it has ended, whoever still listens.
+    pub(super) fn tell_end(&mut self) {
+        let caller = self.caller();
         for (handler, about) in std::mem::take(&mut self.began) {
             let server = self.server.clone();
             let record = self.record.clone();
@@ -173,7 +178,6 @@ impl Sync<'_> {
             let rows = handler.config.rows;
             let batches = Batches::new(table, (schema, &map), prefix, rows);
             let judging = Judging {
-                asking,
                 about,
                 handler,
                 handling,
@@ -213,7 +217,6 @@ impl Sync<'_> {
         prefix: &str,
     ) -> Result<TableVerdicts, Fault> {
         let Judging {
-            asking,
             about,
             handler,
             handling,
@@ -227,7 +230,7 @@ impl Sync<'_> {
         let document = batch.document(handler, about, table, prefix);
         let most = batch.max_answer_bytes();
         let reply = handler
-            .ask(self.server, &asking.caller, &document, most)
+            .ask(self.server, &self.caller(), &document, most)
             .await?;
         let asked = batch.asked(table, prefix, handling.keeps_uploads);
         let judged = verdicts(&reply, asked);
@@ -247,7 +250,7 @@ impl Sync<'_> {
         let schema = &opened.subscriptions[index].published.schema;
         let about = self.about(opened, asking, &upload.publication);
         let prefix = format!("{}/{}/", upload.context.remote_id, upload.upload_id);
-        let mut all = Resolutions::new();
+        let (mut all, caller) = (Resolutions::new(), self.caller());
         for of_table in rows.chunk_by(|one, other| one.row.table == other.row.table) {
             let name = &of_table[0].row.table;
             let found = asking.known.of_table(&upload.publication, name);
@@ -261,7 +264,7 @@ impl Sync<'_> {
                 let contest = Contest::new(table, some, &prefix);
                 let document = contest.document(handler, &about);
                 let most = contest.max_answer_bytes();
-                let asked = handler.ask(self.server, &asking.caller, &document, most);
+                let asked = handler.ask(self.server, &caller, &document, most);
                 let reply = self.attended(asked).await?;
                 let decided = contest.resolutions(&reply);
                 let event = HandlerEvent::ResolveConflict;
@@ -294,7 +297,7 @@ impl Sync<'_> {
             let cursor = cursor.and_then(|it| String::from_utf8(it).ok());
             let again = wanted_again(table, schema, requests)?;
             let about = self.about(opened, asking, &schema.name);
-            let told = self.pages(asking, &about, handler, (table, cursor, &again), memory);
+            let told = self.pages(&about, handler, (table, cursor, &again), memory);
             all.push(self.attended(told).await?);
         }
         Ok(all)
@@ -303,13 +306,12 @@ impl Sync<'_> {
     /// Asks for page after page.
     async fn pages(
         &self,
-        asking: &Asking,
         about: &About,
         handler: &Handler,
         (table, mut cursor, again): (&Table, Option<String>, &[Map<String, Json>]),
         memory: &mut Reservation,
     ) -> Result<GivenTable, Fault> {
-        let event = HandlerEvent::Download;
+        let (event, caller) = (HandlerEvent::Download, self.caller());
         let mut whole = cursor.is_none();
         let mut collected = Collected::new(table);
         let mut was_reset = false;
@@ -321,7 +323,7 @@ impl Sync<'_> {
                 again: if is_first { again } else { &[] },
             };
             let document = wanted.document(about);
-            let asked = handler.ask(self.server, &asking.caller, &document, PAGE_BYTES);
+            let asked = handler.ask(self.server, &caller, &document, PAGE_BYTES);
             let told = page(&asked.await?, table, cursor.is_none());
             let told = told.map_err(|what| handler.wrong(event, &what))?;
             is_first = false;
@@ -379,7 +381,6 @@ fn wanted_again(
 /// Of which table handlers are asked, and who.
 #[derive(Clone, Copy)]
 struct Judging<'a> {
-    asking: &'a Asking,
     about: &'a About,
     handler: &'a Arc<Handler>,
     handling: &'a TableHandling,

@@ -355,12 +355,12 @@ impl Opened {
         Ok(runs)
     }
 
-    /// Notes how long a part of the sync took.
+    /// Notes how long a part of the sync took, for scripts.
     pub(super) fn took(&self, part: &'static str, took: Duration) {
         let millis = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
-        for subscription in &self.subscriptions {
-            let name = &subscription.published.schema.name;
-            self.scripts.took(name, part, millis);
+        let published = self.subscriptions.iter().map(|it| &it.published);
+        for published in published.filter(|it| !it.scripts.is_empty()) {
+            self.scripts.took(&published.schema.name, part, millis);
         }
     }
 

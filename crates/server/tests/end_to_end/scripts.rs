@@ -26,13 +26,7 @@ fn open<B: Backend>(scripts: Vec<ScriptSpec>) -> World<B> {
 }
 
 fn script(table: &str, event: &str, sql: &str) -> ScriptSpec {
-    ScriptSpec {
-        version: "default".into(),
-        table: (table != "connection").then(|| table.to_owned()),
-        event: event.into(),
-        file: format!("scripts/default/{table}/{event}.sql"),
-        sql: sql.into(),
-    }
+    ScriptSpec::at("scripts", ["default", table, event], sql)
 }
 
 /// A statement that notes an event, and its transaction.
@@ -49,9 +43,9 @@ fn note<B: Backend>(table: &str, event: &str) -> String {
 }
 
 /// What was noted since the last look: lines, each with its transaction.
-fn journal<B: Backend>(world: &World<B>) -> Vec<(String, String)> {
-    let lines = world.rows("SELECT line, tx FROM journal ORDER BY id");
-    world.execute("DELETE FROM journal");
+fn journal<B: Backend>(backend: &B) -> Vec<(String, String)> {
+    let lines = backend.rows("SELECT line, tx FROM journal ORDER BY id");
+    backend.execute("DELETE FROM journal");
     let lines = lines
         .iter()
         .map(|it| it.split_once('|').expect("two columns"));
@@ -111,7 +105,7 @@ fn rows(event: &Event) -> Option<&'static str> {
 fn every_event_happens_in_its_order_and_transaction<B: Backend>() {
     let world = open::<B>(everything::<B>());
     let mut ada = world.synced("ada");
-    journal(&world);
+    journal(&world.backend);
     ada.edit(
         "INSERT INTO product VALUES (9, 'hat', 1);
          INSERT INTO product VALUES (10, 'mug', 1);
@@ -130,7 +124,7 @@ fn every_event_happens_in_its_order_and_transaction<B: Backend>() {
     while world.rows(acknowledged).is_empty() {
         std::thread::sleep(Duration::from_millis(10));
     }
-    let lines = journal(&world);
+    let lines = journal(&world.backend);
     let names = lines.iter().map(|it| it.0.as_str());
     // Which of the server's connections it is, is not said.
     let names: Vec<&str> = names.filter(|it| *it != "begin_connection").collect();
@@ -198,6 +192,30 @@ fn every_event_happens_in_its_order_and_transaction<B: Backend>() {
     assert_converged(&world, &[&ada]);
 }
 
+fn connections_begin_and_end_with_their_scripts<B: Backend>() {
+    let events = ["begin_connection", "end_connection"];
+    let scripts = events.map(|event| script("connection", event, &note::<B>("connection", event)));
+    let world = open::<B>(scripts.into());
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    ada.edit("UPDATE product SET stock = 0");
+    ada.sync();
+    bob.sync();
+    let count = |lines: &[(String, String)], event| lines.iter().filter(|it| it.0 == event).count();
+    let begun = journal(&world.backend);
+    assert!(count(&begun, "begin_connection") > 0, "{begun:?}");
+    assert_eq!(count(&begun, "end_connection"), 0);
+    let World {
+        server, backend, ..
+    } = world;
+    server.shut_down();
+    let ended = journal(&backend);
+    assert_eq!(
+        count(&ended, "end_connection"),
+        count(&begun, "begin_connection"),
+        "{ended:?}"
+    );
+}
+
 fn a_script_knows_passwords<B: Backend>() {
     let check = "SELECT CASE WHEN {s.username} = 'ada' AND {s.password} = 'correct horse'
         THEN 1000 ELSE 4000 END AS authentication_status";
@@ -216,6 +234,7 @@ fn a_script_knows_passwords<B: Backend>() {
 }
 
 on_both_adapters!(
+    connections_begin_and_end_with_their_scripts,
     a_script_knows_passwords,
     every_event_happens_in_its_order_and_transaction
 );

@@ -112,7 +112,15 @@ impl Scripts {
         self.tables.get(table)?.get(event)
     }
 
-    /// Whether rows of a table are uploaded by scripts.
+    /// Whether scripts write uploaded rows of a table, in the place of what is generated.
+    pub fn writes(&self, table: usize) -> bool {
+        let scripts = self.tables.get(table).into_iter().flat_map(HashMap::values);
+        scripts
+            .into_iter()
+            .any(|it| matches!(it.event.form, Form::Row(_)))
+    }
+
+    /// Whether anything happens by scripts when rows of a table are uploaded.
     pub fn uploads(&self, table: usize) -> bool {
         let scripts = self.tables.get(table);
         scripts.is_some_and(|it| {

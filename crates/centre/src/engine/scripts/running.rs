@@ -5,7 +5,7 @@ use tidewater_protocol::Value;
 use super::{Compiled, EVENTS, Event, Scripting, Transaction};
 use crate::engine::connection::{Connection as _, own};
 use crate::engine::script::Parameter;
-use crate::engine::upload::rows::{Refusal, Rows, ScriptRan};
+use crate::engine::upload::rows::{Refusal, Rows, ScriptRan, try_again};
 use crate::error::CentreError;
 use crate::scripting::{Report, ScriptRun};
 
@@ -25,14 +25,8 @@ pub async fn run(rows: &mut impl Rows, asked: &ScriptRun) -> Result<()> {
     let mut attempts = 0;
     loop {
         match try_run(rows, asked).await {
-            Ok(()) => return Ok(()),
-            Err(error) => {
-                attempts += 1;
-                if !rows.is_tried_again(&error, attempts).await? {
-                    return Err(error);
-                }
-                tracing::debug!(%error, attempts, "scripts are tried again");
-            }
+            Err(error) => try_again(rows, "running scripts", error, &mut attempts).await?,
+            done => return done,
         }
     }
 }

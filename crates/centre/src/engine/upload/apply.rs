@@ -17,7 +17,7 @@ use super::incoming::{FEW_INSERTS, Incoming, RowRef};
 use super::made;
 use super::outcomes::Outcomes;
 use super::own;
-use super::rows::{Admitted, Failed, OnDelete, Refusal, Rows, TargetTable};
+use super::rows::{Admitted, Failed, OnDelete, Refusal, Rows, TargetTable, try_again};
 use super::scoped::BeforeHandingOver;
 use super::settled;
 use super::shared;
@@ -44,18 +44,12 @@ pub async fn apply(rows: &mut impl Rows, uploads: &[SyncUpload]) -> Result<Vec<U
     let mut attempts = 0;
     loop {
         match try_apply(rows, uploads).await {
-            Ok(outcomes) => return Ok(outcomes),
-            Err(error) => {
-                attempts += 1;
-                if !rows.is_tried_again(&error, attempts).await? {
-                    return Err(error);
-                }
-                for upload in uploads {
-                    let notes = &upload.context.scripts;
-                    notes.set_count(&upload.publication, "", "deadlocks", i64::from(attempts));
-                }
-                tracing::debug!(%error, attempts, "uploads are tried again");
-            }
+            Err(error) => try_again(rows, "applying uploads", error, &mut attempts).await?,
+            done => return done,
+        }
+        for upload in uploads {
+            let notes = &upload.context.scripts;
+            notes.set_count(&upload.publication, "", "deadlocks", i64::from(attempts));
         }
     }
 }

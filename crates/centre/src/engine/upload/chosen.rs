@@ -9,7 +9,7 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, RowShape, RowsWriter, Tabl
 
 use super::incoming::{Incoming, RowRef};
 use super::row_json;
-use super::rows::{Batch, Central, Image, OnDelete, Refusal, Rows, TargetTable};
+use super::rows::{Batch, Central, Image, OnDelete, Refusal, Rows, TargetTable, try_again};
 use super::settle::{find_changed, obstacle};
 use crate::engine::connection::{Connection as _, Own, own};
 use crate::engine::exact::canonical;
@@ -27,14 +27,8 @@ pub async fn settle(rows: &mut impl Rows, choice: &Choice) -> Result<SettleOutco
     let mut attempts = 0;
     loop {
         match try_settle(rows, choice).await {
-            Ok(outcome) => return Ok(outcome),
-            Err(error) => {
-                attempts += 1;
-                if !rows.is_tried_again(&error, attempts).await? {
-                    return Err(error);
-                }
-                tracing::debug!(%error, attempts, "settling a conflict is tried again");
-            }
+            Err(error) => try_again(rows, "settling a conflict", error, &mut attempts).await?,
+            done => return done,
         }
     }
 }

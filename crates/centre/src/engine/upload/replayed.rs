@@ -8,22 +8,13 @@ use tidewater_protocol::{Code, Table};
 
 use super::chosen::{Values, Wanted, put, refused};
 use super::row_json;
-use super::rows::Rows;
+use super::rows::{Rows, try_again};
 use crate::engine::connection::{Connection as _, own};
 use crate::engine::refusals;
 use crate::engine::scripts::Scripts;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome, RefusedRecord};
 use crate::settling::{RefusedAction, RefusedChoice, SettleOutcome};
-
-/// Scripts of a table in the place of what writes an uploaded row.
-const SCRIPTS: [&str; 5] = [
-    "upload_insert",
-    "upload_update",
-    "upload_delete",
-    "upload_new_row_insert",
-    "upload_old_row_insert",
-];
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -32,14 +23,8 @@ pub async fn settle(rows: &mut impl Rows, choice: &RefusedChoice) -> Result<Sett
     let mut attempts = 0;
     loop {
         match try_settle(rows, choice).await {
-            Ok(outcome) => return Ok(outcome),
-            Err(error) => {
-                attempts += 1;
-                if !rows.is_tried_again(&error, attempts).await? {
-                    return Err(error);
-                }
-                tracing::debug!(%error, attempts, "settling a refused row is tried again");
-            }
+            Err(error) => try_again(rows, "settling a refused row", error, &mut attempts).await?,
+            done => return done,
         }
     }
 }
@@ -92,10 +77,7 @@ async fn act(
     let publication = rows.publication(&record.publication)?;
     let mut tables = publication.schema.tables.iter();
     let index = tables.position(|it| it.name == record.table);
-    let writes = |it: &Arc<Scripts>| {
-        let mut events = SCRIPTS.iter();
-        index.is_some_and(|index| events.any(|event| it.of_table(index, event).is_some()))
-    };
+    let writes = |it: &Arc<Scripts>| index.is_some_and(|index| it.writes(index));
     if publication.scripts.values().any(writes) {
         let reason = format!(
             "scripts write what is uploaded to the table {:?}: write the row yourself, and discard \

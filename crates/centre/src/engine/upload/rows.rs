@@ -229,6 +229,24 @@ impl Default for ScriptRan {
     }
 }
 
+/// Has something tried once more after an error, if that may help; counts how often.
+///
+/// # Errors
+/// The error, if it is not to be tried again.
+pub(crate) async fn try_again(
+    rows: &mut impl Rows,
+    what: &'static str,
+    error: CentreError,
+    attempts: &mut u32,
+) -> Result<()> {
+    *attempts += 1;
+    if !rows.is_tried_again(&error, *attempts).await? {
+        return Err(error);
+    }
+    tracing::debug!(%error, attempts, what, "it is tried again");
+    Ok(())
+}
+
 /// Writes the rows of a list of uploads, on one connection and in one transaction. What is to be
 /// written, in which order, and what becomes of a row that meets another, is the engine's affair.
 pub trait Rows: Send {
