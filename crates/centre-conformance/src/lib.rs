@@ -203,6 +203,7 @@ macro_rules! suite {
             making::a_row_can_be_changed_again_whatever_became_of_it,
             scripting::a_script_that_is_refused_for_a_row_has_done_nothing_for_it,
             scripting::scripts_of_sets_run_once_for_all_rows,
+            scripting::conflicts_that_the_server_finds_are_resolved_by_scripts,
             scripting::a_row_that_its_script_does_not_delete_comes_back,
             scripting::what_a_script_sets_lives_for_the_sync,
             scripting::a_script_says_what_becomes_of_what_is_refused,

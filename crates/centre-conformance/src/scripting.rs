@@ -121,6 +121,57 @@ pub async fn scripts_of_sets_run_once_for_all_rows<F: Fixture>() {
     assert_eq!(world.fixture.query(rows).await, ["Nora/N1", "Niels/N2"]);
 }
 
+pub async fn conflicts_that_the_server_finds_are_resolved_by_scripts<F: Fixture>() {
+    let fight = "INSERT INTO cust_fought (cust_id, old_name, new_name)
+         VALUES ({r.cust_id}, {o.name}, {r.name})";
+    let resolve = "UPDATE cust SET name = name || '+' || {r.name}
+         WHERE cust_id = {r.cust_id} AND {r.name} <> 'bad';
+         INSERT INTO journal (id, line) VALUES ({r.cust_id}, nullif({r.name}, 'bad'))";
+    let mut world = world::<F>(Vec::new()).await;
+    world
+        .execute("INSERT INTO cust VALUES (1, 'Nora', 'x'), (2, 'Niels', 'x'), (3, 'Ada', 'x')")
+        .await;
+    world.specs[0].tables[0].conflict.resolve = vec!["script".into()];
+    let error = world.deploy().await.unwrap_err().to_string();
+    assert!(error.contains("there is no script"), "{error}");
+    world.specs[0].scripts = vec![script("cust", "upload_insert", "SELECT {r.cust_id}")];
+    let error = world.deploy().await.unwrap_err().to_string();
+    assert!(
+        error.contains("resolves conflicts by script, and has none"),
+        "{error}"
+    );
+    world.specs[0].scripts = vec![
+        script("cust", "upload_new_row_insert", fight),
+        script("cust", "resolve_conflict", resolve),
+    ];
+    world.deploy().await.unwrap();
+    let mut anna = Remote::synced(&world, "anna").await;
+    world
+        .execute("UPDATE cust SET name = 'N' WHERE cust_id <> 2")
+        .await;
+    let told = anna
+        .upload(&[
+            update("cust", "1|Nora|x", "1|NORA|x"),
+            update("cust", "2|Niels|x", "2|NIELS|x"),
+            // What the last script refuses, the one before it has not done.
+            update("cust", "3|Ada|x", "3|bad|x"),
+        ])
+        .await;
+    assert_eq!(
+        told[0],
+        "0 inserted, 2 updated, 0 deleted, 1 conflicts, 1 refused"
+    );
+    assert!(
+        told.contains(&"merged cust: 1|N+NORA|x".to_owned()),
+        "{told:?}"
+    );
+    let fought = world
+        .fixture
+        .query("SELECT new_name FROM cust_fought")
+        .await;
+    assert_eq!(fought, ["NORA"]);
+}
+
 pub async fn a_row_that_its_script_does_not_delete_comes_back<F: Fixture>() {
     let flag = "UPDATE cust SET rep = 'gone' WHERE cust_id = {r.cust_id} AND cust_id > 1";
     let world = world::<F>(vec![script("cust", "upload_delete", flag)]).await;

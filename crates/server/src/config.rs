@@ -11,6 +11,7 @@ mod kinds;
 mod lines;
 mod partition;
 mod procedure;
+mod publication;
 mod raw;
 mod scripts;
 mod sign_in;

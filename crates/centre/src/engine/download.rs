@@ -576,7 +576,7 @@ impl SubscriptionReading<'_> {
             if let Some(scripting) = &self.scripting {
                 let (upserts, removals) = (counts.upserts - before.0, counts.removals - before.1);
                 for (name, count) in [("fetched_rows", upserts), ("deleted_rows", removals)] {
-                    scripting.count(&table.name, name, i64::try_from(count).unwrap_or(i64::MAX));
+                    scripting.count(&table.name, name, count);
                 }
             }
         }

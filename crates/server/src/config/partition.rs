@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use tidewater_centre::{Last, RuleBy, RuleSpec, WindowSpec};
 
-use super::raw::check_columns;
+use super::publication::check_columns;
 use crate::error::ServerError;
 
 #[derive(Deserialize)]

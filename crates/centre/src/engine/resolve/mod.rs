@@ -57,6 +57,8 @@ pub enum Winner {
     Nobody,
     /// Whose a handler says.
     Handler,
+    /// The centre's, but of an update, of which scripts make something.
+    Script,
 }
 
 /// The images of a row that two sides have changed, in the published columns.
@@ -169,7 +171,7 @@ impl Resolver {
     /// `by_remote`: the remote is the one that has changed it.
     pub fn survives(&self, by_remote: bool) -> bool {
         match self.winner {
-            Winner::Centre | Winner::Nobody | Winner::Handler => !by_remote,
+            Winner::Centre | Winner::Nobody | Winner::Handler | Winner::Script => !by_remote,
             Winner::Remote => by_remote,
             // There is nothing to compare with: whoever has worked on the row keeps it.
             Winner::Greater(_) | Winner::Less(_) => true,
@@ -179,7 +181,7 @@ impl Resolver {
     fn remote_wins(&self, new: &[Datum<'_>], central: &[Datum<'_>]) -> bool {
         let order = |column: usize| compare_nullable(&new[column], &central[column]);
         match self.winner {
-            Winner::Centre | Winner::Nobody | Winner::Handler => false,
+            Winner::Centre | Winner::Nobody | Winner::Handler | Winner::Script => false,
             Winner::Remote => true,
             Winner::Greater(column) => order(column) == Some(Ordering::Greater),
             Winner::Less(column) => order(column) == Some(Ordering::Less),

@@ -7,16 +7,17 @@ use crate::engine::catalog::TableInfo;
 use crate::engine::compile::{CompiledWrites, named_columns, wrong};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::TableSpec;
+use crate::publication::{Detect, TableSpec};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// What resolvers are called, how one is written, and what its columns have to be.
-const RESOLVERS: [(&str, &str, Columns); 12] = [
+const RESOLVERS: [(&str, &str, Columns); 13] = [
     ("server_wins", "server_wins", Columns::None),
     ("client_wins", "client_wins", Columns::None),
     ("park", "park", Columns::None),
     ("handler", "handler", Columns::None),
+    ("script", "script", Columns::None),
     ("later", "later(changed_at)", Columns::One(is_time, TIME)),
     ("earlier", "earlier(booked_at)", Columns::One(is_time, TIME)),
     (
@@ -187,6 +188,13 @@ pub fn compile(
             resolver.computed.push((position, how));
         }
     }
+    let is_alone = resolver.computed.is_empty() && resolver.detect == Detect::Row;
+    if resolver.winner == Winner::Script && !is_alone {
+        return Err(wrong(
+            format!("{place}: scripts resolve whole rows"),
+            "leave out the other resolvers, and detect = \"column\"",
+        ));
+    }
     Ok(resolver)
 }
 
@@ -208,6 +216,7 @@ fn set_winner<'n>(
         "client_wins" => Winner::Remote,
         "park" => Winner::Nobody,
         "handler" => Winner::Handler,
+        "script" => Winner::Script,
         "later" | "maximum" | "priority" => Winner::Greater(column),
         "earlier" | "minimum" => Winner::Less(column),
         _ => Winner::Centre,

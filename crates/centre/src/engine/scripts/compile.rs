@@ -6,8 +6,8 @@ use tidewater_protocol::{ColumnType, PublicationSchema, Table};
 
 use super::events::parameter_type;
 use super::{
-    Compiled, EVENTS, Event, Form, Images, Scripts, SetColumn, Statement, Transaction, Versions,
-    event,
+    Compiled, EVENTS, Event, Form, Images, RESOLVING, Scripts, SetColumn, Statement, Transaction,
+    Versions, event,
 };
 use crate::engine::database::Tracking;
 use crate::engine::scope::wrong;
@@ -69,6 +69,16 @@ pub async fn compile<T: Tracking>(
                 index.and_then(|it| scripts.tables[it].insert(name, compiled))
             }
         };
+    }
+    let mut tables_of_none = schema.tables.iter().filter(|_| versions.is_empty());
+    if let Some(table) = tables_of_none.find(|it| resolves_by_script(spec, &it.name)) {
+        faults.push(ScriptFault {
+            message: format!(
+                "table {:?} resolves conflicts by script, and there is no script",
+                table.name
+            ),
+            hint: format!("write scripts/default/{}/resolve_conflict.sql", table.name),
+        });
     }
     if faults.is_empty() {
         for (version, scripts) in &versions {
@@ -397,6 +407,15 @@ fn type_of(
     }
 }
 
+/// Whether the conflicts of a table are to be resolved by scripts.
+fn resolves_by_script(spec: &PublicationSpec, table: &str) -> bool {
+    let mut tables = spec.tables.iter();
+    // Remotes have tables without their schema.
+    let table = tables.find(|it| it.name.rsplit('.').next() == Some(table));
+    let mut resolvers = table.iter().flat_map(|it| &it.conflict.resolve);
+    resolvers.any(|it| it.trim() == "script")
+}
+
 /// Checks what the scripts of a version are together.
 fn together(
     version: &str,
@@ -412,18 +431,37 @@ fn together(
             let what = format!("has both {one} and {other}, which contradict each other");
             return Err(wrong(&place, &what, "keep one of them"));
         }
-        let resolving = [
-            "resolve_conflict",
-            "upload_new_row_insert",
-            "upload_old_row_insert",
-        ];
-        if let Some(event) = resolving.iter().find(|it| has(it))
+        let resolving: Vec<&Compiled> =
+            RESOLVING.iter().filter_map(|it| of_table.get(it)).collect();
+        if resolving
+            .iter()
+            .any(|it| it.is_of_sets() != resolving[0].is_of_sets())
+        {
+            let what = "has scripts that resolve conflicts, some for each row and some for all";
+            return Err(wrong(
+                &place,
+                what,
+                "write all of them with {rows}, or none",
+            ));
+        }
+        let is_told = resolves_by_script(spec, &table.name);
+        if is_told && resolving.is_empty() {
+            let what = "resolves conflicts by script, and has none";
+            let hint = format!(
+                "write {}",
+                RESOLVING.map(|it| format!("{it}.sql")).join(", or ")
+            );
+            return Err(wrong(&place, what, hint));
+        }
+        if let Some(first) = resolving.first()
             && !has("upload_fetch")
             && !has("upload_fetch_column_conflict")
             && has("upload_update")
         {
+            let event = first.event.name;
             let what = format!("has {event}, and nothing that finds conflicts");
-            let hint = "add upload_fetch; or remove upload_update, so that every update is one";
+            let hint = "add upload_fetch; or remove upload_update: then every update is one, or with \
+                        conflict = { resolve = \"script\" } those that the server finds";
             return Err(wrong(&place, &what, hint));
         }
         if has("download_delete_cursor") && !has("download_cursor") {

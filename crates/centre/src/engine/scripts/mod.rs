@@ -28,6 +28,13 @@ pub use self::scripting::{DEFAULT, Scripting, VERSION, chosen, version};
 use super::script::{Parameter, Script};
 use crate::error::CentreError;
 
+/// The events at which scripts resolve a conflict, in their order.
+pub const RESOLVING: [&str; 3] = [
+    "upload_old_row_insert",
+    "upload_new_row_insert",
+    "resolve_conflict",
+];
+
 /// How long a statement of a script may take.
 pub const SCRIPT_TIMEOUT: Duration = Duration::from_secs(60);
 

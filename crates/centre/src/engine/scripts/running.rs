@@ -110,6 +110,12 @@ impl Scripting<'_> {
         }
     }
 
+    /// The script of a table; that of the connection if it has none, or if it is about no table.
+    pub fn nearest(&self, event: &str, table: Option<usize>) -> Option<&Compiled> {
+        let of_table = table.and_then(|it| self.script(event, Some(it)));
+        of_table.or_else(|| self.script(event, None))
+    }
+
     /// Runs what stands at an event of the connection, or of a table with this index and name.
     ///
     /// # Errors
@@ -207,8 +213,7 @@ impl Scripting<'_> {
     async fn report<R: Rows>(&self, rows: &mut R, report: &Report, tables: &[&str]) -> Result<()> {
         self.note_error(report);
         let table = tables.iter().position(|it| *it == report.table);
-        let table = table.filter(|&it| self.script("report_error", Some(it)).is_some());
-        let Some(compiled) = self.script("report_error", table) else {
+        let Some(compiled) = self.nearest("report_error", table) else {
             return Ok(());
         };
         match self.once(rows, compiled, &report.table).await? {

@@ -181,7 +181,8 @@ impl<'r> Scripting<'r> {
     }
 
     /// Has a figure of a table be this.
-    pub fn count(&self, table: &str, name: &'static str, count: i64) {
+    pub fn count(&self, table: &str, name: &'static str, count: u64) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.context
             .scripts
             .set_count(self.publication, table, name, count);

@@ -3,8 +3,6 @@
 //! What a remote may write is judged as ever: by the scope, and by the centre's row where a table is
 //! partitioned. Then the script decides what becomes of a row; what it has made of it is read back.
 
-use std::sync::Arc;
-
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, Value, pack};
 
 use super::apply::{Progress, Run};
@@ -14,8 +12,9 @@ use super::resolved::Settled;
 use super::rows::{Failed, Image, Refusal, RowSet, Rows, ScriptRan};
 use super::settle::ROWS_AT_ONCE;
 use crate::engine::exact::canonical;
+use crate::engine::resolve::Winner;
 use crate::engine::script::Parameter;
-use crate::engine::scripts::{self, ABORT, Scripting, Scripts, Statement, Transaction};
+use crate::engine::scripts::{self, ABORT, Compiled, RESOLVING, Scripting, Statement, Transaction};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::scripting::Report;
@@ -49,11 +48,10 @@ impl Scripting<'_> {
 }
 
 impl<R: Rows> Run<'_, R> {
-    /// The script of a table for an event.
-    fn script(&self, table: usize, event: &str) -> Option<(Arc<Scripts>, &'static str)> {
-        let scripting = self.scripting.as_ref()?;
-        let name = scripting.scripts.of_table(table, event)?.event.name;
-        Some((scripting.scripts.clone(), name))
+    /// Whether a table has a script for an event.
+    fn has_script(&self, table: usize, event: &str) -> bool {
+        let scripts = self.scripting.as_ref().map(|it| &it.scripts);
+        scripts.is_some_and(|it| it.of_table(table, event).is_some())
     }
 
     /// Runs what stands at events of tables, and then at those of the connection.
@@ -127,13 +125,13 @@ impl<R: Rows> Run<'_, R> {
                 (conflicted, lost[at]),
                 (ignored, refused[at]),
             ] {
-                scripting.count(table, name, i64::try_from(count).unwrap_or(i64::MAX));
+                scripting.count(table, name, count);
             }
         }
         let errors: u64 = refused.iter().sum();
-        scripting.count(table, "errors", i64::try_from(errors).unwrap_or(i64::MAX));
+        scripting.count(table, "errors", errors);
         let bytes: usize = incoming.upload().chunks.iter().map(RowsChunk::length).sum();
-        scripting.count(table, "bytes", i64::try_from(bytes).unwrap_or(i64::MAX));
+        scripting.count(table, "bytes", bytes as u64);
     }
 
     /// Asks scripts what is to be done about rows that the database refuses.
@@ -146,9 +144,7 @@ impl<R: Rows> Run<'_, R> {
             return Ok(());
         };
         let name = &*self.publication.schema.tables[table.index].name;
-        let of_table =
-            Some(table.index).filter(|it| scripting.script("handle_error", Some(*it)).is_some());
-        let script = scripting.script("handle_error", of_table);
+        let script = scripting.nearest("handle_error", Some(table.index));
         for failed in failed {
             let report = Report {
                 table: name.to_owned(),
@@ -175,22 +171,15 @@ impl<R: Rows> Run<'_, R> {
 
     /// Whether rows of an operation are written by scripts.
     pub(super) fn is_scripted(&self, table: usize, op: Op) -> bool {
+        let finds_conflicts = self.publication.resolvers[table].winner == Winner::Script;
         let events: &[&str] = match op {
             Op::Insert => &["upload_insert"],
             Op::Delete => &["upload_delete"],
-            _ => &[
-                "upload_update",
-                "upload_new_row_insert",
-                "upload_old_row_insert",
-                "resolve_conflict",
-            ],
+            // The server finds conflicts, and scripts only resolve them.
+            _ if finds_conflicts => &["upload_update"],
+            _ => &["upload_update", RESOLVING[0], RESOLVING[1], RESOLVING[2]],
         };
-        let scripts = self.scripting.as_ref().map(|it| &it.scripts);
-        scripts.is_some_and(|it| {
-            events
-                .iter()
-                .any(|event| it.of_table(table, event).is_some())
-        })
+        events.iter().any(|event| self.has_script(table, event))
     }
 
     /// Has scripts write rows of one operation; gives back those that the database refused.
@@ -263,38 +252,44 @@ impl<R: Rows> Run<'_, R> {
         Ok(left)
     }
 
-    /// Runs a script for rows; gives what it has come to for each.
+    /// Runs the scripts of some events for rows, of each row all or none of them; gives what they
+    /// have come to for each.
     async fn run_for(
         &mut self,
         table: &Incoming<'_, R::Table>,
-        event: &str,
+        events: &[&str],
         rows: &[RowRef],
     ) -> Result<Vec<ScriptRan>> {
-        let scripts = self.scripting.as_ref().map(|it| it.scripts.clone());
-        let script = scripts
-            .as_ref()
-            .and_then(|it| it.of_table(table.index, event));
-        let (Some(script), false) = (script, rows.is_empty()) else {
-            return Ok(rows.iter().map(|_| ScriptRan::default()).collect());
+        let none = || rows.iter().map(|_| ScriptRan::default()).collect();
+        let Some(scripting) = self.scripting.as_ref().filter(|_| !rows.is_empty()) else {
+            return Ok(none());
         };
-        if script.is_of_sets() {
-            let ran = self.run_set_for(table, &script.statements, rows).await;
-            return ran.map_err(|error| script.names(error));
-        }
-        let Some(scripting) = &self.scripting else {
-            return Ok(Vec::new());
+        let scripts = scripting.scripts.clone();
+        let found = events
+            .iter()
+            .filter_map(|it| scripts.of_table(table.index, it));
+        let found: Vec<&Compiled> = found.collect();
+        let Some(first) = found.first() else {
+            return Ok(none());
         };
-        let names = &self.publication.schema.tables[table.index];
-        let mut values = Vec::with_capacity(rows.len());
-        table.images(rows, |_, uploaded| {
-            let of_statements = script.statements.iter();
-            let of_statements =
-                of_statements.map(|it| scripting.of_row(it, (table, names), uploaded));
-            values.push(of_statements.collect());
-            Ok(())
-        })?;
-        let ran = self.rows.run_script(&script.statements, &values).await;
-        ran.map_err(|error| script.names(error))
+        let statements = found.iter().flat_map(|it| it.statements.iter().cloned());
+        let statements: Vec<Statement> = statements.collect();
+        let ran = match first.is_of_sets() {
+            true => self.run_set_for(table, &statements, rows).await,
+            false => {
+                let names = &self.publication.schema.tables[table.index];
+                let mut values = Vec::with_capacity(rows.len());
+                table.images(rows, |_, uploaded| {
+                    let of_statements = statements.iter();
+                    let of_statements =
+                        of_statements.map(|it| scripting.of_row(it, (table, names), uploaded));
+                    values.push(of_statements.collect());
+                    Ok(())
+                })?;
+                self.rows.run_script(&statements, &values).await
+            }
+        };
+        ran.map_err(|error| first.names(error))
     }
 
     /// Runs a script once for all rows, and what fails again in halves.
@@ -359,7 +354,7 @@ impl<R: Rows> Run<'_, R> {
         progress: &mut Progress<'_>,
         failed: &mut Vec<Failed>,
     ) -> Result<()> {
-        let ran = self.run_for(table, event, rows).await?;
+        let ran = self.run_for(table, &[event], rows).await?;
         let mut done = Vec::with_capacity(rows.len());
         for (row, ran) in rows.iter().zip(ran) {
             match ran {
@@ -390,15 +385,15 @@ impl<R: Rows> Run<'_, R> {
         let fetches = ["upload_fetch", "upload_fetch_column_conflict"];
         let fetch = fetches
             .into_iter()
-            .find(|it| self.script(table.index, it).is_some());
-        let updates = self.script(table.index, "upload_update").is_some();
+            .find(|it| self.has_script(table.index, it));
+        let updates = self.has_script(table.index, "upload_update");
         let (mut plain, mut fought) = (Vec::new(), Vec::new());
         match fetch {
             // Without one every update is a conflict, where conflicts are all that there are scripts for.
-            None if !updates => fought.extend(rows.iter().map(|it| (*it, None))),
+            None if !updates => fought.extend_from_slice(rows),
             None => plain.extend_from_slice(rows),
             Some(fetch) => {
-                let fetched = self.run_for(table, fetch, rows).await?;
+                let fetched = self.run_for(table, &[fetch], rows).await?;
                 let types = &self.publication.shapes[table.index].columns;
                 let by_column = fetch != "upload_fetch";
                 table.images(rows, |at, uploaded| {
@@ -412,19 +407,19 @@ impl<R: Rows> Run<'_, R> {
                             {
                                 plain.push(rows[at]);
                             }
-                            central => fought.push((rows[at], central.clone())),
+                            _ => fought.push(rows[at]),
                         },
                     }
                     Ok(())
                 })?;
             }
         }
-        let ran = self.run_for(table, "upload_update", &plain).await?;
+        let ran = self.run_for(table, &["upload_update"], &plain).await?;
         for (row, ran) in plain.into_iter().zip(ran) {
             match ran {
                 ScriptRan::Done {
                     changed: Some(0), ..
-                } => fought.push((row, None)),
+                } => fought.push(row),
                 ScriptRan::Done { .. } => progress.outcomes.applied(Op::Update, 1),
                 ScriptRan::Refused(refusal) => failed.push(Failed::new(row, refusal)),
             }
@@ -432,38 +427,25 @@ impl<R: Rows> Run<'_, R> {
         self.fight(table, fought, progress, failed).await
     }
 
-    /// Conflicts: their scripts resolve them, or the centre's row stands.
-    async fn fight(
+    /// Updates that are conflicts: their scripts resolve them, or the centre's row stands.
+    pub(super) async fn fight(
         &mut self,
         table: &Incoming<'_, R::Table>,
-        mut fought: Vec<(RowRef, Option<Vec<Value>>)>,
+        mut fought: Vec<RowRef>,
         progress: &mut Progress<'_>,
         failed: &mut Vec<Failed>,
     ) -> Result<()> {
-        fought.sort_by_key(|it| it.0);
-        let rows: Vec<RowRef> = fought.iter().map(|it| it.0).collect();
-        let resolving = [
-            "upload_old_row_insert",
-            "upload_new_row_insert",
-            "resolve_conflict",
-        ];
-        let resolves = resolving
-            .iter()
-            .any(|it| self.script(table.index, it).is_some());
-        if !resolves {
-            return self.lose(table, Op::Update, &rows, progress).await;
+        fought.sort_unstable();
+        if !RESOLVING.iter().any(|it| self.has_script(table.index, it)) {
+            return self.lose(table, Op::Update, &fought, progress).await;
         }
-        let mut left = rows;
-        for event in resolving {
-            let ran = self.run_for(table, event, &left).await?;
-            let mut done = Vec::with_capacity(left.len());
-            for (row, ran) in left.into_iter().zip(ran) {
-                match ran {
-                    ScriptRan::Done { .. } => done.push(row),
-                    ScriptRan::Refused(refusal) => failed.push(Failed::new(row, refusal)),
-                }
+        let ran = self.run_for(table, &RESOLVING, &fought).await?;
+        let mut left = Vec::with_capacity(fought.len());
+        for (row, ran) in fought.into_iter().zip(ran) {
+            match ran {
+                ScriptRan::Done { .. } => left.push(row),
+                ScriptRan::Refused(refusal) => failed.push(Failed::new(row, refusal)),
             }
-            left = done;
         }
         progress.outcomes.applied(Op::Update, left.len() as u64);
         let met = self.rows.find(table, Op::Update, &left, Image::New).await?;

@@ -11,6 +11,7 @@ use super::resolved::Resolving;
 use super::rows::{Batch, Failed, Image, Met, OnDelete, Refusal, Rows, TargetTable, Written};
 use crate::engine::exact::{Barrier, canonical};
 use crate::engine::publication::Publication;
+use crate::engine::resolve::Winner;
 use crate::engine::upload::decided::{Decision, pack_key};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
@@ -313,6 +314,8 @@ impl<R: Rows> Run<'_, R> {
         let outcomes = &mut progress.outcomes;
         let (mut gone, mut changed) = (Vec::new(), Vec::new());
         let resolves = self.resolves(table);
+        let winner = self.publication.resolvers[table.index].winner;
+        let (by_script, mut fought) = (winner == Winner::Script && op == Op::Update, Vec::new());
         let mut resolving = Resolving::new(self.publication, table.index, &self.upload.resolutions);
         table.images(rows, |at, uploaded| {
             let Some(met) = &met[at] else {
@@ -351,6 +354,10 @@ impl<R: Rows> Run<'_, R> {
                         let winner = winner.filter(|_| met.central.is_whole);
                         let can_resolve = resolves && is_theirs && before == &central;
                         let ended = match winner {
+                            Some(_) if can_resolve && by_script => {
+                                fought.push(rows[at]);
+                                None
+                            }
                             Some(winner) if can_resolve => {
                                 resolving.take(table, rows[at], uploaded, winner)
                             }
@@ -366,6 +373,9 @@ impl<R: Rows> Run<'_, R> {
         })?;
         let written = self.write_resolved(table, op, resolving, progress, failed);
         written.await?;
+        if !fought.is_empty() {
+            self.fight(table, fought, progress, failed).await?;
+        }
         if !changed.is_empty() {
             let insisted = self.insist(table, op, &changed, Image::Old, progress, failed);
             gone.extend(insisted.await?);
