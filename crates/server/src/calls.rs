@@ -6,6 +6,7 @@
 
 pub(crate) mod built_in;
 pub(crate) mod channel;
+mod declared;
 pub(crate) mod lane;
 mod outcome;
 pub(crate) mod post;
@@ -25,18 +26,20 @@ pub(crate) use tidewater_centre::procedure::Begun;
 pub(crate) use tidewater_centre::procedure::Caller;
 use tidewater_centre::procedure::{CallOutcome, Cancel, Procedure as Script, ProcedureCall};
 use tidewater_centre::records::Claims;
-use tidewater_centre::{Centre, CentreError, procedure};
+use tidewater_centre::{Centre, CentreError};
 use tidewater_protocol::argument::{coerce, given, type_name};
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, ColumnHeader, Returns};
 use tidewater_protocol::{Code, RemoteId, Value, json};
 
 pub(crate) use self::built_in::PUBLISH;
+pub use self::declared::check;
+use self::declared::{Declared, read, read_rule};
 use self::lane::{CallTask, Pace};
 pub(crate) use self::outcome::{in_pieces, key_taken, no_room, of_fault};
 use self::post::{Gone, MAX_ANSWER_BYTES, Post};
 use self::providers::Providers;
 use self::unawaited::Unawaited;
-use crate::config::{Allow, Config, ProcedureConfig, Provision, Rule, Sql, Work};
+use crate::config::{Config, ProcedureConfig, Provision, Work};
 use crate::fault::Fault;
 use crate::memory::{Held, MemoryBudget};
 use crate::server::Shared;
@@ -383,87 +386,6 @@ impl Calls {
     }
 }
 
-/// What a configuration declares, as the database has read it.
-struct Declared {
-    procedures: HashMap<String, Arc<Procedure>>,
-    /// By their text.
-    rules: HashMap<String, Arc<Script>>,
-}
-
-/// Has the database read what a configuration declares.
-async fn read(centre: &dyn Centre, config: &Config) -> Result<Declared, CentreError> {
-    let asked = config.procedures.iter().map(ProcedureConfig::to_spec);
-    let specs: Vec<_> = asked.clone().flatten().collect();
-    let scripts = centre.procedures(&specs).await;
-    let mut scripts = scripts.map_err(|it| config.locate_error(it))?.into_iter();
-    let procedures = config.procedures.iter().zip(asked).map(|(config, spec)| {
-        let procedure = Procedure {
-            config: config.clone(),
-            script: spec.and_then(|_| scripts.next()),
-            pace: Arc::default(),
-        };
-        (config.name.clone(), Arc::new(procedure))
-    });
-    let procedures = procedures.collect();
-    let mut rules = HashMap::new();
-    for space in &config.spaces {
-        for (key, rule) in [("publish", &space.publish), ("subscribe", &space.subscribe)] {
-            let Rule::Patterns {
-                allow: Some(query), ..
-            } = rule
-            else {
-                continue;
-            };
-            let script = read_rule(centre, query).await;
-            let script = script.map_err(|it| config.locate_error(of_space(it, &space.name, key)));
-            rules.insert(query.clone(), script?);
-        }
-    }
-    Ok(Declared { procedures, rules })
-}
-
-/// The name under which the database reads rules.
-const RULE: &str = "allow";
-
-async fn read_rule(centre: &dyn Centre, query: &str) -> Result<Arc<Script>, CentreError> {
-    let spec = procedure::ProcedureSpec {
-        name: RULE.into(),
-        sql: None,
-        arguments: Vec::new(),
-        returns: procedure::Returns::Nothing,
-        allow: Some(query.to_owned()),
-        read_only: true,
-    };
-    let scripts = centre.procedures(&[spec]).await?;
-    let script = scripts.into_iter().next();
-    script.ok_or_else(|| CentreError::Internal {
-        message: "a rule was not read".into(),
-    })
-}
-
-/// What is wrong with a rule, told of its space.
-fn of_space(error: CentreError, space: &str, key: &str) -> CentreError {
-    match error {
-        CentreError::Configuration { message, hint } => {
-            let rest = message.strip_prefix(&format!("procedure {RULE:?}"));
-            let message = match rest {
-                Some(rest) => format!("space {space:?}: {key}{rest}"),
-                None => format!("space {space:?}: {key}: {message}"),
-            };
-            CentreError::Configuration { message, hint }
-        }
-        other => other,
-    }
-}
-
-/// Has the database read the procedures and the rules of spaces, as a server does at its start.
-///
-/// # Errors
-/// One of them cannot be run; the message names the place.
-pub async fn check(centre: &dyn Centre, config: &Config) -> Result<(), CentreError> {
-    read(centre, config).await.map(|_| ())
-}
-
 impl Procedure {
     /// The arguments in the order of their declaration.
     fn arguments(&self, arguments: &[Argument]) -> Result<Vec<Value>, CallFailed> {
@@ -764,41 +686,5 @@ pub(crate) async fn is_allowed(
     match done.ok_or_else(|| outcome::no_room(true))? {
         (CallOutcome::NotAllowed, _) => Ok(false),
         done => outcome::of_script("allow", script.returns(), done).map(|_| true),
-    }
-}
-
-impl ProcedureConfig {
-    /// What the database has to know of it, if that is anything.
-    fn to_spec(&self) -> Option<procedure::ProcedureSpec> {
-        let allow = match &self.allow {
-            Allow::Everyone => None,
-            Allow::Query(query) => Some(query.clone()),
-        };
-        let (sql, returns, read_only) = match &self.work {
-            Work::Sql {
-                sql,
-                returns,
-                read_only,
-            } => {
-                let Sql::Text(text) = sql else {
-                    return None;
-                };
-                (Some(text.clone()), *returns, *read_only)
-            }
-            Work::Provided(_) => (None, Returns::Nothing, true),
-        };
-        let arguments = self.arguments.iter().map(|it| procedure::ArgumentSpec {
-            name: it.name.clone(),
-            column_type: it.column_type,
-            optional: it.optional,
-        });
-        (sql.is_some() || allow.is_some()).then(|| procedure::ProcedureSpec {
-            name: self.name.clone(),
-            sql,
-            arguments: arguments.collect(),
-            returns,
-            allow,
-            read_only,
-        })
     }
 }

@@ -1,11 +1,13 @@
 //! The server as a whole: starting, accepting, housekeeping, shutting down.
 
+mod regularly;
+
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -16,6 +18,10 @@ use tidewater_protocol::RemoteId;
 use tidewater_protocol::event::EVENT_BYTES;
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, put_control};
 
+use self::regularly::{
+    check_tracking_regularly, feel_pulse_regularly, look_regularly, prune_regularly,
+    watch_regularly,
+};
 use crate::admin;
 use crate::auth::external::Ways;
 use crate::auth::password::PasswordChecks;
@@ -35,13 +41,13 @@ use crate::listener;
 use crate::memory::{MemoryBudget, MemoryGauge};
 use crate::metrics::Metrics;
 use crate::nats;
-use crate::publications::{LOOK_AGAIN_AFTER, LOOK_EVERY, Publications};
-use crate::registry::{Registry, WATCH_EVERY};
-use crate::sign_in::{self, Origin};
+use crate::publications::Publications;
+use crate::registry::Registry;
+use crate::sign_in::Origin;
 use crate::signal::Signal;
 use crate::spaces::Hub;
 use crate::wake::{self, Wakes};
-use crate::worker::{SessionTask, Workers};
+use crate::worker::Workers;
 
 /// Connections over the limit that are told so at the same time; others wait in the listener's
 /// queue.
@@ -49,15 +55,6 @@ pub const TURNED_AWAY: usize = 1_024;
 
 /// How long the log is silent about a server that is full once it has said so.
 const FULL_AGAIN_AFTER: Duration = Duration::from_secs(60);
-
-/// Remotes that one look-up asks about: others wait behind it.
-const ASKED_AT_ONCE: usize = 500;
-
-/// How often it is looked whether changes are still tracked.
-const CHECK_TRACKING_EVERY: Duration = Duration::from_secs(5);
-
-/// How often the database is asked how it goes, if somebody may look.
-const PULSE_EVERY: Duration = Duration::from_secs(5);
 
 /// How many live remotes leave when the server shuts down: one after the other on average, and all
 /// within so long.
@@ -695,110 +692,6 @@ async fn serve(
                 shown: &shown,
             };
             connection::serve(&shared, stream, origin).await;
-        }
-    }
-}
-
-/// Learns what operators changed: signing keys, and who may go on no longer.
-async fn watch_regularly(shared: Arc<Shared>) {
-    loop {
-        sleep(WATCH_EVERY).await;
-        shared
-            .signer
-            .refresh(shared.environment.clock.now_ms())
-            .await;
-        for remotes in shared
-            .registry
-            .inside_for(WATCH_EVERY)
-            .chunks(ASKED_AT_ONCE)
-        {
-            let (reply, answer) = oneshot::channel();
-            let remotes = remotes.to_vec();
-            let ask = SessionTask::ShutOut { remotes, reply };
-            shared.workers.sessions.submit(ask);
-            // Without an answer, the next round asks again.
-            if let Ok(Ok(shut_out)) = answer.await {
-                shared.registry.end(&shut_out);
-            }
-        }
-        for user in shared.registry.users_inside_for(WATCH_EVERY) {
-            // Without an answer, the next round asks again.
-            let state = sign_in::look_up(&shared, &user, None, Vec::new()).await;
-            if let Some(reason) = state.ok().as_ref().and_then(sign_in::shuts_programs_out) {
-                shared.registry.end_programs(&user, reason);
-            }
-        }
-    }
-}
-
-/// Learns what is deployed.
-async fn look_regularly(shared: Arc<Shared>) {
-    loop {
-        sleep(match shared.publications.look().await {
-            true => LOOK_EVERY,
-            false => LOOK_AGAIN_AFTER,
-        })
-        .await;
-    }
-}
-
-/// Learns whether somebody has switched the tracking of changes off.
-async fn check_tracking_regularly(shared: Arc<Shared>, centre: Arc<dyn Centre>) {
-    loop {
-        let checked = centre.check_tracking(shared.environment.clock.now_ms());
-        // Somebody deploys, or the database is away: the next round finds out.
-        if let Err(error) = checked.await {
-            tracing::debug!(%error, "whether changes are tracked is not known");
-        }
-        sleep(CHECK_TRACKING_EVERY).await;
-    }
-}
-
-/// Learns what only the database knows of how it goes.
-async fn feel_pulse_regularly(shared: Arc<Shared>, centre: Arc<dyn Centre>) {
-    loop {
-        let pulse = centre.pulse().await;
-        if let Err(error) = &pulse {
-            tracing::debug!(%error, "how the database goes is not known");
-        }
-        let now_ms = shared.environment.clock.now_ms();
-        shared.metrics.centre(pulse.as_ref().ok(), now_ms);
-        sleep(PULSE_EVERY).await;
-    }
-}
-
-async fn prune_regularly(
-    shared: Arc<Shared>,
-    centre: Arc<dyn Centre>,
-    retention: Arc<Mutex<RetentionConfig>>,
-) {
-    loop {
-        let retention = *retention.lock().unwrap_or_else(PoisonError::into_inner);
-        // Servers that were started together need not all try at once.
-        let [jitter] = random(&*shared.environment.randomness).unwrap_or([0]);
-        sleep(
-            retention
-                .interval
-                .mul_f64(1.0 + f64::from(jitter) / 2_560.0),
-        )
-        .await;
-        let now_ms = shared.environment.clock.now_ms();
-        match centre.prune(retention.keep, now_ms).await {
-            Ok(pruned) => tracing::debug!(
-                log_entries = pruned.log_entries,
-                history = pruned.history,
-                conflicts = pruned.conflicts,
-                "dropped what is older than its retention time"
-            ),
-            Err(error) => tracing::warn!(%error, "what is old cannot be dropped"),
-        }
-        let spaces = shared.spaces.retentions();
-        if spaces.is_empty() {
-            continue;
-        }
-        match centre.prune_events(&spaces, now_ms).await {
-            Ok(events) => tracing::debug!(events, "dropped events that were kept long enough"),
-            Err(error) => tracing::warn!(%error, "old events cannot be dropped"),
         }
     }
 }
