@@ -1,7 +1,7 @@
 //! Scripts: what stands at the events of a sync, in their order and transaction.
 
 use tidewater_centre::engine::scripts::Transaction;
-use tidewater_centre::{ScriptSpec, TableSpec};
+use tidewater_centre::{ParameterSpec, ScriptSpec, TableSpec};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
@@ -598,4 +598,15 @@ pub async fn each_remote_has_the_version_that_it_asks_for<F: Fixture>() {
     assert!(error.contains("there is no script version"), "{error}");
     let rows = world.fixture.query("SELECT count(*) FROM cust").await;
     assert_eq!(rows, ["2"]);
+    // Who may have which is a parameter like any other.
+    world.specs[0].parameters = vec![ParameterSpec {
+        name: "script_version".into(),
+        allowed: Some("SELECT 'v2' WHERE {s.username} = 'bela'".into()),
+    }];
+    world.deploy().await.unwrap();
+    let mut cora = Remote::new(&world, "cora").await;
+    cora.parameters.insert("script_version".into(), "v2".into());
+    let upload = cora.next_upload(&[insert("cust", "3|x|x")]);
+    let error = format!("{:?}", cora.apply(upload).await);
+    assert!(error.contains("NotAllowed"), "{error}");
 }

@@ -1,5 +1,6 @@
 //! Publications as they are served: compiled, and with the numbers of what is deployed for them.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -213,14 +214,22 @@ pub async fn compile_one<T: Tracking>(
         warnings.extend(published.warnings(infos, table));
         tables.push(served);
     }
+    let scripts = scripts::compile::<T>(connection, spec, &schema, &tables).await?;
     let written = writes.iter().filter_map(|it| it.rule.as_ref());
-    let permits = permits::<T>(connection, spec, rules.iter().chain(written).collect()).await?;
+    let queries = rules
+        .iter()
+        .chain(written)
+        .filter_map(|it| it.query.as_ref());
+    let of_queries = queries.flat_map(|it| &it.parameters);
+    let of_queries = of_queries.filter_map(Parameter::of_remote);
+    let of_scripts = scripts.values().flat_map(|it| scripts::named(it));
+    let named: BTreeSet<&str> = of_queries.chain(of_scripts).collect();
+    let permits = permits::<T>(connection, spec, &named).await?;
     let act_as = acting::compile::<T>(connection, spec, &tables).await?;
     let act_as = act_as.map(|(assumed, told)| {
         warnings.extend(told);
         assumed
     });
-    let scripts = scripts::compile::<T>(connection, spec, &schema, &tables).await?;
     let schema = Arc::new(schema);
     Ok(Publication {
         scripts,
@@ -247,29 +256,24 @@ fn values_query(place: &str) -> String {
     format!("{place}: the values query")
 }
 
-/// What the parameters of remotes may be. Rules that name them are known.
+/// What the parameters of remotes may be that queries or scripts name.
 async fn permits<T: Tracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
-    rules: Vec<&Rule>,
+    named: &BTreeSet<&str>,
 ) -> Result<Vec<Permit>> {
-    let queries = rules.into_iter().filter_map(|rule| rule.query.as_ref());
-    let named = queries.flat_map(|query| &query.parameters);
-    let named = named.filter_map(|parameter| match parameter {
-        Parameter::User(name) => Some(name.as_str()),
-        _ => None,
-    });
-    let named: Vec<&str> = named.collect();
     let mut permits = Vec::new();
     for parameter in &spec.parameters {
         let place = format!(
             "publication {:?}, parameter {:?}",
             spec.name, parameter.name
         );
-        if !named.contains(&parameter.name.as_str()) {
+        if !named.contains(parameter.name.as_str()) {
             let near = nearest(&parameter.name, named.iter().copied());
             return Err(CentreError::Configuration {
-                message: format!("{place}: no values query of the publication names it"),
+                message: format!(
+                    "{place}: neither a values query of the publication nor a script names it"
+                ),
                 hint: match near {
                     Some(near) => format!("did you mean {near:?}?"),
                     None => format!("write {{u.{}}} in a values query", parameter.name),

@@ -60,6 +60,16 @@ pub enum Purpose {
     Script,
 }
 
+impl Parameter {
+    /// The name of what a remote has set, in a sync.
+    pub fn of_remote(&self) -> Option<&str> {
+        match self {
+            Parameter::User(name) | Parameter::Argument(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

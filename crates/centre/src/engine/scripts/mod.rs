@@ -23,7 +23,7 @@ pub use self::events::{
 };
 
 pub use self::running::{ABORT, failed, run};
-pub use self::scripting::{DEFAULT, Scripting, VERSION, chosen, version};
+pub use self::scripting::{DEFAULT, Scripting, VERSION, chosen, named, version};
 
 use super::script::{Parameter, Script};
 use crate::error::CentreError;

@@ -47,6 +47,13 @@ pub fn version<'c>(context: &'c SyncContext, publication: &str) -> &'c str {
     asked(context, publication).unwrap_or(DEFAULT)
 }
 
+/// The parameters of remotes that scripts go by.
+pub fn named(scripts: &Scripts) -> impl Iterator<Item = &str> {
+    let statements = scripts.all().flat_map(|it| &it.statements);
+    let parameters = statements.flat_map(|it| &it.script.parameters);
+    parameters.filter_map(Parameter::of_remote).chain([VERSION])
+}
+
 /// The scripts that a remote has chosen.
 ///
 /// # Errors
