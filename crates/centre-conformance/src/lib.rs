@@ -217,6 +217,7 @@ macro_rules! suite {
             resolving::what_one_side_deletes_and_the_other_changes_ends_as_its_resolver_says,
             resolving::rows_that_both_sides_insert_end_as_their_resolver_says,
             resolving::edits_of_different_columns_merge_by_themselves,
+            resolving::a_row_that_resolves_to_what_the_centre_has_is_told,
             resolving::what_is_resolved_is_refused_as_anything_else,
             resolving::a_delete_that_wins_leaves_rows_with_children,
             resolving::resolvers_that_cannot_be_are_named,

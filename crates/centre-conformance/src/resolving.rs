@@ -314,6 +314,18 @@ pub async fn edits_of_different_columns_merge_by_themselves<F: Fixture>() {
     assert_eq!(kept[0].outcome, ConflictOutcome::Merged);
 }
 
+pub async fn a_row_that_resolves_to_what_the_centre_has_is_told<F: Fixture>() {
+    let world = World::<F>::new(DDL, vec![item(Detect::Row, &["average(stock)"])]).await;
+    let contest = Contest::new(&world, Some(OLD)).await;
+    let theirs = OLD.replace("|10|", "|12|");
+    // In the middle is what is there.
+    let mine = OLD.replace("|10|", "|13|").replace("tea", "TEA");
+    let fought = contest.fight(update("item", OLD, &theirs), update("item", OLD, &mine));
+    let (told, rows) = fought.await;
+    assert_eq!(rows, [&*theirs]);
+    assert_eq!(told, [format!("merged item: {theirs}")]);
+}
+
 pub async fn what_is_resolved_is_refused_as_anything_else<F: Fixture>() {
     let ddl = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL UNIQUE,
         stock INTEGER CHECK (stock >= 0))";

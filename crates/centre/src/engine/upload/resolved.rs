@@ -345,6 +345,10 @@ impl<R: Rows> Run<'_, R> {
             Ok(())
         })?;
         for (changed, mut refs) in ready.sets {
+            // The centre has them so already.
+            if rows.op == Op::Update && changed.is_empty() {
+                continue;
+            }
             if rows.op == Op::Delete && rows.table.table.on_delete() == OnDelete::Looks {
                 let parents = self.rows.with_children(rows.table, &refs, false).await?;
                 refs.retain(|it| !parents.contains(it));
