@@ -150,6 +150,10 @@ impl Known {
         table: &str,
     ) -> Option<(&Arc<Handler>, &TableHandling)> {
         let tables = &self.handling.tables;
+        // Most servers have none, and every table of every sync asks.
+        if tables.is_empty() {
+            return None;
+        }
         let handling = tables.get(&(publication.to_owned(), table.to_owned()))?;
         Some((self.by_name.get(&handling.handler)?, handling))
     }
