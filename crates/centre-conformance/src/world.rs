@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidewater_centre::records::AskedSubscription;
 use tidewater_centre::{
     Centre, CentreError, ConflictSpec, DeployReport, HandledSpec, OnReject, OnUnseenChildren,
-    PublicationSpec, Replay, RuleSpec, TableSpec, Tracking, Worker, WritesSpec,
+    PublicationSpec, Replay, RuleSpec, TableSpec, Tracking, UploadMode, Worker, WritesSpec,
 };
 use tidewater_protocol::{Direction, PublicationSchema};
 
@@ -71,6 +71,7 @@ pub fn publication(name: &str, tables: Vec<TableSpec>) -> PublicationSpec {
         tables,
         parameters: Vec::new(),
         act_as: None,
+        upload: UploadMode::Net,
         on_reject: OnReject::SetAside,
         replay: Replay::Auto,
         scripts: Vec::new(),

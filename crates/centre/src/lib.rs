@@ -42,7 +42,7 @@ pub use publication::{
     ActAs, ConflictSpec, DeployReport, DeployStep, Deployed, Detect, HandledSpec, HeldUpRemote,
     IdentitySpec, Last, ListedColumn, ListedReference, ListedTable, OnReject, OnUnseenChildren,
     ParameterSpec, PublicationSpec, RemoteEffect, Replay, RuleBy, RuleSpec, ScriptSpec, TableSpec,
-    Tracking, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
+    Tracking, Unit, UploadMode, WindowSpec, WriteScopeSpec, WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
 pub use scripting::{Report, ScriptNotes, ScriptRun};

@@ -24,6 +24,9 @@ pub struct PublicationSpec {
     /// As whom the database sees its remotes; as the server's own role if `None`.
     #[serde(default)]
     pub act_as: Option<ActAs>,
+    /// What an upload is.
+    #[serde(default)]
+    pub upload: UploadMode,
     /// What becomes of an upload of which a row is refused.
     #[serde(default)]
     pub on_reject: OnReject,
@@ -34,6 +37,17 @@ pub struct PublicationSpec {
     /// What takes the place of what is generated.
     #[serde(default)]
     pub scripts: Vec<ScriptSpec>,
+}
+
+/// What an upload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UploadMode {
+    /// The net changes of all transactions since the last one.
+    #[default]
+    Net,
+    /// A transaction of the application's, which takes effect as a whole or not at all.
+    Transactional,
 }
 
 /// What becomes of an upload of which a row is refused.
@@ -648,6 +662,7 @@ mod tests {
                     table("assign", None, Direction::Both),
                 ],
                 parameters: Vec::new(),
+                upload: UploadMode::Net,
                 on_reject: OnReject::SetAside,
                 replay: Replay::Auto,
                 act_as: None,

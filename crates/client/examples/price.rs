@@ -186,6 +186,7 @@ fn schema() -> PublicationSchema {
             checks: Vec::new(),
             identity: None,
         }],
+        transactional: false,
     }
 }
 

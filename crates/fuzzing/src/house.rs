@@ -196,6 +196,7 @@ impl House {
             schema: PublicationSchema {
                 name: String::new(),
                 tables: Vec::new(),
+                transactional: false,
             },
             files: Files {
                 blank: Vec::new(),

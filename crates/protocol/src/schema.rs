@@ -147,6 +147,9 @@ pub struct PublicationSchema {
     pub name: String,
     /// Its tables, parents before children where the references allow it.
     pub tables: Vec<Table>,
+    /// Whether each transaction of the application's is an upload of its own; if not, an upload
+    /// has the net changes of all since the last one.
+    pub transactional: bool,
 }
 
 /// Why bytes are no schema.
@@ -336,6 +339,7 @@ mod tests {
                     refill_below: 200,
                 }),
             }],
+            transactional: false,
         }
     }
 

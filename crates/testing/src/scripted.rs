@@ -40,6 +40,7 @@ pub fn schema() -> PublicationSchema {
             checks: Vec::new(),
             identity: None,
         }],
+        transactional: false,
     }
 }
 

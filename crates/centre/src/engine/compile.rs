@@ -20,7 +20,9 @@ use super::catalog::{TableInfo, named};
 use super::resolve::{self, Resolver};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::{HandledSpec, PublicationSpec, TableSpec, Tracking, check_names};
+use crate::publication::{
+    HandledSpec, PublicationSpec, TableSpec, Tracking, UploadMode, check_names,
+};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -143,6 +145,7 @@ pub fn compile<'s>(
             .iter()
             .map(|table| table.schema(&tables, catalog))
             .collect(),
+        transactional: spec.upload == UploadMode::Transactional,
     };
     check_names(&schema)?;
     Ok((schema, tables))

@@ -470,6 +470,16 @@ fn what_the_manual_of_refused_rows_shows_works() {
     ] {
         assert!(settled.contains(part), "{part}: {settled}");
     }
+    let plain = "[[publication]]\nname = \"main\"\n";
+    let configuration = configuration.replace(plain, &blocks(MANUAL, "toml")[2]);
+    desk.place
+        .write("tidewater.toml", &desk.text(&configuration));
+    let transaction = &blocks(MANUAL, "sql")[0];
+    let written = desk.run(&format!(
+        "tidewater deploy\ntidewater sync anna.db\nsqlite3 anna.db \"{transaction}\"\n\
+         tidewater sync anna.db\nsqlite3 shop.db \"SELECT name FROM product WHERE id = 5\""
+    ));
+    assert!(written.contains("chalk"), "{written}");
 }
 
 #[test]

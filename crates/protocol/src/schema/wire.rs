@@ -16,6 +16,8 @@ pub(super) struct Publication {
     name: String,
     #[prost(message, repeated, tag = "2")]
     tables: Vec<Table>,
+    #[prost(bool, tag = "3")]
+    transactional: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -120,6 +122,7 @@ impl From<&PublicationSchema> for Publication {
         Publication {
             name: schema.name.clone(),
             tables: schema.tables.iter().map(Table::from).collect(),
+            transactional: schema.transactional,
         }
     }
 }
@@ -183,6 +186,7 @@ impl TryFrom<Publication> for PublicationSchema {
         Ok(PublicationSchema {
             name: wire.name,
             tables,
+            transactional: wire.transactional,
         })
     }
 }

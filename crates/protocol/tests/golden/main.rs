@@ -24,7 +24,7 @@ use self::controls::{controls, controls_at_odds};
 
 /// The first so many lines of the vectors as they were committed, and their SHA-256: to
 /// change one is to change the protocol. Whoever adds vectors adds a line here.
-const COMMITTED: [(usize, &str); 6] = [
+const COMMITTED: [(usize, &str); 7] = [
     (
         64,
         "196e976d322cd0360e17379abd1dc5ab5a05014a2b154567403de568b64040b1",
@@ -48,6 +48,10 @@ const COMMITTED: [(usize, &str); 6] = [
     (
         77,
         "b832e026611eca6ae7791a4e8ec82f1cd050126274531173565db221083d35e0",
+    ),
+    (
+        78,
+        "8356e32e4f6b0d23e20a443a97fb9fba601bf85fdc02e83831e58233f3f2fc56",
     ),
 ];
 
@@ -98,6 +102,7 @@ fn publication() -> PublicationSchema {
             checks: Vec::new(),
             identity: None,
         }],
+        transactional: false,
     }
 }
 
@@ -223,6 +228,11 @@ fn vectors() -> BTreeMap<String, Vec<u8>> {
     let mut vectors = BTreeMap::new();
     vectors.insert("preface".into(), frame::PREFACE.to_vec());
     vectors.insert("schema".into(), publication().encode());
+    let transactional = PublicationSchema {
+        transactional: true,
+        ..publication()
+    };
+    vectors.insert("schema-transactional".into(), transactional.encode());
     for (name, kind, payload) in calls() {
         let message = frame::Message {
             id: 3,

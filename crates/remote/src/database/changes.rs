@@ -134,19 +134,29 @@ pub(crate) fn later_than(
 ) -> rusqlite::Result<Option<i64>> {
     let mut earliest: Option<i64> = None;
     for key in keys_of_change(connection, names, generation, key)? {
-        let mut statement = connection.prepare_cached(&format!(
-            "SELECT min(generation) FROM {} WHERE {} AND generation > ?{}",
-            names.change,
-            names.change_key_is_bound(),
-            key.len() + 1
-        ))?;
-        names.bind_key(&mut statement, &key)?;
-        statement.raw_bind_parameter(key.len() + 1, generation)?;
-        let mut rows = statement.raw_query();
-        let found: Option<i64> = rows.next()?.map_or(Ok(None), |row| row.get(0))?;
+        let found = next_of(connection, names, &key, generation)?;
         earliest = earliest.into_iter().chain(found).min();
     }
     Ok(earliest)
+}
+
+/// The next generation after this one in which a change of this key is recorded.
+pub(crate) fn next_of(
+    connection: &Connection,
+    names: &Names,
+    key: &[Value],
+    generation: i64,
+) -> rusqlite::Result<Option<i64>> {
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT min(generation) FROM {} WHERE {} AND generation > ?{}",
+        names.change,
+        names.change_key_is_bound(),
+        key.len() + 1
+    ))?;
+    names.bind_key(&mut statement, key)?;
+    statement.raw_bind_parameter(key.len() + 1, generation)?;
+    let mut rows = statement.raw_query();
+    rows.next()?.map_or(Ok(None), |row| row.get(0))
 }
 
 /// The keys under which a change is recorded.

@@ -59,7 +59,7 @@ INSERT INTO tidewater_state (one, format_version) VALUES (1, 1);
 CREATE TABLE tidewater_subscription (
   id INTEGER PRIMARY KEY,
   publication TEXT NOT NULL UNIQUE,
-  generation INTEGER NOT NULL DEFAULT 1,
+  generation INTEGER NOT NULL DEFAULT 2,
   sequence INTEGER NOT NULL DEFAULT 0,
   upload_id BLOB,
   taken_generation INTEGER,
@@ -70,8 +70,13 @@ CREATE TABLE tidewater_subscription (
   last_sync_at INTEGER,
   compare_due INTEGER NOT NULL DEFAULT 0,
   deployment INTEGER NOT NULL DEFAULT 0,
-  settled_after INTEGER NOT NULL DEFAULT 0
+  settled_after INTEGER NOT NULL DEFAULT 0,
+  transactional INTEGER NOT NULL DEFAULT 0
 );
+CREATE VIEW tidewater_transaction AS SELECT NULL AS ended;
+CREATE TRIGGER tidewater_transaction_ends INSTEAD OF INSERT ON tidewater_transaction BEGIN
+  UPDATE tidewater_subscription SET generation = generation + 2 WHERE transactional = 1;
+END;
 CREATE TABLE tidewater_refused (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   publication TEXT NOT NULL,

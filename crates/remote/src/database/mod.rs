@@ -2,8 +2,8 @@
 //! an upload and applying a download.
 //!
 //! Owns the connection. Leaves to its modules: the internal tables ([`layout`]), user
-//! tables ([`tables`]), tracking ([`triggers`]), generations ([`take`]), what is recorded
-//! in them ([`changes`]), reading an upload
+//! tables ([`tables`]), tracking ([`triggers`]), generations ([`take`]), transactions that go up
+//! one by one ([`transactions`]), what is recorded in generations ([`changes`]), reading an upload
 //! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]), conflicts ([`conflicts`]),
 //! acknowledged uploads ([`kept`]), what is compared ([`compare`]), tables that are made again ([`repair`]), parameters
 //! ([`parameter`]), calls and events ([`outbox`], [`inbox`]), and subscriptions that end
@@ -27,6 +27,7 @@ mod status;
 mod subscription;
 mod tables;
 mod take;
+mod transactions;
 mod triggers;
 mod unsubscribe;
 mod upload;

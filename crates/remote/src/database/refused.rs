@@ -129,6 +129,11 @@ impl Database {
             let Some(parked) = &found.parked else {
                 return Ok(None);
             };
+            if parked.waits_its_turn {
+                let sql = "UPDATE tidewater_refused SET again = 1 WHERE id = ?1";
+                connection.execute(sql, [found.id])?;
+                return Ok(Some(Decision::Waits));
+            }
             move_to(
                 connection,
                 &parked.names,
@@ -136,7 +141,7 @@ impl Database {
                 PARKED,
                 parked.generation,
             )?;
-            Ok(Some(End::retried(parked.generation)))
+            Ok(Some(Decision::Settled(End::retried(parked.generation))))
         })
     }
 
@@ -152,7 +157,7 @@ impl Database {
                 give_up(connection, parked)?;
                 mark_stale(connection, &parked.table.name, &found.key_packed)?;
             }
-            Ok(Some(End::given_up()))
+            Ok(Some(Decision::Settled(End::given_up())))
         })
     }
 
@@ -163,7 +168,7 @@ impl Database {
         which: Which<'_>,
         doing: &str,
         rows_change: RowsChange,
-        decision: impl Fn(&Connection, &Found<'_>) -> rusqlite::Result<Option<End<'static>>>,
+        decision: impl Fn(&Connection, &Found<'_>) -> rusqlite::Result<Option<Decision>>,
     ) -> Result<u64, RemoteError> {
         let entries: Vec<RefusedRow> = self.refused()?;
         let transaction = self.write(doing)?;
@@ -177,10 +182,10 @@ impl Database {
                         None => Ok(None),
                     })
                     .doing(doing)?;
-                if let Some(end) = decided {
-                    settled::settle(&transaction, entry.id, &end).doing(doing)?;
-                    settled += 1;
+                if let Some(Decision::Settled(end)) = &decided {
+                    settled::settle(&transaction, entry.id, end).doing(doing)?;
                 }
+                settled += u64::from(decided.is_some());
             }
             settled::drop_oldest(&transaction).doing(doing)?;
             Ok(settled)
@@ -192,6 +197,14 @@ impl Database {
         transaction.commit().doing(doing)?;
         Ok(settled)
     }
+}
+
+/// What was decided of a refused change.
+enum Decision {
+    /// It is settled.
+    Settled(End<'static>),
+    /// It goes up as a transaction of its own, in its turn.
+    Waits,
 }
 
 /// Whether a decision writes rows of the application's tables.
@@ -214,6 +227,8 @@ struct Parked<'a> {
     key: Vec<Value>,
     /// The subscription's current generation.
     generation: i64,
+    /// Whether what is sent again goes up as a transaction of its own.
+    waits_its_turn: bool,
 }
 
 /// `None` when the entry is gone meanwhile.
@@ -245,6 +260,7 @@ fn find<'a>(
                 names,
                 key,
                 generation: subscription.generation,
+                waits_its_turn: subscription.is_transactional(),
             });
         }
     }
@@ -377,6 +393,19 @@ pub(crate) fn try_fresh_again(
         .doing("marking refused rows for another try")
 }
 
+/// All refused changes of a publication go up again with the syncs that follow, but for what the
+/// sync under way refused.
+pub(crate) fn try_all_again(connection: &Connection, publication: &str) -> Result<(), RemoteError> {
+    connection
+        .prepare_cached(&format!(
+            "UPDATE tidewater_refused SET again = 1 WHERE publication = ?1 \
+             AND at <> {TIME_UNKNOWN} AND row_values IS NULL"
+        ))
+        .and_then(|mut statement| statement.execute([publication]))
+        .map(drop)
+        .doing("marking refused rows for another try")
+}
+
 /// Whether refused changes of a publication wait for another try.
 pub(crate) fn wait_for_another_try(
     connection: &Connection,
@@ -395,28 +424,31 @@ pub(crate) fn wait_for_another_try(
 pub(crate) fn unpark_waiting(
     connection: &Connection,
     subscription: &SubscriptionState,
+    generation: i64,
+    which: Which<'_>,
 ) -> Result<(), RemoteError> {
     let doing = "trying refused rows again";
     for table in subscription.schema.iter().flat_map(|schema| &schema.tables) {
         let mut statement = connection
             .prepare_cached(
-                "SELECT key_packed FROM tidewater_refused WHERE table_name = ?1 \
+                "SELECT id, key_packed FROM tidewater_refused WHERE table_name = ?1 \
                  AND again = 1 AND row_values IS NULL",
             )
             .doing(doing)?;
-        let packed: Vec<Vec<u8>> = statement
-            .query_map([&table.name], |row| row.get(0))
+        let packed: Vec<(i64, Vec<u8>)> = statement
+            .query_map([&table.name], |row| Ok((row.get(0)?, row.get(1)?)))
             .and_then(Iterator::collect)
             .doing(doing)?;
         let names = Names::of(table);
-        for packed in &packed {
+        let meant = packed.iter().filter(|(id, _)| which.includes(*id));
+        for (_, packed) in meant {
             let Ok(key) = row::unpack_key(&row::key_types(table), packed) else {
                 continue;
             };
             let key: Vec<Value> = key.iter().map(|datum| datum.to_value()).collect();
             if is_parked(connection, &names, &key).doing(doing)? {
-                move_to(connection, &names, &key, PARKED, subscription.generation).doing(doing)?;
-                settled::retried(connection, &table.name, packed, subscription.generation)?;
+                move_to(connection, &names, &key, PARKED, generation).doing(doing)?;
+                settled::retried(connection, &table.name, packed, generation)?;
             }
             forget(connection, &table.name, packed)?;
         }
@@ -428,9 +460,9 @@ pub(crate) fn unpark_waiting(
 /// actions are off.
 fn give_up(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()> {
     let (names, key) = (&parked.names, &parked.key);
-    if changes::later_than(connection, names, key, PARKED)?.is_some() {
+    if let Some(later) = changes::later_than(connection, names, key, PARKED)? {
         // Changed again since: the newer change stays pending, against the centre's row.
-        return move_to(connection, names, key, PARKED, parked.generation).map(drop);
+        return move_to(connection, names, key, PARKED, later).map(drop);
     }
     if let Some(pair) = changes::rekeyed(connection, names, PARKED, key)? {
         delete_row(connection, names, &pair.new)?;

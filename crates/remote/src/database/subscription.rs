@@ -97,6 +97,8 @@ pub struct SubscriptionState {
     pub(crate) generation: i64,
     /// The generation of the taken upload.
     pub(crate) taken_generation: Option<i64>,
+    /// Whether transactions wait behind the taken one, each to go up in a session of its own.
+    pub(crate) more: bool,
     /// The file's data version when this connection took the upload. As long as it stays the
     /// same, nothing was changed after the taking.
     pub(crate) taken_under: Option<i64>,
@@ -206,6 +208,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Has)> {
         generation: row.get(8)?,
         taken_generation: row.get(9)?,
         taken_under: None,
+        more: false,
         numbers: Vec::new(),
         compare_due: CompareDue::from_stored(row.get(10)?),
         giving: None,

@@ -11,8 +11,10 @@ use super::outbox;
 use super::refused;
 use super::subscription::load_all;
 use super::tables::{Names, TABLES_AT_ONCE, change_table};
+use super::transactions::{self, STEP};
 use super::{
-    CompareDue, Database, SubscriptionState, changes, compare, data_version, quote, row, triggers,
+    CompareDue, Database, SubscriptionState, Which, changes, compare, data_version, quote, row,
+    triggers,
 };
 use crate::error::{Doing, RemoteError};
 use crate::session::SyncDirection;
@@ -48,7 +50,8 @@ impl Database {
         let mut to_take = false;
         if direction != SyncDirection::DownloadOnly {
             for subscription in &subscriptions {
-                to_take |= can_take(&snapshot, subscription, direction, compares_next)?;
+                to_take |= can_take(&snapshot, subscription, direction, compares_next)?
+                    || is_scattered(&snapshot, subscription)?;
             }
             to_take |= outbox::has_uncovered(&snapshot)?;
         }
@@ -70,9 +73,15 @@ impl Database {
         if direction != SyncDirection::DownloadOnly {
             let mut all_taken = true;
             for subscription in &mut subscriptions {
+                if is_scattered(&transaction, subscription)?
+                    && let Some(schema) = &subscription.schema
+                {
+                    transactions::make_one(&transaction, subscription, schema)?;
+                }
                 if can_take(&transaction, subscription, direction, compares_next)? {
                     take(&transaction, subscription, new_upload_id())?;
-                    subscription.taken_under = Some(data_version);
+                    subscription.taken_under = (!subscription.more).then_some(data_version);
+                    all_taken &= !subscription.more;
                 } else {
                     all_taken &= !is_left(&transaction, subscription, adopts)?;
                 }
@@ -106,7 +115,7 @@ fn can_take(
     }
     // What a restored centre has forgotten to have refused could not go with an upload that had
     // been taken before. Applications may write on and on: what they do has to wait.
-    if !compares_next && has_generation(connection, schema, subscription.generation)? {
+    if !compares_next && has_pending(connection, subscription, schema)? {
         return Ok(true);
     }
     let publication = &subscription.publication;
@@ -125,7 +134,34 @@ fn is_left(
     match &subscription.schema {
         None => Ok(adopts),
         Some(_) if subscription.giving.is_some() => Ok(true),
-        Some(schema) => has_generation(connection, schema, subscription.generation),
+        Some(schema) => has_pending(connection, subscription, schema),
+    }
+}
+
+/// Whether there are transactions that have to be one before anything else.
+fn is_scattered(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+) -> Result<bool, RemoteError> {
+    let Some(schema) = subscription.schema.as_ref().filter(|it| it.transactional) else {
+        return Ok(false);
+    };
+    let is_untracked = has_untracked(connection, subscription)?;
+    let waits = transactions::has_to_be_one(subscription, is_untracked)
+        && transactions::oldest(connection, schema)?.is_some_and(|it| it < subscription.generation);
+    Ok(waits)
+}
+
+/// Whether there are changes that nobody has taken.
+fn has_pending(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    schema: &PublicationSchema,
+) -> Result<bool, RemoteError> {
+    match (schema.transactional, subscription.taken_generation) {
+        (true, Some(taken)) => transactions::waits(connection, subscription, schema, taken),
+        (true, None) => Ok(transactions::oldest(connection, schema)?.is_some()),
+        (false, _) => has_generation(connection, schema, subscription.generation),
     }
 }
 
@@ -189,37 +225,49 @@ fn take(
     subscription: &mut SubscriptionState,
     upload_id: UploadId,
 ) -> Result<(), RemoteError> {
+    let one_by_one = subscription.schema.clone().filter(|it| it.transactional);
+    let next = match &one_by_one {
+        Some(schema) => Some(transactions::next(connection, subscription, schema)?),
+        None => None,
+    };
+    let generation = next
+        .as_ref()
+        .map_or(subscription.generation, |it| it.generation);
     if subscription.any_refused {
-        refused::unpark_waiting(connection, subscription)?;
-        refused::together::take(connection, subscription)?;
+        let again = next.as_ref().map_or(Which::All, |it| Which::Ids(&it.again));
+        refused::unpark_waiting(connection, subscription, generation, again)?;
+        refused::together::take(connection, subscription, generation)?;
     }
     if let Some(schema) = &subscription.schema {
         for table in &schema.tables {
             if subscription.any_refused {
-                adopt_parked(connection, table, subscription.generation)?;
+                adopt_parked(connection, table, generation)?;
             }
-            changes::keep_whole(connection, &Names::of(table), subscription.generation)
+            changes::keep_whole(connection, &Names::of(table), generation)
                 .doing("taking an upload")?;
         }
     }
     if subscription.any_unsettled {
-        refused::settled::take(
-            connection,
-            &subscription.publication,
-            subscription.generation,
-        )
-        .doing("taking an upload")?;
+        refused::settled::take(connection, &subscription.publication, generation)
+            .doing("taking an upload")?;
     }
+    // What follows is recorded under the next, if this was not one that had ended before.
+    let current = subscription.generation.max(generation + STEP);
     connection
         .prepare_cached(
-            "UPDATE tidewater_subscription SET taken_generation = generation, \
-             generation = generation + 1, taken_upload_id = ?2 WHERE id = ?1",
+            "UPDATE tidewater_subscription SET taken_generation = ?3, generation = ?4, \
+             taken_upload_id = ?2 WHERE id = ?1",
         )
-        .and_then(|mut statement| statement.execute(params![subscription.id, upload_id.0]))
+        .and_then(|mut statement| {
+            statement.execute(params![subscription.id, upload_id.0, generation, current])
+        })
         .doing("taking an upload")?;
     subscription.taken = Some(upload_id);
-    subscription.taken_generation = Some(subscription.generation);
-    subscription.generation += 1;
+    subscription.taken_generation = Some(generation);
+    subscription.generation = current;
+    if let Some(schema) = &one_by_one {
+        subscription.more = transactions::waits(connection, subscription, schema, generation)?;
+    }
     Ok(())
 }
 

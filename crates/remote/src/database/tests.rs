@@ -360,6 +360,7 @@ fn publication(tables: Vec<Table>) -> PublicationSchema {
     PublicationSchema {
         name: "sales".into(),
         tables,
+        transactional: false,
     }
 }
 

@@ -285,15 +285,15 @@ impl Session {
         Ok(())
     }
 
-    /// Decides what this session is for. Uploads go before a compare, each that is given back
-    /// in a session of its own; a compare has no uploads.
+    /// Decides what this session is for. Uploads go before a compare, each that is given back, and
+    /// each transaction that others wait behind, in a session of its own; a compare has no uploads.
     fn plan(&mut self, download_only: bool) {
         let gives = |it: &SubscriptionState| it.giving.is_some();
         let is_due = |it: &SubscriptionState| it.compare_due != CompareDue::No;
         let subscriptions = &mut self.subscriptions;
         let upload_only = self.direction == SyncDirection::UploadOnly;
         let uploads_first = |it: &SubscriptionState| {
-            gives(it) || (!upload_only && is_due(it) && it.taken.is_some())
+            gives(it) || it.more || (!upload_only && is_due(it) && it.taken.is_some())
         };
         self.prepares = !download_only && subscriptions.iter().any(uploads_first);
         if self.prepares {

@@ -134,6 +134,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
         &[
             "name",
             "act_as",
+            "upload",
             "on_reject",
             "replay",
             "parameter",

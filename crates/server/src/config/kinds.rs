@@ -116,6 +116,7 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("log.level", Text, "level = \"info\""),
     ("publication", Sections, "[[publication]]"),
     ("publication.name", Text, "name = \"main\""),
+    ("publication.upload", Text, "upload = \"transactional\""),
     ("publication.on_reject", Text, "on_reject = \"abort\""),
     ("publication.replay", Text, "replay = \"no\""),
     (

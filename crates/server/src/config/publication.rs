@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use tidewater_centre::{
     ConflictSpec, Detect, HandledSpec, OnReject, OnUnseenChildren, ParameterSpec, PublicationSpec,
-    Replay, RuleBy, TableSpec, Tracking, WriteScopeSpec, WritesSpec,
+    Replay, RuleBy, TableSpec, Tracking, UploadMode, WriteScopeSpec, WritesSpec,
 };
 use tidewater_protocol::Direction;
 use tidewater_protocol::message::Parameter;
@@ -27,6 +27,7 @@ pub(super) struct RawPublication {
     #[serde(default)]
     parameter: Vec<RawParameter>,
     act_as: Option<toml::Value>,
+    upload: Option<String>,
     on_reject: Option<String>,
     replay: Option<String>,
     handler: Option<RawUse>,
@@ -148,10 +149,24 @@ impl RawPublication {
             parameters.push(parameter);
         }
         let named = |key: &str| format!("publication {name:?}: {key}");
-        let on_reject = match self.on_reject.as_deref() {
-            None | Some("set_aside") => OnReject::SetAside,
-            Some("abort") => OnReject::Abort,
+        let upload = match self.upload.as_deref() {
+            None | Some("net") => UploadMode::Net,
+            Some("transactional") => UploadMode::Transactional,
             Some(other) => {
+                return Err(choice(&named("upload"), other, &["net", "transactional"]));
+            }
+        };
+        let on_reject = match (self.on_reject.as_deref(), upload) {
+            (None, UploadMode::Net) => OnReject::SetAside,
+            (None, UploadMode::Transactional) | (Some("abort"), _) => OnReject::Abort,
+            (Some("set_aside"), UploadMode::Net) => OnReject::SetAside,
+            (Some("set_aside"), UploadMode::Transactional) => {
+                return Err(ServerError::configuration(
+                    named("on_reject = \"set_aside\" contradicts upload = \"transactional\""),
+                    "remove one of the two: a transaction takes effect as a whole or not at all",
+                ));
+            }
+            (Some(other), _) => {
                 return Err(choice(&named("on_reject"), other, &["set_aside", "abort"]));
             }
         };
@@ -165,6 +180,7 @@ impl RawPublication {
             handlers.handling.publications.insert(name.clone(), handler);
         }
         Ok(PublicationSpec {
+            upload,
             on_reject,
             replay,
             act_as: acting::read(&name, self.act_as)?,

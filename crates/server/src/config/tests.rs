@@ -1,5 +1,7 @@
 use super::*;
-use tidewater_centre::{OnUnseenChildren, RuleSpec, Tracking, WriteScopeSpec, WritesSpec};
+use tidewater_centre::{
+    OnReject, OnUnseenChildren, RuleSpec, Tracking, UploadMode, WriteScopeSpec, WritesSpec,
+};
 use tidewater_protocol::Direction;
 
 const ISSUE: &str = r#"
@@ -237,6 +239,27 @@ fn a_table_without_partition_is_told_what_to_write() {
         assert!(hint.contains("partition = \"everyone\""));
         assert!(hint.contains("columns = "));
     }
+}
+
+#[test]
+fn transactions_are_never_set_aside_row_by_row() {
+    let with = |keys: &str| {
+        ISSUE.replacen(
+            "[[publication]]\n",
+            &format!("[[publication]]\n{keys}\n"),
+            1,
+        )
+    };
+    let config = parse(&with("upload = \"transactional\"")).unwrap();
+    assert_eq!(config.publications[0].upload, UploadMode::Transactional);
+    assert_eq!(config.publications[0].on_reject, OnReject::Abort);
+    let (message, hint) = error_of(&with(
+        "upload = \"transactional\"\non_reject = \"set_aside\"",
+    ));
+    assert!(message.contains("contradicts"), "{message}");
+    assert!(hint.contains("remove one of the two"), "{hint}");
+    let (message, _) = error_of(&with("upload = \"all\""));
+    assert!(message.contains("upload"), "{message}");
 }
 
 #[test]

@@ -130,6 +130,7 @@ mod tests {
         let schema = PublicationSchema {
             name: "p".into(),
             tables: Vec::new(),
+            transactional: false,
         };
         let table = TableBegin {
             table: "t".repeat(200),

@@ -63,5 +63,6 @@ mod restored;
 mod scripts;
 mod servers;
 mod signing_in;
+mod transactions;
 mod verifying;
 mod waking;

@@ -57,6 +57,7 @@ pub(crate) fn schema() -> PublicationSchema {
             checks: Vec::new(),
             identity: None,
         }],
+        transactional: false,
     }
 }
 

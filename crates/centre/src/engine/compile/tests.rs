@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::publication::{
-    ActAs, IdentitySpec, Last, OnReject, ParameterSpec, Replay, RuleBy, RuleSpec, Unit, WindowSpec,
-    WriteScopeSpec, WritesSpec,
+    ActAs, IdentitySpec, Last, OnReject, ParameterSpec, Replay, RuleBy, RuleSpec, Unit, UploadMode,
+    WindowSpec, WriteScopeSpec, WritesSpec,
 };
 use tidewater_protocol::Direction;
 
@@ -55,6 +55,7 @@ fn what_is_recorded_is_what_was_configured() {
     ];
     let spec = PublicationSpec {
         scripts: Vec::new(),
+        upload: UploadMode::Net,
         on_reject: OnReject::Abort,
         replay: Replay::No,
         name: "p".into(),

@@ -28,6 +28,7 @@ fn publication(tables: Vec<Table>) -> PublicationSchema {
     PublicationSchema {
         name: "p".into(),
         tables,
+        transactional: false,
     }
 }
 

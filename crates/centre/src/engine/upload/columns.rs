@@ -217,6 +217,7 @@ mod tests {
         let schema = PublicationSchema {
             name: "p".into(),
             tables: current,
+            transactional: false,
         };
         match ColumnMap::find(&schema, begin).unwrap() {
             Announced::Unpublished(unpublished) => (unpublished.index, unpublished.reason),
@@ -259,6 +260,7 @@ mod tests {
         let schema = PublicationSchema {
             name: "p".into(),
             tables: vec![current],
+            transactional: false,
         };
         let mut keyless = TableBegin::of(&table(&[("a", ColumnType::Text)]));
         keyless.key.clear();

@@ -151,6 +151,10 @@ impl Sink<'_> {
             // with the next upload.
             Some(later) => {
                 changes::move_to(self.connection, names, &key, taken, later).doing(DOING)?;
+                if self.subscription.is_transactional() {
+                    // The transaction that changed it again takes the rest of this one along.
+                    return self.note_refused(refused_row, &readable);
+                }
                 if !self.subscription.any_unsettled {
                     return Ok(());
                 }
@@ -170,12 +174,16 @@ impl Sink<'_> {
         readable: &str,
     ) -> Result<(), RemoteError> {
         let names = &self.table.names;
-        let key = &refused_row.key;
         if !changes::has_change(self.connection, names, owned, taken).doing(DOING)? {
             // Not a change of ours: there is nothing to keep.
             return Ok(());
         }
         changes::move_to(self.connection, names, owned, taken, PARKED).doing(DOING)?;
+        self.note_refused(refused_row, readable)
+    }
+
+    fn note_refused(&mut self, refused_row: &Row<'_>, readable: &str) -> Result<(), RemoteError> {
+        let key = &refused_row.key;
         self.summary
             .note_refused(self.table.name(), readable, refused_row.reason);
         let packed = row::pack_key(&self.table.key_types, key);

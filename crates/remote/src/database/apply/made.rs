@@ -28,7 +28,9 @@ impl Sink<'_> {
         if !self.table.same_layout {
             return self.mark_stale(&row.key);
         }
-        match self.newest_change(&row.key)?.filter(|&it| it > taken) {
+        let key: Vec<Value> = row.key.iter().map(Datum::to_value).collect();
+        let later = changes::next_of(self.connection, &self.table.names, &key, taken);
+        match later.doing(DOING)? {
             None => self.write(&row.new, &row.key).map(drop),
             Some(later) => self.become_pre_image(row, later),
         }
@@ -41,31 +43,50 @@ impl Sink<'_> {
         self.made(row)
     }
 
-    fn become_pre_image(&mut self, row: &Row<'_>, later: i64) -> Result<(), RemoteError> {
+    /// The change of `first` is made from the row, and so are those after it, as far as nobody has
+    /// changed a column in between.
+    fn become_pre_image(&mut self, row: &Row<'_>, first: i64) -> Result<(), RemoteError> {
         let names = &self.table.names;
-        let key: Vec<Value> = row.key.iter().map(Datum::to_value).collect();
-        let rekeyed = changes::rekeyed(self.connection, names, later, &key).doing(DOING)?;
-        let live = match rekeyed {
-            Some(pair) if pair.old == key => pair.new,
-            _ => key.clone(),
-        };
-        let untouched = self.untouched(&key, &live, later).doing(DOING)?;
+        let mut key: Vec<Value> = row.key.iter().map(Datum::to_value).collect();
+        let (mut generation, mut columns) = (first, names.values.clone());
+        let mut images = Vec::new();
+        loop {
+            let rekeyed = changes::rekeyed(self.connection, names, generation, &key);
+            let after = match rekeyed.doing(DOING)? {
+                Some(pair) if pair.old == key => pair.new,
+                _ => key.clone(),
+            };
+            let next = changes::next_of(self.connection, names, &after, generation);
+            let next = next.doing(DOING)?;
+            let untouched = self.untouched((&key, generation), (&after, next));
+            let untouched = untouched.doing(DOING)?;
+            images.push((
+                std::mem::replace(&mut key, after),
+                generation,
+                columns.clone(),
+            ));
+            columns.retain(|it| untouched.contains(it));
+            match next {
+                Some(next) if !columns.is_empty() => generation = next,
+                _ => break,
+            }
+        }
         let set = |columns: &mut dyn Iterator<Item = &String>, first: usize| {
             quote::list(columns.enumerate(), ", ", |(at, column)| {
                 format!("{column} = ?{}", first + at)
             })
         };
-        let here = set(
-            &mut untouched.iter().map(|&at| &names.columns[at]),
-            key.len() + 1,
-        );
-        if !untouched.is_empty() {
+        if !columns.is_empty() {
+            let here = set(
+                &mut columns.iter().map(|&at| &names.columns[at]),
+                key.len() + 1,
+            );
             let sql = format!(
                 "UPDATE {} SET {here} WHERE {}",
                 names.table,
                 names.key_is_bound()
             );
-            match self.run(&sql, &live, row, &untouched, None) {
+            match self.run(&sql, &key, row, &columns, None) {
                 Ok(()) => {}
                 Err(error) if is_local_rule(self.connection, &error) => {
                     return self.mark_stale(&row.key);
@@ -73,18 +94,20 @@ impl Sink<'_> {
                 Err(error) => return Err(failed(self.connection, DOING, error)),
             }
         }
-        if names.values.is_empty() {
-            return Ok(());
+        for (key, generation, columns) in images.iter().filter(|(.., it)| !it.is_empty()) {
+            let pre = names.values.iter().zip(&names.pre);
+            let mut pre = pre.filter(|(at, _)| columns.contains(at)).map(|(_, it)| it);
+            let sql = format!(
+                "UPDATE {} SET {} WHERE {} AND generation = ?{} AND present = 1",
+                names.change,
+                set(&mut pre, key.len() + 1),
+                names.change_key_is_bound(),
+                key.len() + 1 + columns.len(),
+            );
+            self.run(&sql, key, row, columns, Some(*generation))
+                .doing(DOING)?;
         }
-        let sql = format!(
-            "UPDATE {} SET {} WHERE {} AND generation = ?{} AND present = 1",
-            names.change,
-            set(&mut names.pre.iter(), key.len() + 1),
-            names.change_key_is_bound(),
-            key.len() + 1 + names.values.len(),
-        );
-        self.run(&sql, &key, row, &names.values, Some(later))
-            .doing(DOING)
+        Ok(())
     }
 
     /// Runs a statement with a key, values of a row, and a generation.
@@ -106,15 +129,18 @@ impl Sink<'_> {
         statement.raw_execute().map(drop)
     }
 
-    /// The columns that a change has left as they were. None of a row that is gone.
+    /// The columns that a change has left as they were, up to the next one, or up to now. None of a
+    /// row that is gone.
     fn untouched(
         &self,
-        key: &[Value],
-        live: &[Value],
-        generation: i64,
+        (key, generation): (&[Value], i64),
+        (after, next): (&[Value], Option<i64>),
     ) -> rusqlite::Result<Vec<usize>> {
         let names = &self.table.names;
-        let read = |sql: &str, key: &[Value]| -> rusqlite::Result<Option<Vec<Value>>> {
+        if names.values.is_empty() {
+            return Ok(Vec::new());
+        }
+        let read = |sql: &str, key: &[Value], generation: i64| {
             let mut statement = self.connection.prepare_cached(sql)?;
             names.bind_key(&mut statement, key)?;
             statement.raw_bind_parameter(key.len() + 1, generation)?;
@@ -124,28 +150,27 @@ impl Sink<'_> {
                 .map(|found| row::owned(found, 0, names.values.len()))
                 .transpose()
         };
-        if names.values.is_empty() {
-            return Ok(Vec::new());
-        }
-        let generation = key.len() + 1;
-        let before = read(
-            &format!(
-                "SELECT {} FROM {} WHERE {} AND generation = ?{generation}",
-                names.pre.join(", "),
-                names.change,
-                names.change_key_is_bound(),
-            ),
-            key,
-        )?;
-        let now = read(
-            &format!(
-                "SELECT {} FROM {} WHERE {} AND ?{generation} IS NOT NULL",
-                quote::list(&names.values, ", ", |&at| names.columns[at].clone()),
-                names.table,
-                names.key_is_bound(),
-            ),
-            live,
-        )?;
+        let parameter = key.len() + 1;
+        let recorded = format!(
+            "SELECT {} FROM {} WHERE {} AND generation = ?{parameter} AND present = 1",
+            names.pre.join(", "),
+            names.change,
+            names.change_key_is_bound(),
+        );
+        let before = read(&recorded, key, generation)?;
+        let now = match next {
+            Some(next) => read(&recorded, after, next)?,
+            None => read(
+                &format!(
+                    "SELECT {} FROM {} WHERE {} AND ?{parameter} IS NOT NULL",
+                    quote::list(&names.values, ", ", |&at| names.columns[at].clone()),
+                    names.table,
+                    names.key_is_bound(),
+                ),
+                after,
+                generation,
+            )?,
+        };
         let (Some(before), Some(now)) = (before, now) else {
             return Ok(Vec::new());
         };

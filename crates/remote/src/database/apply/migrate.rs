@@ -92,8 +92,14 @@ pub(super) fn migrate(
     changed.and(off.doing(DOING))?;
     connection
         .execute(
-            "UPDATE tidewater_subscription SET schema = ?2, schema_hash = ?3 WHERE id = ?1",
-            params![subscription.id, schema.encode(), schema.hash()],
+            "UPDATE tidewater_subscription SET schema = ?2, schema_hash = ?3, transactional = ?4 \
+             WHERE id = ?1",
+            params![
+                subscription.id,
+                schema.encode(),
+                schema.hash(),
+                schema.transactional
+            ],
         )
         .doing(DOING)?;
     Ok(migration)

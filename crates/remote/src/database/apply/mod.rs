@@ -44,6 +44,7 @@ pub(super) use self::user_triggers::fire_harmless_triggers;
 use super::kept::{self, Copies, Keep};
 use super::refused::{self, Again};
 use super::subscription::load_all;
+use super::transactions;
 use super::triggers::Missed;
 use super::{Database, SubscriptionState, compare, tables, triggers};
 use crate::error::{Doing, RemoteError};
@@ -404,6 +405,9 @@ impl Applier {
 
     fn unpark(&self, subscription: usize, which: Again) -> Result<(), RemoteError> {
         let state = &self.subscriptions[subscription].state;
+        if state.is_transactional() {
+            return refused::try_all_again(&self.database.connection, &state.publication);
+        }
         for table in state.schema.iter().flat_map(|schema| &schema.tables) {
             refused::unpark_all(&self.database.connection, table, state.generation, which)?;
         }
@@ -525,6 +529,10 @@ impl Applier {
             self.dependents = Some(dependents);
         }
         self.switch_triggers()?;
+        let state = &self.subscriptions[index].state;
+        if let Some(old) = state.schema.as_ref().filter(|old| old.transactional) {
+            transactions::make_one(&self.database.connection, state, old)?;
+        }
         let others: Vec<SubscriptionState> = self
             .subscriptions
             .iter()

@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json};
 use tidewater_protocol::{ColumnType, Table, Value};
 
 use super::settled::{End, settle};
-use super::{RefusedRow, RowsChange, TIME_UNKNOWN, Which, delete_row};
+use super::{Decision, RefusedRow, RowsChange, TIME_UNKNOWN, Which, delete_row};
 use crate::database::changes::{self, has_change};
 use crate::database::tables::Names;
 use crate::database::{Database, SubscriptionState, quote, row};
@@ -41,7 +41,7 @@ impl Database {
                 return Ok(None);
             };
             let is_written = wanted.write(connection)?;
-            Ok(is_written.then(|| End::retried(wanted.generation)))
+            Ok(is_written.then(|| Decision::Settled(End::retried(wanted.generation))))
         })
     }
 }

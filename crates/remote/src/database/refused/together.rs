@@ -39,6 +39,7 @@ pub(super) fn with(database: &Database, ids: &[i64]) -> Result<Vec<i64>, RemoteE
 pub(crate) fn take(
     connection: &Connection,
     subscription: &SubscriptionState,
+    generation: i64,
 ) -> Result<(), RemoteError> {
     let doing = "trying refused rows again";
     let entries = entries(connection, std::slice::from_ref(subscription)).doing(doing)?;
@@ -46,10 +47,10 @@ pub(crate) fn take(
         let codes = [Code::RowForeignKey, Code::RowAborted];
         codes.iter().any(|it| it.name() == entry.refused.code)
     };
-    if !entries.iter().any(waits) {
+    let one_by_one = subscription.is_transactional();
+    if !one_by_one && !entries.iter().any(waits) {
         return Ok(());
     }
-    let generation = subscription.generation;
     let mut chosen = HashSet::new();
     for entry in &entries {
         let names = Names::of(entry.table);
@@ -62,17 +63,44 @@ pub(crate) fn take(
     for entry in &entries {
         let id = entry.refused.id;
         let names = Names::of(entry.table);
-        if !chosen.contains(&id)
-            || changed.contains(&id)
-            || !is_parked(connection, &names, &entry.key).doing(doing)?
-        {
-            continue;
+        let is_parked = is_parked(connection, &names, &entry.key).doing(doing)?;
+        match changed.contains(&id) {
+            // It was in another transaction since, which has taken it over.
+            true if one_by_one && !is_parked => {}
+            false if chosen.contains(&id) && is_parked => {
+                move_to(connection, &names, &entry.key, PARKED, generation).doing(doing)?;
+            }
+            _ => continue,
         }
-        move_to(connection, &names, &entry.key, PARKED, generation).doing(doing)?;
         let end = settled::End::retried(generation);
         settled::settle(connection, id, &end).doing(doing)?;
     }
     Ok(())
+}
+
+/// The refused changes that go up again next, of those that wait for it: what was refused first, and
+/// what goes with that. They are a transaction of their own, so that others do not fail with them.
+pub(crate) fn first_waiting(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+) -> Result<Vec<i64>, RemoteError> {
+    let read = || -> rusqlite::Result<Vec<i64>> {
+        let entries = entries(connection, std::slice::from_ref(subscription))?;
+        let waiting: HashSet<i64> = connection
+            .prepare_cached(
+                "SELECT id FROM tidewater_refused WHERE publication = ?1 AND again = 1 \
+                 AND row_values IS NULL",
+            )?
+            .query_map([&subscription.publication], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        let waits = entries.iter().filter(|it| waiting.contains(&it.refused.id));
+        let first = waits.clone().map(|it| it.refused.sequence).min();
+        let of_first = waits.filter(|it| Some(it.refused.sequence) == first);
+        let mut chosen: HashSet<i64> = of_first.map(|it| it.refused.id).collect();
+        expand(connection, &entries, &mut chosen)?;
+        Ok(chosen.intersection(&waiting).copied().collect())
+    };
+    read().doing("trying refused rows again")
 }
 
 fn entries<'s>(

@@ -25,6 +25,7 @@ fn schema() -> PublicationSchema {
             checks: Vec::new(),
             identity: None,
         }],
+        transactional: false,
     }
 }
 

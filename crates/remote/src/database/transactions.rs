@@ -1,0 +1,143 @@
+//! Transactions of the application's that go up one by one, where the publication says so.
+//!
+//! SQLite tells no trigger which transaction it runs in. So the application says where one ends,
+//! with `INSERT INTO tidewater_transaction DEFAULT VALUES` as its last statement: a generation ends
+//! with it. What is not ended so belongs to the one that follows, or goes up with the sync that
+//! finds it.
+//!
+//! Each generation is an upload, the oldest first; all but the last go up in sessions of their own
+//! that only upload. Generations go by two: what was refused and is sent again is a transaction of
+//! its own, in the room before the oldest one that waits.
+
+use rusqlite::Connection;
+use tidewater_protocol::{PublicationSchema, Table};
+
+use super::refused::{self, together};
+use super::tables::{Names, TABLES_AT_ONCE, change_table};
+use super::take::{PARKED, keys_of};
+use super::{CompareDue, SubscriptionState, changes, quote};
+use crate::error::{Doing, RemoteError};
+
+/// From one generation to the next.
+pub(crate) const STEP: i64 = 2;
+
+const DOING: &str = "looking for transactions to upload";
+
+/// What the next upload of a subscription is.
+pub(super) struct Next {
+    pub(super) generation: i64,
+    /// The refused changes that are sent again with it.
+    pub(super) again: Vec<i64>,
+}
+
+impl SubscriptionState {
+    /// Whether transactions go up one by one.
+    pub(crate) fn is_transactional(&self) -> bool {
+        self.schema.as_ref().is_some_and(|it| it.transactional)
+    }
+}
+
+/// The oldest generation of which anything is pending, while nothing is taken.
+pub(super) fn oldest(
+    connection: &Connection,
+    schema: &PublicationSchema,
+) -> Result<Option<i64>, RemoteError> {
+    let tables = schema.tables.iter().filter(|it| it.direction.uploads());
+    let tables: Vec<&Table> = tables.collect();
+    let mut oldest: Option<i64> = None;
+    for tables in tables.chunks(TABLES_AT_ONCE) {
+        let sql = quote::list(tables, " UNION ALL ", |table| {
+            let change = quote::name(&change_table(&table.name));
+            format!("SELECT min(generation) AS g FROM {change} WHERE generation > {PARKED}")
+        });
+        let found: Option<i64> = connection
+            .prepare_cached(&format!("SELECT min(g) FROM ({sql})"))
+            .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+            .doing(DOING)?;
+        oldest = oldest.into_iter().chain(found).min();
+    }
+    Ok(oldest)
+}
+
+/// What is taken next: a group of refused changes that wait for another try, else the oldest
+/// transaction.
+pub(super) fn next(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    schema: &PublicationSchema,
+) -> Result<Next, RemoteError> {
+    let oldest = oldest(connection, schema)?.unwrap_or(subscription.generation);
+    let again = match subscription.any_refused {
+        true => together::first_waiting(connection, subscription)?,
+        false => Vec::new(),
+    };
+    let generation = if again.is_empty() { oldest } else { oldest - 1 };
+    Ok(Next { generation, again })
+}
+
+/// Whether anything waits behind what was just taken as `taken`.
+pub(super) fn waits(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    schema: &PublicationSchema,
+    taken: i64,
+) -> Result<bool, RemoteError> {
+    for table in schema.tables.iter().filter(|it| it.direction.uploads()) {
+        let change = quote::name(&change_table(&table.name));
+        let found = connection
+            .prepare_cached(&format!(
+                "SELECT 1 FROM {change} WHERE generation > ?1 LIMIT 1"
+            ))
+            .and_then(|mut statement| statement.exists([taken]))
+            .doing(DOING)?;
+        if found {
+            return Ok(true);
+        }
+    }
+    let publication = &subscription.publication;
+    Ok(subscription.any_refused && refused::wait_for_another_try(connection, publication)?)
+}
+
+/// Whether all that is pending has to be one transaction: what belongs to which is told by what
+/// rows were before, and that is not known, or changes.
+pub(super) fn has_to_be_one(subscription: &SubscriptionState, is_untracked: bool) -> bool {
+    let is_unknown = subscription.compare_due != CompareDue::No || is_untracked;
+    subscription.is_transactional() && (is_unknown || subscription.giving.is_some())
+}
+
+/// Makes one transaction of all that waits, and of what is not ended yet.
+pub(super) fn make_one(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    schema: &PublicationSchema,
+) -> Result<(), RemoteError> {
+    let current = subscription.generation;
+    let taken = subscription.taken_generation.unwrap_or(PARKED);
+    for table in schema.tables.iter().filter(|it| it.direction.uploads()) {
+        let names = Names::of(table);
+        let waiting: Vec<i64> = connection
+            .prepare_cached(&format!(
+                "SELECT DISTINCT generation FROM {} WHERE generation > ?1 AND generation < ?2 \
+                 ORDER BY generation DESC",
+                names.change
+            ))
+            .and_then(|mut statement| {
+                let found = statement.query_map([taken, current], |row| row.get(0))?;
+                found.collect()
+            })
+            .doing(DOING)?;
+        // The newest first: what moves is always older than what it meets.
+        for generation in waiting {
+            let sql = format!(
+                "SELECT {} FROM {} WHERE generation = ?1",
+                names.change_key.join(", "),
+                names.change
+            );
+            let keys = keys_of(connection, &sql, &[&generation], table).doing(DOING)?;
+            for key in &keys {
+                changes::move_to(connection, &names, key, generation, current).doing(DOING)?;
+            }
+        }
+    }
+    Ok(())
+}
