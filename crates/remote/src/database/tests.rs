@@ -450,7 +450,11 @@ fn by_key(schema: &PublicationSchema, changes: Vec<Change>) -> Vec<Change> {
 
 /// A remote of [`items`] with the rows 1, 2 and 3, named a, b and c, amounts 10, 20, 30.
 fn with_items() -> Remote {
-    let mut remote = Remote::new(items());
+    with_items_of(items())
+}
+
+fn with_items_of(schema: PublicationSchema) -> Remote {
+    let mut remote = Remote::new(schema);
     remote.download(|server| {
         server.table("item", |rows| {
             rows.row(Op::Upsert, &item(1, "a", 10));

@@ -135,12 +135,61 @@ fn check(steps: &[Step], index: Option<&str>) {
     assert_eq!(upload, difference(&synced, &now));
 }
 
+/// The same, where transactions go up one by one: `ends` says behind which steps one ends.
+fn check_transactions(steps: &[(Step, bool)]) {
+    let mut remote = with_items_of(PublicationSchema {
+        transactional: true,
+        ..items()
+    });
+    let mut synced = rows(&remote);
+    let mut ended: BTreeMap<i64, Rows> = BTreeMap::new();
+    let mut all: Vec<(&Step, bool)> = steps.iter().map(|(step, ends)| (step, *ends)).collect();
+    // In the end everything goes up.
+    all.extend(std::iter::repeat_n(
+        (&Step::Acknowledge, false),
+        steps.len() + 1,
+    ));
+    for (step, ends) in all {
+        match step {
+            Step::Sql(sql) => drop(remote.application().execute_batch(sql)),
+            Step::Take | Step::Acknowledge => {
+                let upload = by_key(&remote.schema.clone(), remote.upload());
+                let Some(taken) = remote.begin().taken_generation else {
+                    assert_eq!(synced, rows(&remote));
+                    continue;
+                };
+                let now = ended.get(&taken).cloned();
+                let now = now.unwrap_or_else(|| rows(&remote));
+                assert_eq!(upload, difference(&synced, &now));
+                ended.insert(taken, now.clone());
+                if matches!(step, Step::Acknowledge) {
+                    remote.acknowledge(|_| {});
+                    synced = now;
+                }
+            }
+        }
+        if ends {
+            let generation = remote.query("SELECT generation FROM tidewater_subscription");
+            ended.insert(generation[0].parse().unwrap(), rows(&remote));
+            remote.run("INSERT INTO tidewater_transaction DEFAULT VALUES");
+        }
+    }
+    assert_eq!(synced, rows(&remote));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
     #[test]
     fn uploads_are_the_net_changes(steps in prop::collection::vec(step(), 1..24)) {
         check(&steps, None);
+    }
+
+    #[test]
+    fn uploads_are_the_changes_of_transactions(
+        steps in prop::collection::vec((step(), prop::bool::weighted(0.3)), 1..24),
+    ) {
+        check_transactions(&steps);
     }
 
     #[test]
