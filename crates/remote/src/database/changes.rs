@@ -64,7 +64,7 @@ pub(crate) fn rekeyed(
     Ok(None)
 }
 
-/// Of what the triggers noted of changed keys in the current generation, keeps what makes one
+/// Of what the triggers noted of changed keys in a generation, keeps what makes one
 /// change. To be called when the generation is taken.
 pub(super) fn keep_whole(
     connection: &Connection,
@@ -87,9 +87,13 @@ pub(super) fn keep_whole(
             same("h", &names.change_key, key)
         )
     };
+    // Another generation may have ended since.
     let is_there = |key: &[String]| {
         format!(
-            "EXISTS (SELECT 1 FROM {table} AS p WHERE {})",
+            "coalesce((SELECT l.present FROM {change} AS l WHERE {} \
+             AND l.generation > r.generation ORDER BY l.generation LIMIT 1), \
+             EXISTS (SELECT 1 FROM {table} AS p WHERE {}))",
+            same("l", &names.change_key, key),
             same("p", &names.key, key)
         )
     };
