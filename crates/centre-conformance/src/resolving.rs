@@ -209,6 +209,8 @@ pub async fn what_one_side_deletes_and_the_other_changes_ends_as_its_resolver_sa
     for (resolve, [deleted_there, deleted_here], parked) in [
         (&["server_wins"][..], [false, true], false),
         (&["client_wins"], [true, false], false),
+        (&["client_wins(anna)"], [true, false], false),
+        (&["client_wins(berta, setter)"], [false, true], false),
         (&["later(changed)"], [true, true], false),
         (&["minimum(price)"], [true, true], false),
         (&["additive(stock)"], [false, true], false),
@@ -263,6 +265,8 @@ pub async fn rows_that_both_sides_insert_end_as_their_resolver_says<F: Fixture>(
     for (resolve, row) in [
         (&["server_wins"][..], theirs),
         (&["client_wins"], mine),
+        (&["client_wins(berta, anna)"], mine),
+        (&["client_wins(berta)"], theirs),
         (&["later(changed)"], mine),
         (&["earlier(changed)"], theirs),
         (&["maximum(price)"], mine),

@@ -1,7 +1,9 @@
-//! What rules of one's own cost: scripts against the generated path, resolvers against the same rows
+//! What rules of one's own cost: scripts and a handler against the generated path, resolvers against the same rows
 //! without a conflict, and a download by time against the script's own query.
 
 use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -127,7 +129,8 @@ pub(crate) fn run(runs: usize) -> anyhow::Result<()> {
 
 /// Uploads of inserted rows by scripts, against generated ones.
 fn uploads(runtime: &Runtime, url: &str, runs: usize) -> anyhow::Result<()> {
-    const WAYS: [&str; 3] = ["generated", "by_row", "by_set"];
+    const WAYS: [&str; 4] = ["generated", "by_row", "by_set", "by_handler"];
+    let handler = format!("handler = {:?}", handler()?);
     let (mut ddl, mut publications) = (String::new(), String::new());
     for name in WAYS {
         writeln!(
@@ -137,7 +140,8 @@ fn uploads(runtime: &Runtime, url: &str, runs: usize) -> anyhow::Result<()> {
         writeln!(
             publications,
             "[[publication]]\nname = \"{name}\"\n[[publication.table]]\nname = \"{name}\"\n\
-             partition = \"everyone\""
+             partition = \"everyone\"\n{}",
+            if name == "by_handler" { &*handler } else { "" }
         )?;
     }
     let scripts = [
@@ -157,7 +161,7 @@ fn uploads(runtime: &Runtime, url: &str, runs: usize) -> anyhow::Result<()> {
     for name in WAYS {
         remotes.push(place.remote(name)?);
     }
-    let mut times: [Samples; 3] = Default::default();
+    let mut times: [Samples; 4] = Default::default();
     for run in 0..i32::try_from(runs)? {
         for (number, (remote, application)) in remotes.iter_mut().enumerate() {
             let from = run * UPLOADED;
@@ -171,7 +175,7 @@ fn uploads(runtime: &Runtime, url: &str, runs: usize) -> anyhow::Result<()> {
         }
     }
     place.close();
-    let [generated, by_row, by_set] = &times;
+    let [generated, by_row, by_set, by_handler] = &times;
     for (name, samples) in WAYS.iter().zip(&times) {
         let what = format!("sync of {UPLOADED} inserts, {name}");
         line(&what, &samples.micros_per_row(UPLOADED), "us a row");
@@ -186,7 +190,58 @@ fn uploads(runtime: &Runtime, url: &str, runs: usize) -> anyhow::Result<()> {
         &of_rates(by_set, generated),
         0.8,
     );
+    goal(
+        "a local HTTP handler to generated",
+        &of_rates(by_handler, generated),
+        0.3,
+    );
     Ok(())
+}
+
+/// A handler that has every row applied as it is; its address. It lives as long as the program.
+fn handler() -> anyhow::Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://{}/", listener.local_addr()?);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(&stream);
+                while let Some(body) = request(&mut reader) {
+                    let rows = body["rows"].as_array().into_iter().flatten();
+                    let rows = rows.map(|row| {
+                        let key = &row["idempotency_key"];
+                        serde_json::json!({ "idempotency_key": key, "verdict": "apply" })
+                    });
+                    let said = serde_json::json!({ "rows": rows.collect::<Vec<_>>() }).to_string();
+                    let answer = format!(
+                        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
+                         content-length: {}\r\n\r\n{said}",
+                        said.len()
+                    );
+                    if (&stream).write_all(answer.as_bytes()).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    Ok(url)
+}
+
+/// The body of the next request; `None` if there is none.
+fn request(reader: &mut BufReader<&TcpStream>) -> Option<serde_json::Value> {
+    let mut length = 0;
+    let mut line = String::new();
+    while reader.read_line(&mut line).ok()? > 2 {
+        let header = line.to_ascii_lowercase();
+        if let Some(value) = header.strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+        line.clear();
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    serde_json::from_slice(&body).ok()
 }
 
 /// Uploads of rows that somebody else has changed, against the same without.

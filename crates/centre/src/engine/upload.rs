@@ -56,7 +56,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// The reason for which changes of a table are refused that is only downloaded.
 pub const DOWNLOAD_ONLY: &str = "this table takes no changes from remotes";
 
-/// So many records go in one flight.
+/// So many records are written at once.
 const RECORDS_AT_ONCE: usize = 500;
 
 /// Takes the numbers of uploads; [`taken`] reads the answers. Whoever comes second finds his used.
@@ -336,26 +336,36 @@ pub struct Refused {
 impl Records {
     /// Keeps them.
     pub async fn store(&self, connection: &mut impl Connection, upload: &SyncUpload) -> Result<()> {
-        let conflicts = self.conflicts.iter().map(|it| it.insert(upload));
-        let refused = self.refused.iter().map(|it| it.insert(upload));
-        let mut inserts = conflicts.chain(refused);
-        loop {
-            let some: Vec<Own> = inserts.by_ref().take(RECORDS_AT_ONCE).collect();
-            if some.is_empty() {
-                return Ok(());
-            }
-            let what = "recording conflicts and refused rows";
-            connection.flight(what, &some).await?;
+        let what = "recording conflicts and refused rows";
+        for some in self.conflicts.chunks(RECORDS_AT_ONCE) {
+            let conflicts = each(
+                "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication,
+                 table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome)
+                 SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12 FROM {rows INTEGER BLOB \
+                 TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT} ORDER BY n",
+                some.iter().map(|it| it.row(upload)).collect(),
+            );
+            connection.flight(what, &[conflicts]).await?;
         }
+        for some in self.refused.chunks(RECORDS_AT_ONCE) {
+            let refused = each(
+                "INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication,
+                 table_name, row_key, operation, uploaded, code, reason, sequence, pre_image,
+                 parent_table, parent_key)
+                 SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14 FROM {rows \
+                 INTEGER BLOB TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT INTEGER TEXT TEXT TEXT} \
+                 ORDER BY n",
+                some.iter().map(|it| it.row(upload)).collect(),
+            );
+            connection.flight(what, &[refused]).await?;
+        }
+        Ok(())
     }
 }
 
 impl Conflict {
-    fn insert(&self, upload: &SyncUpload) -> Own {
-        own!(
-            "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication,
-             table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+    fn row(&self, upload: &SyncUpload) -> Vec<Value> {
+        own_row![
             upload.context.now_ms,
             upload.context.remote_id,
             upload.context.user,
@@ -368,17 +378,13 @@ impl Conflict {
             self.winner,
             self.replaced,
             self.outcome.name(),
-        )
+        ]
     }
 }
 
 impl Refused {
-    fn insert(&self, upload: &SyncUpload) -> Own {
-        own!(
-            "INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication,
-             table_name, row_key, operation, uploaded, code, reason, sequence, pre_image,
-             parent_table, parent_key)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+    fn row(&self, upload: &SyncUpload) -> Vec<Value> {
+        own_row![
             upload.context.now_ms,
             upload.context.remote_id,
             upload.context.user,
@@ -393,7 +399,7 @@ impl Refused {
             self.pre_image,
             self.parent.as_ref().map(|it| text(&it.0)),
             self.parent.as_ref().map(|it| it.1.clone()),
-        )
+        ]
     }
 }
 

@@ -1,16 +1,19 @@
 //! Handlers: programs of the operator's that are asked about syncs, with whatever they answer.
 
-use std::sync::Arc;
+use std::ops::ControlFlow;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 
 use ring::hmac;
 use serde_json::{Value, json};
-use tidewater_client::SyncDirection;
+use tidewater_client::{Called, ColumnType, Datum, Request, SyncDirection};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;
 use crate::compare::assert_converged;
+use crate::events::link_to;
 use crate::handler::{Answer, Asked, Handler, Say};
 use crate::scenario::shop;
 use crate::world::World;
@@ -719,7 +722,119 @@ fn a_handler_knows_passwords<B: Backend>() {
     assert_eq!(code("away"), Code::IdentityUnavailable);
 }
 
+/// A program that is connected to the server, in place of an address.
+fn a_provider_judges_rows<B: Backend>() {
+    const PROCEDURE: &str = "
+[[procedure]]
+name = \"judge\"
+provided_by = \"bob\"
+arguments = { request = \"json\" }
+allow = \"SELECT 1 WHERE 1 = 0\"
+idempotent = true
+";
+    let mut world = World::<B>::open(shop());
+    let called = "{ url = \"call:judge\", retries = 0, failures = 100 }";
+    world.republish(&(handled(called) + PROCEDURE));
+    let mut ada = world.synced("ada");
+    ada.edit("INSERT INTO product VALUES (10, 'good', 1), (11, 'bad', 1), (12, 'dear', 1)");
+    // Nobody provides it yet.
+    let error = ada.try_sync().unwrap_err();
+    assert_eq!(error.code(), Code::Busy, "{error}");
+    assert_eq!(ada.pending(), 3);
+    let link = link_to(&world.server, "bob");
+    let judge = |called: &Called| {
+        let body: Value = serde_json::from_str(called.text("request")?).unwrap();
+        let (head, text) = (String::new(), String::new());
+        let Say::Json(said) = (Asked { head, text, body }).each(by_name) else {
+            panic!("it says something of each row");
+        };
+        Ok(tidewater_client::Answer::value(
+            ColumnType::Json,
+            &Datum::Text(&said.to_string()),
+        ))
+    };
+    link.provide("judge", judge).expect("it may");
+    ada.sync();
+    let expected = ["1|pen|10", "2|ink|20", "3|cap|30", "10|good|1", "12|dear|7"];
+    assert_eq!(world.rows(PRODUCTS), expected);
+    assert_eq!(ada.refused().len(), 1);
+    // Nobody may call it.
+    let request = Request::new("judge").with("request", Some("{}".into()));
+    let denied = link_to(&world.server, "ada").call(&request).map(drop);
+    assert_eq!(denied.unwrap_err().code(), Some(Code::NotAllowed));
+}
+
+/// What comes after the deadline is not taken; the same is asked again, and answered by what the
+/// handler remembers.
+fn a_late_answer_is_asked_for_again_under_the_same_key<B: Backend>() {
+    let (told, late) = channel::<()>();
+    let (mut is_first, late) = (true, Mutex::new(late));
+    let (world, handler) = world_with::<B>(", retries = 0, timeout = \"200ms\"", move |asked| {
+        if std::mem::take(&mut is_first) {
+            // It goes on when its answer is late for sure.
+            let _ = late.lock().expect("nobody panics").recv();
+        }
+        asked.each(by_name)
+    });
+    let mut ada = world.synced("ada");
+    ada.edit("INSERT INTO product VALUES (30, 'dear', 1)");
+    let error = ada.try_sync().unwrap_err();
+    assert_eq!(error.code(), Code::Busy, "{error}");
+    assert_eq!(world.rows(PRODUCTS).len(), 3);
+    told.send(()).expect("it waits");
+    ada.sync();
+    let asked = handler.asked();
+    assert_eq!(asked.len(), 2);
+    assert_eq!(asked[0].keys(), asked[1].keys());
+    assert_eq!(ada.rows(PRODUCTS)[3], "30|dear|7");
+    assert_converged(&world, &[&ada]);
+}
+
+fn other_publications_go_on_while_a_handler_is_left_alone<B: Backend>() {
+    const OTHER: &str = "
+[[publication]]
+name = \"other\"
+
+[[publication.table]]
+name = \"note\"
+partition = \"everyone\"
+";
+    let handler = Handler::start(|_| Say::Status(500));
+    let mut scenario = shop();
+    scenario.schema += "CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY, body TEXT NOT NULL);";
+    let mut world = World::<B>::open(scenario);
+    let url = format!(
+        "{{ url = {:?}, retries = 0, failures = 1, pause = \"1h\" }}",
+        handler.url
+    );
+    world.republish(&(handled(&url) + OTHER));
+    let mut ada = world.synced("ada");
+    ada.edit("INSERT INTO product VALUES (30, 'new', 1)");
+    for _ in 0..2 {
+        assert_eq!(ada.try_sync().unwrap_err().code(), Code::Busy);
+    }
+    // It is left alone for an hour.
+    assert_eq!(handler.asked().len(), 1);
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("other.db");
+    let mut other = tidewater_client::Remote::open(&path).unwrap();
+    let url = format!("tcp://{}", world.server.address);
+    other.subscribe(&url, "bob", &["other"]).unwrap();
+    other.set_password(crate::world::PASSWORD);
+    let mut sync = || other.sync(&mut |_| ControlFlow::Continue(())).unwrap();
+    sync();
+    let application = crate::backend::open_sqlite(&path);
+    application
+        .execute_batch("INSERT INTO note VALUES (1, 'goes on')")
+        .unwrap();
+    assert_eq!(sync().uploaded.inserts, 1);
+    assert_eq!(world.rows("SELECT body FROM note"), ["goes on"]);
+}
+
 on_both_adapters!(
+    a_provider_judges_rows,
+    a_late_answer_is_asked_for_again_under_the_same_key,
+    other_publications_go_on_while_a_handler_is_left_alone,
     verdicts_decide_what_becomes_of_uploaded_rows,
     what_a_handler_has_written_itself_is_what_the_remote_gets,
     rights_hold_whatever_a_handler_says,

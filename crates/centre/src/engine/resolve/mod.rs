@@ -9,6 +9,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use tidewater_protocol::compare::compare_values;
@@ -28,6 +29,8 @@ pub struct Resolver {
     pub computed: Vec<(usize, Computed)>,
     /// Whose the others are.
     pub winner: Winner,
+    /// By whose remotes a conflict ends so; for the others the centre's row stands. Empty: by all.
+    pub users: Vec<String>,
 }
 
 /// A value that is made of those of both sides.
@@ -98,6 +101,17 @@ impl Resolver {
     /// Whether a conflict can end otherwise than as the centre has it.
     pub fn is_default(&self) -> bool {
         *self == Resolver::default()
+    }
+
+    /// How conflicts of this user's remotes are resolved.
+    pub fn of_user(&self, user: &str) -> Cow<'_, Resolver> {
+        match self.users.is_empty() || self.users.iter().any(|it| it == user) {
+            true => Cow::Borrowed(self),
+            false => Cow::Owned(Resolver {
+                winner: Winner::Centre,
+                ..self.clone()
+            }),
+        }
     }
 
     /// What a row is to be that is there, and was changed by both sides.

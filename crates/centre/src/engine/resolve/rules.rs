@@ -14,7 +14,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// What resolvers are called, how one is written, and what its columns have to be.
 const RESOLVERS: [(&str, &str, Columns); 13] = [
     ("server_wins", "server_wins", Columns::None),
-    ("client_wins", "client_wins", Columns::None),
+    ("client_wins", "client_wins", Columns::Users),
     ("park", "park", Columns::None),
     ("handler", "handler", Columns::None),
     ("script", "script", Columns::None),
@@ -61,6 +61,8 @@ const TEXT: &str = "text";
 #[derive(Clone, Copy)]
 enum Columns {
     None,
+    /// Names of users, or none.
+    Users,
     One(fn(ColumnType) -> bool, &'static str),
     Some(fn(ColumnType) -> bool, &'static str),
 }
@@ -123,8 +125,13 @@ pub fn compile(
             ));
         };
         let (is_fit, what) = match (wanted, names.len()) {
-            (Columns::None, 0) => {
+            (Columns::None | Columns::Users, 0) => {
                 set_winner(&place, &mut resolver, &mut winner, name, 0)?;
+                continue;
+            }
+            (Columns::Users, 1..) => {
+                set_winner(&place, &mut resolver, &mut winner, name, 0)?;
+                resolver.users = names;
                 continue;
             }
             (Columns::One(is_fit, what), 1) => (is_fit, what),

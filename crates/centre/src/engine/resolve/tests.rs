@@ -56,7 +56,7 @@ proptest! {
             true => Detect::Column,
             false => Detect::Row,
         };
-        let resolver = Resolver { detect, computed, winner };
+        let resolver = Resolver { detect, computed, winner, users: Vec::new() };
         let sides = Sides { old, new: &new, central: &central, written: &[0, 1, 2, 3] };
         let (from_remote, computed, is_conflict) = match resolver.resolve(&TYPES, sides) {
             Resolved::Centre | Resolved::Parked | Resolved::Asked => return Ok(()),

@@ -3,6 +3,7 @@
 //! They are written like uploaded ones, from the centre's row to what it is to be: if somebody is
 //! faster once more, the centre's row stands.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use tidewater_protocol::message::TableBegin;
@@ -18,14 +19,14 @@ use crate::engine::resolve::{Resolved, Resolver, Sides, Winner};
 use crate::engine::upload::decided::pack_key;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
-use crate::upload::{RowsChunk, UploadTable};
+use crate::upload::{RowsChunk, SyncUpload, UploadTable};
 use crate::verdict::{Becomes, Columns, Contended, ContendedRow, Resolutions};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// Rows of one operation of one table that are resolved, and not written yet.
 pub(super) struct Resolving<'p> {
-    resolver: &'p Resolver,
+    resolver: Cow<'p, Resolver>,
     table: &'p Table,
     shape: &'p RowShape,
     writer: RowsWriter<'p>,
@@ -62,18 +63,18 @@ impl<'p> Resolving<'p> {
     pub(super) fn new<T>(
         publication: &'p Publication<T>,
         index: usize,
-        decided: &'p Resolutions,
+        upload: &'p SyncUpload,
     ) -> Resolving<'p> {
         let shape = &publication.shapes[index];
         Resolving {
-            resolver: &publication.resolvers[index],
+            resolver: publication.resolvers[index].of_user(&upload.context.user),
             table: &publication.schema.tables[index],
             shape,
             writer: RowsWriter::new(shape),
             updates: Vec::new(),
             inserts: Vec::new(),
             deletes: Vec::new(),
-            decided,
+            decided: &upload.resolutions,
             contended: Vec::new(),
         }
     }

@@ -316,7 +316,7 @@ impl<R: Rows> Run<'_, R> {
         let resolves = self.resolves(table);
         let winner = self.publication.resolvers[table.index].winner;
         let (by_script, mut fought) = (winner == Winner::Script && op == Op::Update, Vec::new());
-        let mut resolving = Resolving::new(self.publication, table.index, &self.upload.resolutions);
+        let mut resolving = Resolving::new(self.publication, table.index, self.upload);
         table.images(rows, |at, uploaded| {
             let Some(met) = &met[at] else {
                 gone.push(rows[at]);
@@ -553,7 +553,7 @@ impl<R: Rows> Run<'_, R> {
         failed: &mut Vec<Failed>,
     ) -> Result<()> {
         let resolves = self.resolves(table);
-        let mut resolving = Resolving::new(self.publication, table.index, &self.upload.resolutions);
+        let mut resolving = Resolving::new(self.publication, table.index, self.upload);
         let outcomes = &mut progress.outcomes;
         table.images(gone, |at, uploaded| {
             let ended = match resolves {

@@ -28,11 +28,9 @@ impl Sink<'_> {
         if !self.table.same_layout {
             return self.mark_stale(&row.key);
         }
-        let key: Vec<Value> = row.key.iter().map(Datum::to_value).collect();
-        let later = changes::next_of(self.connection, &self.table.names, &key, taken);
-        match later.doing(DOING)? {
+        match self.newest_change(&row.key)?.filter(|&it| it > taken) {
             None => self.write(&row.new, &row.key).map(drop),
-            Some(later) => self.become_pre_image(row, later),
+            Some(_) => self.become_pre_image(row, taken),
         }
     }
 
@@ -43,12 +41,13 @@ impl Sink<'_> {
         self.made(row)
     }
 
-    /// The change of `first` is made from the row, and so are those after it, as far as nobody has
-    /// changed a column in between.
-    fn become_pre_image(&mut self, row: &Row<'_>, first: i64) -> Result<(), RemoteError> {
+    /// The changes after `taken` are made from the row, as far as nobody has changed a column in
+    /// between.
+    fn become_pre_image(&mut self, row: &Row<'_>, taken: i64) -> Result<(), RemoteError> {
         let names = &self.table.names;
         let mut key: Vec<Value> = row.key.iter().map(Datum::to_value).collect();
-        let (mut generation, mut columns) = (first, names.values.clone());
+        let first = changes::next_of(self.connection, names, &key, taken).doing(DOING)?;
+        let (mut generation, mut columns) = (first.unwrap_or(taken), names.values.clone());
         let mut images = Vec::new();
         loop {
             let rekeyed = changes::rekeyed(self.connection, names, generation, &key);
