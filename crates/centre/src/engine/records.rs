@@ -404,6 +404,52 @@ pub(in crate::engine) async fn conflict(
     Ok(found.into_iter().next())
 }
 
+/// The conflicts about a row, newest first.
+pub(super) async fn conflicts_of_row(
+    connection: &mut impl Connection,
+    table: &str,
+    key: &str,
+) -> Result<Vec<ConflictRecord>> {
+    let conflicts = own!(
+        select_conflict!("WHERE table_name = ?1 AND row_key = ?2 ORDER BY id DESC"),
+        table,
+        key
+    );
+    list(connection, "reading conflicts", conflicts, read_conflict).await
+}
+
+/// When the last sync of a remote in the history ended that did not fail; 0 if there is none.
+pub(super) async fn last_sync(connection: &mut impl Connection, id: RemoteId) -> Result<i64> {
+    let last = own!(
+        "SELECT max(started_ms + duration_ms) FROM tidewater.sync_history
+         WHERE remote_id = ?1 AND error = ''",
+        id
+    );
+    let answer = connection.run_one("reading the last sync", last).await?;
+    let ended: Option<i64> = answer.rows.first().map_or(Ok(None), |row| row.get(0))?;
+    Ok(ended.unwrap_or(0))
+}
+
+/// Syncs of the history that have changed rows in the centre and were under way between two times,
+/// newest first.
+pub(super) async fn uploads_between(
+    connection: &mut impl Connection,
+    (after_ms, before_ms): (i64, i64),
+    limit: u64,
+) -> Result<Vec<SyncRecord>> {
+    let uploads = own!(
+        "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts, updates,
+         deletes, upserts, removals, conflicts, refused, bytes_received, bytes_sent, error
+         FROM tidewater.sync_history WHERE inserts + updates + deletes > 0
+         AND started_ms <= ?2 AND started_ms + duration_ms >= ?1
+         ORDER BY started_ms DESC, id DESC LIMIT ?3",
+        after_ms,
+        before_ms,
+        limit
+    );
+    list(connection, "reading the history", uploads, sync).await
+}
+
 /// When the remote synced that has not for the longest time, of those that may.
 pub(super) async fn oldest_sync_ms(connection: &mut impl Connection) -> Result<Option<i64>> {
     let oldest = own!(
