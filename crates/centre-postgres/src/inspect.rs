@@ -193,10 +193,15 @@ impl Inspecting for Postgres {
         for side in &sides {
             keys.push(match side {
                 Some(side) => side_keys(side)?,
-                None => format!("SELECT {} FROM {} t WHERE false", outputs(table), table.sql_name),
+                None => format!(
+                    "SELECT {} FROM {} t WHERE false",
+                    outputs(table),
+                    table.sql_name
+                ),
             });
         }
-        let differ = |these: usize, others: usize| format!("{} EXCEPT {}", keys[these], keys[others]);
+        let differ =
+            |these: usize, others: usize| format!("{} EXCEPT {}", keys[these], keys[others]);
         let (added, removed) = (differ(1, 0), differ(0, 1));
         let counts = format!(
             "SELECT (SELECT count(*) FROM ({added}) a), (SELECT count(*) FROM ({removed}) r)"

@@ -208,7 +208,9 @@ fn fill(connection: &Connection, name: &str, side: &Side<'_, PublishedTable>) ->
         }
         let mut statement = connection.prepare(&sql).map_err(filling)?;
         if of_table.types.is_empty() {
-            statement.execute(params_from_iter(&bounds)).map_err(filling)?;
+            statement
+                .execute(params_from_iter(&bounds))
+                .map_err(filling)?;
             continue;
         }
         for partition in scope.partitions.iter() {

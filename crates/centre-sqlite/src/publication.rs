@@ -212,11 +212,7 @@ impl<'r> Reading<'r> {
         let windows = rule.windows.iter().map(|window| {
             let table = &self.catalog.infos[rule.table_at(published.table, window.level)];
             let column = quote(&table.columns[window.column].name);
-            (
-                alias(number, window.level),
-                quote(&table.name),
-                column,
-            )
+            (alias(number, window.level), quote(&table.name), column)
         });
         let log = Log {
             id: 0,

@@ -268,7 +268,10 @@ fn json<S: serde::Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Err
 }
 
 #[expect(clippy::ref_option, reason = "serde gives a reference to the field")]
-fn maybe_json<S: serde::Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+fn maybe_json<S: serde::Serializer>(
+    text: &Option<String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     match text {
         Some(text) => json(text, serializer),
         None => serializer.serialize_none(),

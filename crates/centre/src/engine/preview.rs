@@ -124,7 +124,8 @@ impl<'p, T: Inspecting> Previewing<'p, T> {
     ) -> Result<Vec<PreviewedTable>> {
         let mut tables = Vec::new();
         for name in subscribed(connection, remote.id).await? {
-            let named = |all: &'p [Publication<T::Table>]| all.iter().find(|it| it.schema.name == name);
+            let named =
+                |all: &'p [Publication<T::Table>]| all.iter().find(|it| it.schema.name == name);
             let Some(before) = named(self.before) else {
                 continue;
             };
@@ -145,7 +146,9 @@ impl<'p, T: Inspecting> Previewing<'p, T> {
                 }
             }
             for table in names {
-                let differ = self.table(connection, &table, (&before, now.as_ref())).await?;
+                let differ = self
+                    .table(connection, &table, (&before, now.as_ref()))
+                    .await?;
                 tables.extend(differ.filter(|it| it.added + it.removed > 0));
             }
         }
@@ -179,7 +182,8 @@ impl<'p, T: Inspecting> Previewing<'p, T> {
             match held.side(table)? {
                 Ok(found) => *side = found,
                 Err(why) => {
-                    self.notes.insert(format!("{name}: {table}: not counted: {why}"));
+                    self.notes
+                        .insert(format!("{name}: {table}: not counted: {why}"));
                     is_told = false;
                 }
             }
@@ -187,7 +191,10 @@ impl<'p, T: Inspecting> Previewing<'p, T> {
         if !is_told || sides.iter().all(Option::is_none) || is_same(&sides) {
             return Ok(None);
         }
-        let acts = sides.iter().flatten().any(|it| it.publication.act_as.is_some());
+        let acts = sides
+            .iter()
+            .flatten()
+            .any(|it| it.publication.act_as.is_some());
         let for_whom = match acts {
             true => before.context.user.clone(),
             false => String::new(),
@@ -283,7 +290,12 @@ fn is_same<T>(sides: &[Option<Side<'_, T>>; 2]) -> bool {
             .map(|it| (it.identity.clone(), it.query.is_none()))
             .collect::<Vec<_>>()
     };
-    let role = |side: &Side<'_, T>| side.publication.act_as.as_ref().map(|it| it.query.sql.clone());
+    let role = |side: &Side<'_, T>| {
+        side.publication
+            .act_as
+            .as_ref()
+            .map(|it| it.query.sql.clone())
+    };
     rules(before) == rules(now) && before.scope == now.scope && role(before) == role(now)
 }
 

@@ -115,15 +115,21 @@ fn read_key(table: &Table, types: &[ColumnType], text: &str) -> Result<Vec<Value
     };
     let array = text.trim_start().starts_with('[');
     let parts: Vec<Json> = if array {
-        serde_json::from_str(text)
-            .map_err(|error| wrong(format!("the key {text:?} is no JSON array: {error}"), &example))?
+        serde_json::from_str(text).map_err(|error| {
+            wrong(
+                format!("the key {text:?} is no JSON array: {error}"),
+                &example,
+            )
+        })?
     } else {
         let parts: Vec<&str> = match types.len() {
             1 => vec![text],
             _ => text.split(',').map(str::trim).collect(),
         };
         let parts = parts.iter().enumerate();
-        parts.map(|(at, part)| spelled(types.get(at), part)).collect()
+        parts
+            .map(|(at, part)| spelled(types.get(at), part))
+            .collect()
     };
     if parts.len() != types.len() {
         return Err(wrong(
@@ -142,15 +148,17 @@ fn read_key(table: &Table, types: &[ColumnType], text: &str) -> Result<Vec<Value
     }
     let whole = Json::Array(parts).to_string();
     let values = row_json::read_key(table, &whole);
-    let values = values.ok_or_else(|| {
-        wrong(format!("{text:?} is no key of {:?}", table.name), &example)
-    })?;
+    let values =
+        values.ok_or_else(|| wrong(format!("{text:?} is no key of {:?}", table.name), &example))?;
     let mut read = Vec::with_capacity(values.len());
     for (((_, value), column_type), name) in values.into_iter().zip(types).zip(names) {
         let (datum, fit) = column_type.datum(value.as_ref());
         if fit == Fit::Unfit || datum == Datum::Null {
             return Err(wrong(
-                format!("{datum} is no value of {name:?}, a column of the key of {:?}", table.name),
+                format!(
+                    "{datum} is no value of {name:?}, a column of the key of {:?}",
+                    table.name
+                ),
                 &example,
             ));
         }
@@ -162,9 +170,10 @@ fn read_key(table: &Table, types: &[ColumnType], text: &str) -> Result<Vec<Value
 /// A value as it is typed, as JSON.
 fn spelled(column_type: Option<&ColumnType>, text: &str) -> Json {
     match column_type {
-        Some(ColumnType::Integer) => {
-            text.trim().parse::<i64>().map_or_else(|_| text.into(), Json::from)
-        }
+        Some(ColumnType::Integer) => text
+            .trim()
+            .parse::<i64>()
+            .map_or_else(|_| text.into(), Json::from),
         Some(ColumnType::Boolean) => match text.trim() {
             "true" | "1" => true.into(),
             "false" | "0" => false.into(),

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use tidewater_protocol::{ColumnType, Datum, RemoteId, Value};
 
 use self::asked::Subject;
-use self::rules::{Looked, held_text};
 pub(super) use self::rules::unknown_parameters;
+use self::rules::{Looked, held_text};
 use self::verdict::{Known, judge};
 use super::compile::{Published, compile};
 use super::connection::{Connection, own};
@@ -20,7 +20,9 @@ use super::deploy::deployed;
 use super::exact::{Membership, pack_exact};
 use super::inspect::{Cell, Inspecting, Keyed};
 use super::publication::Publication;
-use super::records::{find_remote, find_user, found_remote, found_user, last_sync, uploads_between};
+use super::records::{
+    find_remote, find_user, found_remote, found_user, last_sync, uploads_between,
+};
 use super::refusals;
 use super::scope::Purpose;
 use super::scripts::chosen;
@@ -163,17 +165,16 @@ impl<T: Inspecting> Explaining<'_, T> {
             key: &key,
         };
         let looked = self.look(connection, compiled, &keyed).await?;
-        let row = looked.as_ref().map(|it| it.row(&publication.row_types[table]));
+        let row = looked
+            .as_ref()
+            .map(|it| it.row(&publication.row_types[table]));
         let role = match row.is_some() {
             true => T::seen(connection, &keyed, &context).await?,
             false => None,
         };
         let role = role.map(|(name, sees)| ExplainedRole { name, sees });
         let of_table = publication.rules_of(table);
-        let (rules, scopes) = (
-            &publication.rules[of_table.clone()],
-            &scope.rules[of_table],
-        );
+        let (rules, scopes) = (&publication.rules[of_table.clone()], &scope.rules[of_table]);
         let mut explained = Vec::with_capacity(rules.len());
         let mut log = Vec::new();
         let logged = super::publication::ServedTable::logs(&publication.tables[table]).len();
@@ -181,7 +182,13 @@ impl<T: Inspecting> Explaining<'_, T> {
             let unknown = unknown_parameters(rule, &context, &publication.schema.name);
             let of = (compiled, &compiled.rules[at], at);
             let rule_of = (rule, held);
-            explained.push(self.rule(of, rule_of, looked.as_ref(), row.as_deref(), unknown.clone()));
+            explained.push(self.rule(
+                of,
+                rule_of,
+                looked.as_ref(),
+                row.as_deref(),
+                unknown.clone(),
+            ));
             if at < logged {
                 let is_known = unknown.is_empty();
                 log.extend(entries::<T>(connection, &keyed, at, rule_of, is_known, last).await?);
@@ -198,7 +205,12 @@ impl<T: Inspecting> Explaining<'_, T> {
             Some(true) if !sees => Some(false),
             holds => holds,
         };
-        let writes = writes((publication, table), (rules, &scope), row.as_deref(), &context);
+        let writes = writes(
+            (publication, table),
+            (rules, &scope),
+            row.as_deref(),
+            &context,
+        );
         let names = schema.columns.iter().map(|it| &*it.name);
         let told = row.as_ref();
         let told = told.map(|row| row_json::row(names, &row[..schema.columns.len()]));
@@ -300,12 +312,17 @@ async fn entries<T: Inspecting>(
 /// Values by their columns' types.
 pub(in crate::engine) fn typed<'v>(types: &[ColumnType], values: &'v [Value]) -> Vec<Datum<'v>> {
     let values = types.iter().zip(values);
-    values.map(|(it, value)| it.datum(value.as_ref()).0).collect()
+    values
+        .map(|(it, value)| it.datum(value.as_ref()).0)
+        .collect()
 }
 
 /// Whether one of several says yes; not known if one that might is not.
 fn any(all: impl Iterator<Item = Option<bool>> + Clone) -> Option<bool> {
-    match (all.clone().any(|it| it == Some(true)), all.clone().any(|it| it.is_none())) {
+    match (
+        all.clone().any(|it| it == Some(true)),
+        all.clone().any(|it| it.is_none()),
+    ) {
         (true, _) => Some(true),
         (false, true) => None,
         (false, false) => Some(false),
@@ -322,14 +339,17 @@ fn writes<T>(
     let schema = &publication.schema.tables[table];
     let of_table = &publication.writes[table];
     let read_only = of_table.read_only.iter();
-    let read_only = read_only.map(|&it| schema.columns[it].name.clone()).collect();
+    let read_only = read_only
+        .map(|&it| schema.columns[it].name.clone())
+        .collect();
     let name = &publication.schema.name;
     let mut named = rules.iter().chain(&of_table.rule);
     let is_unknown = named.any(|it| !unknown_parameters(it, context, name).is_empty());
     let (may, reason) = match row {
-        _ if !schema.direction.uploads() => {
-            (Some(false), "nothing of the table is taken from remotes".to_owned())
-        }
+        _ if !schema.direction.uploads() => (
+            Some(false),
+            "nothing of the table is taken from remotes".to_owned(),
+        ),
         None => (None, "there is no row".to_owned()),
         Some(_) if is_unknown => (None, "it depends on what the remote has set".to_owned()),
         Some(row) => {
@@ -360,12 +380,17 @@ async fn who(
 ) -> Result<(RemoteRecord, Option<UserRecord>)> {
     let what = "looking for a remote";
     let remote = connection.gather(what, vec![find_remote(id)]).await?;
-    let remote = remote.first().map(|it| found_remote(&it.rows)).transpose()?;
+    let remote = remote
+        .first()
+        .map(|it| found_remote(&it.rows))
+        .transpose()?;
     let remote = remote.flatten().ok_or_else(|| CentreError::Configuration {
         message: format!("there is no remote {id}"),
         hint: "see: tidewater remote list -c FILE".into(),
     })?;
-    let user = connection.gather(what, vec![find_user(&remote.user)]).await?;
+    let user = connection
+        .gather(what, vec![find_user(&remote.user)])
+        .await?;
     let user = user.first().map(|it| found_user(&it.rows)).transpose()?;
     Ok((remote, user.flatten()))
 }
@@ -394,7 +419,10 @@ async fn last_change(
     let Some(newest) = newest else {
         return Ok(None);
     };
-    let between = (newest.after_ms.unwrap_or(0), newest.before_ms.unwrap_or(i64::MAX));
+    let between = (
+        newest.after_ms.unwrap_or(0),
+        newest.before_ms.unwrap_or(i64::MAX),
+    );
     let uploads = uploads_between(connection, between, UPLOADS_NAMED).await?;
     let of_ours = uploads.iter().filter(|it| {
         let mut publications = it.publications.split(',');

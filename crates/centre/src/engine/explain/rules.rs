@@ -57,9 +57,8 @@ impl Looked {
 
     fn value(&self, rule: usize, level: usize, column: usize) -> &Value {
         let behind = self.cells.iter().zip(&self.values).skip(self.of_row);
-        let mut behind = behind.filter(|(it, _)| {
-            (it.rule, it.level, it.column) == (rule, level, column)
-        });
+        let mut behind =
+            behind.filter(|(it, _)| (it.rule, it.level, it.column) == (rule, level, column));
         behind.next().map_or(&Value::Null, |it| it.1)
     }
 
@@ -92,10 +91,12 @@ pub(in crate::engine) fn unknown_parameters(
 ) -> Vec<String> {
     let set = context.parameters.get(publication);
     let query = rule.query.iter();
-    let named = query.flat_map(|it| &it.parameters).filter_map(|it| match it {
-        Parameter::User(name) => Some(name),
-        _ => None,
-    });
+    let named = query
+        .flat_map(|it| &it.parameters)
+        .filter_map(|it| match it {
+            Parameter::User(name) => Some(name),
+            _ => None,
+        });
     let unknown = named.filter(|name| set.is_none_or(|it| !it.contains_key(*name)));
     let mut unknown: Vec<String> = unknown.cloned().collect();
     unknown.sort();

@@ -118,20 +118,27 @@ impl<'a> Known<'a> {
                 (None, true) => "and the change log, as far back as it goes, knows of none".into(),
                 (None, false) => "and changes of the table are not tracked".into(),
             };
-            return (Verdict::Absent, format!("There is no such row in the centre: {sentence}."));
+            return (
+                Verdict::Absent,
+                format!("There is no such row in the centre: {sentence}."),
+            );
         };
         let held = self.was_held();
         let (verdict, then) = match held {
             Some(entry) if entry.is_covered => (Verdict::Gone, "it is not on the remote any more"),
-            Some(_) if self.last.ended_ms != 0 => {
-                (Verdict::Goes, "it leaves the remote with the next sync, if it is there")
-            }
+            Some(_) if self.last.ended_ms != 0 => (
+                Verdict::Goes,
+                "it leaves the remote with the next sync, if it is there",
+            ),
             Some(_) => (Verdict::Gone, "the remote has not synced yet"),
             None if newest.is_held.is_none() => (
                 Verdict::Unknown,
                 "whether the user holds the partition that it was in depends on what the remote has set",
             ),
-            None => (Verdict::Absent, "the user does not hold the partition that it was in"),
+            None => (
+                Verdict::Absent,
+                "the user does not hold the partition that it was in",
+            ),
         };
         let entry = held.unwrap_or(newest);
         let sentence = format!(
@@ -236,7 +243,10 @@ impl<'a> Known<'a> {
         if !self.is_known_user {
             notes.push(format!("the user {} is not there any more", self.user));
         } else if self.disabled {
-            notes.push(format!("the user {} is disabled: the remote does not sync", self.user));
+            notes.push(format!(
+                "the user {} is disabled: the remote does not sync",
+                self.user
+            ));
         }
         for publication in self.publications {
             if !publication.is_tracked && publication.direction != "upload" {
@@ -283,7 +293,9 @@ fn in_words(rule: &ExplainedRule) -> String {
     let values = rule.values.iter().flatten().map(String::as_str);
     let values = values.chain(std::iter::repeat("unknown"));
     let pairs = rule.columns.iter().zip(values);
-    let pairs: Vec<String> = pairs.map(|(name, value)| format!("{name} is {value}")).collect();
+    let pairs: Vec<String> = pairs
+        .map(|(name, value)| format!("{name} is {value}"))
+        .collect();
     format!("{of}{}", pairs.join(" and "))
 }
 
