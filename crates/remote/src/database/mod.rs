@@ -13,6 +13,7 @@ mod apply;
 mod changes;
 pub(crate) mod compare;
 mod conflicts;
+mod explain;
 mod inbox;
 pub(crate) mod kept;
 mod layout;
@@ -37,6 +38,7 @@ pub use apply::{
     TableDifferences,
 };
 pub use conflicts::Conflict;
+pub use explain::{ExplainedRow, PendingChange};
 pub use inbox::{Interest, Took};
 pub(crate) use kept::Former;
 pub use kept::{CentreState, Giving, KeptLimits};
