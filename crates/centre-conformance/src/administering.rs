@@ -34,6 +34,7 @@ pub fn remote(number: u8, user: &str) -> RemoteRecord {
         rotated_ms: NOW_MS,
         created_ms: NOW_MS + i64::from(number),
         last_sync_ms: 0,
+        unverified: 0,
     }
 }
 

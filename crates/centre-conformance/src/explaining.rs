@@ -32,6 +32,7 @@ pub(crate) async fn register<F: Fixture>(world: &World<F>, remote: &mut Remote) 
         rotated_ms: NOW_MS,
         created_ms: NOW_MS,
         last_sync_ms: 0,
+        unverified: 0,
     };
     remote.worker.save_remote(&record).await.unwrap();
 }

@@ -276,7 +276,7 @@ macro_rules! select_remote {
     ($rest:literal) => {
         concat!(
             "SELECT id, user_name, revoked, credential_hash, previous_credential_hash,
-             rotated_ms, created_ms, last_sync_ms FROM tidewater.remote ",
+             rotated_ms, created_ms, last_sync_ms, unverified FROM tidewater.remote ",
             $rest
         )
     };
@@ -292,6 +292,7 @@ fn remote(row: &Row) -> Result<RemoteRecord> {
         rotated_ms: row.get(5)?,
         created_ms: row.get(6)?,
         last_sync_ms: row.get(7)?,
+        unverified: row.get(8)?,
     })
 }
 
@@ -303,7 +304,7 @@ pub(super) async fn remotes(connection: &mut impl Connection) -> Result<Vec<Remo
 /// Finds a remote, for [`Connection::gather`]; [`found_remote`] reads the answer.
 pub(super) fn find_remote(id: RemoteId) -> Own {
     let select = "SELECT v.n, id, user_name, revoked, credential_hash, previous_credential_hash,
-                  rotated_ms, created_ms, last_sync_ms
+                  rotated_ms, created_ms, last_sync_ms, unverified
                   FROM {rows BLOB} JOIN tidewater.remote ON id = v.c1";
     each(select, vec![own_row![id]])
 }
@@ -554,6 +555,7 @@ fn sync(row: &Row) -> Result<SyncRecord> {
         bytes: [row.get(12)?, row.get(13)?],
         error: row.get(14)?,
         schemas: Vec::new(),
+        verified: false,
         incidents: Vec::new(),
     })
 }
@@ -648,7 +650,7 @@ fn synced(id: RemoteId, record: &SyncRecord) -> Vec<Value> {
         true => record.started_ms.saturating_add(duration),
         false => 0,
     };
-    own_row![id, ended, encode_known(&record.schemas)]
+    own_row![id, ended, encode_known(&record.schemas), record.verified]
 }
 
 /// Notes that each of some remotes synced.
@@ -656,8 +658,10 @@ fn update_remotes(synced: Vec<Vec<Value>>) -> Own {
     each(
         "UPDATE tidewater.remote SET
          last_sync_ms = CASE WHEN last_sync_ms < v.c2 THEN v.c2 ELSE last_sync_ms END,
-         schemas = CASE v.c3 WHEN '' THEN schemas ELSE v.c3 END
-         FROM {rows BLOB INTEGER TEXT} WHERE id = v.c1",
+         schemas = CASE v.c3 WHEN '' THEN schemas ELSE v.c3 END,
+         unverified = CASE WHEN v.c2 = 0 THEN unverified WHEN v.c4 = 1 THEN 0
+                      ELSE unverified + 1 END
+         FROM {rows BLOB INTEGER TEXT INTEGER} WHERE id = v.c1",
         synced,
     )
 }
