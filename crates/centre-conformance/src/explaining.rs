@@ -253,6 +253,12 @@ pub async fn a_row_outside_of_a_window_is_told_with_where_that_begins<F: Fixture
     assert_told(&found, Verdict::NotHeld, &[why]);
     let found = ask(&world, &anna, "visit", "3").await;
     assert_told(&found, Verdict::NotHeld, &["its on_day is NULL"]);
+    // It has left the window, and not the partition.
+    let aged = "UPDATE visit SET on_day = '2023-10-01' WHERE id = 2";
+    world.execute(aged).await;
+    let found = ask(&world, &anna, "visit", "2").await;
+    assert_told(&found, Verdict::NotHeld, &["its on_day is 2023-10-01"]);
+    assert!(!found.sentence.contains("moved"), "{}", found.sentence);
 }
 
 pub async fn what_a_remote_sets_itself_is_not_guessed<F: Fixture>() {

@@ -163,8 +163,16 @@ impl<'a> Known<'a> {
 
     /// The newest entry in a partition that the user holds, and the row is not in now.
     fn was_held(&self) -> Option<&'a ExplainedEntry> {
-        let entries = self.publications.iter().flat_map(|it| &it.log);
-        entries.into_iter().find(|it| it.is_held == Some(true))
+        let mut publications = self.publications.iter();
+        publications.find_map(|publication| {
+            // Where the row still is, it has not moved from.
+            let is_now = |entry: &ExplainedEntry| {
+                let rule = publication.rules.get(entry.rule - 1);
+                rule.and_then(|it| it.values.as_ref()) == Some(&entry.partition)
+            };
+            let mut log = publication.log.iter();
+            log.find(|it| it.is_held == Some(true) && !is_now(it))
+        })
     }
 
     /// That the role under which the remote reads does not see it.
