@@ -21,7 +21,7 @@ const SYNC_MS: u64 = 1_000;
 const LATER_MS: i64 = 10_000;
 
 /// Registers a remote and its user, as the server does when they sign in.
-pub(crate) async fn register<F: Fixture>(world: &World<F>, remote: &mut Remote) {
+pub async fn register<F: Fixture>(world: &World<F>, remote: &mut Remote) {
     let _ = world.centre.add_user(&user(&remote.user)).await.unwrap();
     let record = RemoteRecord {
         id: remote.id,
