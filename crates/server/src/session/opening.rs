@@ -378,7 +378,7 @@ impl Opened {
 
     /// Whether it compares everything.
     pub(super) fn verifies(&self) -> bool {
-        self.subscriptions.iter().all(|it| it.compares)
+        !self.subscriptions.is_empty() && self.subscriptions.iter().all(|it| it.compares)
     }
 
     /// For whom uploads are applied and downloads are read.
