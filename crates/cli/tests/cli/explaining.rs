@@ -72,7 +72,7 @@ fn what_is_mistyped_is_named_with_what_was_meant() {
     let _nancy = shop.remote("nancy");
     explain(&shop, "nancy", &["custmer", "1"])
         .exits(1)
-        .tells(&["no table", "did you mean \"customer\"?"]);
+        .tells(&["has a table \"custmer\"", "did you mean \"customer\"?"]);
     explain(&shop, "nancy", &["customer", "x"])
         .exits(1)
         .tells(&["x is no value of \"customer_id\"", "'[1]'"]);
