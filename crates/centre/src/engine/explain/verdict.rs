@@ -65,7 +65,8 @@ impl<'a> Known<'a> {
                 (_, None) => (
                     Verdict::Held,
                     self.told(&format!(
-                        "{why}, and no change is known since the remote's last sync: it is there"
+                        "{why}, and no change is known since the remote's last sync: as far as the centre \
+                         can tell it is there"
                     )),
                 ),
             };
