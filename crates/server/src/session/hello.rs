@@ -213,6 +213,7 @@ impl Subscription {
 #[cfg(test)]
 mod tests {
     use tidewater_protocol::Code;
+    use tidewater_protocol::message::{MAX_VERIFIED_KEYS, VerifiedTable};
 
     use super::*;
 
@@ -291,6 +292,16 @@ mod tests {
         let mut last = hello();
         last.subscriptions[0].sequence = u64::MAX;
         let fault = Greeting::check(last, 1).err();
+        assert_eq!(fault.unwrap().code, Code::MalformedMessage);
+        let mut talkative = hello();
+        let table = VerifiedTable {
+            keys: vec!["[1]".into(); MAX_VERIFIED_KEYS + 1],
+            ..VerifiedTable::default()
+        };
+        talkative.subscriptions[0].verified = Some(Verified {
+            tables: vec![table],
+        });
+        let fault = Greeting::check(talkative, 1).err();
         assert_eq!(fault.unwrap().code, Code::MalformedMessage);
     }
 }
