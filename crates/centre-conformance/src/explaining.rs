@@ -106,8 +106,7 @@ pub async fn a_row_that_is_held_is_told_with_the_rule_that_holds_it<F: Fixture>(
     let why = "its region is south and anna holds north";
     assert_told(&found, Verdict::NotHeld, &[why]);
     assert_eq!(found.publications[0].writes.may, Some(false));
-    let clara = Remote::new(&world, "clara").await;
-    let mut clara = clara;
+    let mut clara = Remote::new(&world, "clara").await;
     register(&world, &mut clara).await;
     clara.download().await;
     let first = "it comes with the remote's first sync";

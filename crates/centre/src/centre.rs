@@ -496,6 +496,7 @@ impl Interrupt for Nothing {
     }
 }
 
+/// What a database says that cannot be asked about rows and configurations.
 fn not_told() -> CentreError {
     CentreError::Configuration {
         message: "this consolidated database cannot be asked that".into(),

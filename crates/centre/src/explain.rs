@@ -267,7 +267,6 @@ fn json<S: serde::Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Err
     }
 }
 
-#[expect(clippy::ref_option, reason = "serde gives a reference to the field")]
 fn maybe_json<S: serde::Serializer>(
     text: &Option<String>,
     serializer: S,
