@@ -34,6 +34,7 @@ pub fn remote(number: u8, user: &str) -> RemoteRecord {
         rotated_ms: NOW_MS,
         created_ms: NOW_MS + i64::from(number),
         last_sync_ms: 0,
+        unverified: 0,
     }
 }
 
@@ -166,6 +167,7 @@ pub async fn syncs_are_remembered_and_forgotten_in_time<F: Fixture>() {
                 String::new()
             },
             schemas: Vec::new(),
+            verified: number == 20,
             incidents: Vec::new(),
         };
         worker
@@ -181,6 +183,8 @@ pub async fn syncs_are_remembered_and_forgotten_in_time<F: Fixture>() {
     let remotes = world.centre.remotes().await.unwrap();
     // When the last one ended that did not fail.
     assert_eq!(remotes[0].last_sync_ms, NOW_MS + 23 + 12);
+    // Of those since it compared everything, that did not fail.
+    assert_eq!(remotes[0].unverified, 3);
     let retention = Retention {
         log_ms: 1000,
         history_ms: 10,

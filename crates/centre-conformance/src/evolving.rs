@@ -123,6 +123,7 @@ async fn registered<F: Fixture>(world: &World<F>) -> Remote {
         rotated_ms: NOW_MS,
         created_ms: NOW_MS,
         last_sync_ms: 0,
+        unverified: 0,
     };
     let mut worker = world.worker().await;
     worker.save_remote(&record).await.unwrap();

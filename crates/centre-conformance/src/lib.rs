@@ -24,6 +24,7 @@ pub mod declaring;
 pub mod deploying;
 pub mod downloading;
 pub mod evolving;
+pub mod explaining;
 pub mod families;
 pub mod following;
 pub mod giving_back;
@@ -32,6 +33,7 @@ pub mod judging;
 pub mod making;
 pub mod offline;
 pub mod parents;
+pub mod previewing;
 pub mod proving;
 pub mod publishing;
 pub mod redeploying;
@@ -119,6 +121,21 @@ macro_rules! suite {
             evolving::the_operator_may_go_ahead_and_old_remotes_are_still_known,
             evolving::a_values_query_of_another_type_is_refused_when_it_is_deployed,
             evolving::a_values_query_that_cannot_be_run_is_refused_with_the_place,
+            explaining::a_row_that_is_held_is_told_with_the_rule_that_holds_it,
+            explaining::a_row_that_moved_is_told_with_where_it_was,
+            explaining::a_row_that_was_deleted_is_told_by_the_change_log,
+            explaining::a_row_that_follows_others_is_told_parent_by_parent,
+            explaining::a_row_outside_of_a_window_is_told_with_where_that_begins,
+            explaining::what_a_remote_sets_itself_is_not_guessed,
+            explaining::what_was_refused_of_a_row_and_its_conflicts_are_told_with_it,
+            explaining::what_does_not_come_down_by_rules_is_told_so,
+            explaining::what_may_be_written_of_a_row_is_told,
+            explaining::keys_are_understood_and_what_is_unknown_is_named,
+            previewing::a_changed_query_tells_which_rows_come_and_go,
+            previewing::what_is_deployed_already_changes_nothing,
+            previewing::tables_and_columns_that_come_and_go_are_told,
+            previewing::rows_that_follow_and_windows_are_counted_as_they_are_sent,
+            previewing::one_remote_can_be_asked_about_and_what_it_sets_is_not_guessed,
             downloading::the_first_download_brings_exactly_the_partitions,
             downloading::later_downloads_bring_what_changed,
             downloading::an_empty_download_gives_no_checkpoint,

@@ -16,6 +16,7 @@ use tokio_postgres::{Client, Row, Statement};
 use tidewater_protocol::{Datum, Value};
 
 use self::read::Reader;
+pub(super) use self::read::held_rows;
 use super::Shared;
 use super::acting::{Acting, RoleQuery};
 use super::array::Array;

@@ -16,6 +16,7 @@ mod entry;
 mod follow;
 mod grants;
 mod in_place;
+mod inspect;
 mod interrupt;
 mod members;
 mod numbers;

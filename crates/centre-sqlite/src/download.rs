@@ -471,7 +471,7 @@ fn has_scripts(served: &Served, job: &DownloadJob) -> bool {
 }
 
 /// A partition's values as parameters.
-fn partition_values(rule: &TableRule, packed: &[u8]) -> Result<Vec<Native>> {
+pub(super) fn partition_values(rule: &TableRule, packed: &[u8]) -> Result<Vec<Native>> {
     if rule.types.is_empty() {
         return Ok(Vec::new());
     }
@@ -495,7 +495,7 @@ fn partition_values(rule: &TableRule, packed: &[u8]) -> Result<Vec<Native>> {
 
 /// Where a window begins or ends, as a parameter. Applications spell a moment as they like: the day
 /// it is of comes before, and the next one behind it, in whatever spelling.
-fn window_value(window: &Window, position: i64, is_end: bool) -> Native {
+pub(super) fn window_value(window: &Window, position: i64, is_end: bool) -> Native {
     let days = match window.column_type {
         ColumnType::Integer => return Native::Integer(position),
         ColumnType::Date => position,

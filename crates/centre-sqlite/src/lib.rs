@@ -18,6 +18,7 @@ mod download;
 mod environment;
 mod file;
 mod follow;
+mod inspect;
 mod numbers;
 mod prune;
 mod publication;

@@ -36,6 +36,10 @@ pub(crate) struct PublishedTable {
     pub(super) guarded: bool,
     /// `SELECT` of rows as they are read, by key.
     pub(super) read_key: String,
+    /// The table as `t`, with what its rules follow as far as that is there.
+    pub(super) from: String,
+    /// Conditions for the row of a key; the parameters are its values.
+    pub(super) by_key: String,
     pub(super) delete_key: String,
     /// Overrides the table's own ON CONFLICT clauses, which could displace rows that
     /// the remote may not touch. Only where there are any: it would override those of
@@ -55,6 +59,8 @@ pub(super) struct TableRule {
     pub(super) log: Option<Log>,
     /// All rows as they are read, joined with what the rule follows, up to a `WHERE`.
     pub(super) select: String,
+    /// The keys of the same rows.
+    pub(super) select_keys: String,
     /// Conditions for the rows of one partition; the parameters are its values.
     pub(super) is_in_partition: String,
     /// Of the partition columns: their types, and whether their affinity is TEXT.
@@ -108,11 +114,25 @@ impl TableRule {
         format!("SELECT max({column}) FROM {table}")
     }
 
+    /// The column of a window, with its table's alias.
+    pub(super) fn window_column(&self, window: usize) -> String {
+        let (alias, _, column) = &self.windows[window];
+        format!("{alias}.{column}")
+    }
+
     /// The condition that the column of a window is at least, or less than, a parameter.
     pub(super) fn is_in_window(&self, window: usize, is_less: bool, number: usize) -> String {
         let (alias, _, column) = &self.windows[window];
         let operator = if is_less { "<" } else { ">=" };
         format!(" AND {alias}.{column} {operator} ?{number}")
+    }
+}
+
+/// What the table at a level of a rule's route is called in [`PublishedTable::from`].
+pub(super) fn alias(rule: usize, level: usize) -> String {
+    match level {
+        0 => "t".to_owned(),
+        level => format!("r{rule}_a{level}"),
     }
 }
 
@@ -133,13 +153,6 @@ impl<'r> Reading<'r> {
             table,
             catalog,
             routes: routes.collect(),
-        }
-    }
-
-    fn alias(rule: usize, level: usize) -> String {
-        match level {
-            0 => "t".to_owned(),
-            level => format!("r{rule}_a{level}"),
         }
     }
 
@@ -166,7 +179,7 @@ impl<'r> Reading<'r> {
             let rule = &self.published.rules[extra.rule];
             let table = &self.catalog.infos[rule.table_at(self.published.table, extra.level)];
             let name = quote(&table.columns[extra.column].name);
-            format!("{}.{name}", Self::alias(extra.rule, extra.level))
+            format!("{}.{name}", alias(extra.rule, extra.level))
         });
         published.chain(extras).collect::<Vec<_>>().join(", ")
     }
@@ -182,10 +195,10 @@ impl<'r> Reading<'r> {
         let rule = &published.rules[number];
         let root = &self.catalog.infos[rule.root(published.table)];
         let deciding = || rule.columns.iter().map(|&it| &root.columns[it]);
-        let alias = Self::alias(number, rule.route.len());
+        let deciding_alias = alias(number, rule.route.len());
         let conditions = deciding().enumerate().map(|(at, column)| {
             let column_type = column.column_type.clone().unwrap_or(ColumnType::Text);
-            let name = format!("{alias}.{}", quote(&column.name));
+            let name = format!("{deciding_alias}.{}", quote(&column.name));
             format!(
                 " AND {}",
                 equals(&name, column_type, &format!("?{}", at + 1))
@@ -199,11 +212,7 @@ impl<'r> Reading<'r> {
         let windows = rule.windows.iter().map(|window| {
             let table = &self.catalog.infos[rule.table_at(published.table, window.level)];
             let column = quote(&table.columns[window.column].name);
-            (
-                Self::alias(number, window.level),
-                quote(&table.name),
-                column,
-            )
+            (alias(number, window.level), quote(&table.name), column)
         });
         let log = Log {
             id: 0,
@@ -219,6 +228,12 @@ impl<'r> Reading<'r> {
             select: format!(
                 "SELECT {} FROM {} WHERE {}",
                 self.columns(),
+                self.from(Some(number)),
+                not_null(key.iter())
+            ),
+            select_keys: format!(
+                "SELECT {} FROM {} WHERE {}",
+                key.join(", "),
                 self.from(Some(number)),
                 not_null(key.iter())
             ),
@@ -267,7 +282,7 @@ impl<'r> Reading<'r> {
 
 /// A column compared with something; text to the byte, whatever its collation: once by that, for its
 /// index, and once to the byte.
-fn equals(name: &str, column_type: ColumnType, value: &str) -> String {
+pub(super) fn equals(name: &str, column_type: ColumnType, value: &str) -> String {
     match column_type {
         ColumnType::Text => format!("{name} = {value} AND {name} = {value} COLLATE BINARY"),
         _ => format!("{name} = {value}"),
@@ -334,6 +349,8 @@ impl PublishedTable {
                 reading.from(None),
                 by_key("t.")
             ),
+            from: reading.from(None),
+            by_key: by_key("t."),
             delete_key: format!("DELETE FROM {name} WHERE {}", by_key("")),
             conflict_clause,
             name,

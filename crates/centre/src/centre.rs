@@ -10,7 +10,9 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 use crate::download::{DownloadJob, DownloadSink, Downloaded, Downloading};
 use crate::error::CentreError;
 use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
+use crate::explain::{Explanation, Question};
 use crate::follow::{FollowPosition, Followed, Holding};
+use crate::preview::{Preview, PreviewAsked};
 use crate::procedure::{
     Begun, CallOutcome, Cancel, Interrupt, Procedure, ProcedureCall, ProcedureSpec,
 };
@@ -155,6 +157,29 @@ pub trait Centre: Send + Sync {
 
     /// The refused row with an attempt of this number, by its last attempt.
     fn refused_row(&self, id: i64) -> CentreResult<'_, Option<RefusedRecord>>;
+
+    /// Why a row is, is not, or was removed from a remote. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`CentreError::Configuration`] if there is no such remote, table or key.
+    fn explain<'a>(&'a self, question: &'a Question) -> CentreResult<'a, Explanation> {
+        let _ = question;
+        Box::pin(async { Err(not_told()) })
+    }
+
+    /// What the publications would mean to the remotes that there are, against what is deployed.
+    /// Nothing is changed.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the publications; and [`CentreError::NotDeployed`] if nothing is.
+    fn preview<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        asked: &'a PreviewAsked,
+    ) -> CentreResult<'a, Preview> {
+        let _ = (publications, asked);
+        Box::pin(async { Err(not_told()) })
+    }
 
     /// Figures for the operator.
     fn status(&self) -> CentreResult<'_, CentreStatus>;
@@ -468,5 +493,13 @@ struct Nothing;
 impl Interrupt for Nothing {
     fn interrupt(&self, call: &Cancel) {
         call.set();
+    }
+}
+
+/// What a database says that cannot be asked about rows and configurations.
+fn not_told() -> CentreError {
+    CentreError::Configuration {
+        message: "this consolidated database cannot be asked that".into(),
+        hint: "look into its tables yourself".into(),
     }
 }

@@ -178,6 +178,8 @@ pub struct RemoteRecord {
     pub created_ms: i64,
     /// When it last synced, in milliseconds since 1970; 0 if never.
     pub last_sync_ms: i64,
+    /// How many times it has synced since it last compared everything.
+    pub unverified: u64,
 }
 
 /// A subscription.
@@ -237,6 +239,8 @@ pub struct SyncRecord {
     /// The schema that the remote has now, as far as the server knows: publication and
     /// hash. Kept of the last sync only, not of those in the history.
     pub schemas: Vec<(String, Vec<u8>)>,
+    /// It compared everything with the centre.
+    pub verified: bool,
     /// What was found to be at odds between the remote and the centre. Kept in a list of
     /// its own, not with the syncs of the history.
     pub incidents: Vec<IncidentRecord>,
@@ -255,15 +259,18 @@ pub enum IncidentKind {
     /// The centre has lost the triggers that track the changes of a table, for a while or for
     /// good.
     TrackingLost,
+    /// The remote was not equal to the centre when it compared everything to be sure. It is again.
+    Differed,
 }
 
 impl IncidentKind {
     /// All of them.
-    pub const ALL: [IncidentKind; 4] = [
+    pub const ALL: [IncidentKind; 5] = [
         IncidentKind::HistoryUnknown,
         IncidentKind::UploadsMissing,
         IncidentKind::NewIdentity,
         IncidentKind::TrackingLost,
+        IncidentKind::Differed,
     ];
 
     /// The name under which it is kept and shown.
@@ -273,6 +280,7 @@ impl IncidentKind {
             IncidentKind::UploadsMissing => "uploads_missing",
             IncidentKind::NewIdentity => "new_identity",
             IncidentKind::TrackingLost => "tracking_lost",
+            IncidentKind::Differed => "differed",
         }
     }
 

@@ -65,6 +65,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Init(command::init::InitArgs),
     Check(command::check::CheckArgs),
+    Preview(command::preview::PreviewArgs),
     Deploy(command::deploy::DeployArgs),
     Undeploy(command::undeploy::UndeployArgs),
     User(command::user::UserArgs),
@@ -83,6 +84,7 @@ pub(crate) enum Command {
     #[command(visible_alias = "rejected")]
     Refused(Box<command::refused::RefusedArgs>),
     Conflicts(command::conflicts::ConflictsArgs),
+    Explain(command::explain::ExplainArgs),
     Ping(command::ping::PingArgs),
     Cert(command::cert::CertArgs),
     Bench(Box<command::bench::BenchArgs>),
@@ -94,6 +96,7 @@ impl Command {
     /// Whether the result is to be one JSON object.
     pub(crate) fn wants_json(&self) -> bool {
         match self {
+            Command::Preview(args) => args.json,
             Command::Deploy(args) => args.json,
             Command::Undeploy(args) => args.json,
             Command::User(args) => args.wants_json(),
@@ -110,6 +113,7 @@ impl Command {
             Command::Verify(args) => args.json,
             Command::Refused(args) => args.wants_json(),
             Command::Conflicts(args) => args.wants_json(),
+            Command::Explain(args) => args.json,
             Command::Ping(args) => args.json,
             Command::Bench(args) => args.wants_json(),
             _ => false,

@@ -6,6 +6,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use tidewater_centre::explain::{Explanation, Question};
+use tidewater_centre::preview::{Preview, PreviewAsked};
 use tidewater_centre::records::{
     CentreStatus, ConflictFilter, ConflictRecord, Proven, RefusedFilter, RefusedRecord,
     RemoteRecord, SigningKey, UserImport, UserRecord,
@@ -145,6 +147,21 @@ impl OpenCentre {
             Err(CentreError::Scripts { faults }) => Ok(Err(faults)),
             Err(error) => Err(config.locate_error(error).into()),
         }
+    }
+
+    /// Why a row is, is not, or was removed from a remote.
+    pub(crate) fn explain(&self, question: &Question) -> Result<Explanation, Failure> {
+        self.wait_deployed(self.centre.explain(question))
+    }
+
+    /// What the configuration would mean to the remotes that there are.
+    pub(crate) fn preview(&self, asked: &PreviewAsked) -> Result<Preview, Failure> {
+        let Some(config) = &self.config else {
+            return Ok(Preview::default());
+        };
+        let preview = self.centre.preview(&config.publications, asked);
+        let preview = self.runtime.block_on(preview);
+        Ok(preview.map_err(|error| config.locate_error(error))?)
     }
 
     /// Gives a copy of a database a name of its own; false if it gets one when it is deployed.

@@ -60,9 +60,9 @@ pub use space::{Chunk, Position, RefusedEvents, Since, SpaceEvent, Subscription}
 pub use tidewater_protocol::message::{Answer, Argument, CallFailed, Given, Returns};
 pub use tidewater_protocol::{Code, ColumnType, Datum, RemoteId, Value};
 pub use tidewater_remote::database::{
-    Account, Adopt, Conflict, ConflictSummary, Database, LeftTable, OutboxCounts, OutboxStatus,
-    RefusedRow, RefusedSummary, SettledRow, StaleRow, Status, SubscriptionStatus, TableDifferences,
-    TableStatus, Which,
+    Account, Adopt, Conflict, ConflictSummary, Database, ExplainedRow, LeftTable, OutboxCounts,
+    OutboxStatus, PendingChange, RefusedRow, RefusedSummary, SettledRow, StaleRow, Status,
+    SubscriptionStatus, TableDifferences, TableStatus, Which,
 };
 pub use tidewater_remote::report::{Downloaded, Uploaded};
 pub use tidewater_remote::{

@@ -6,6 +6,7 @@ mod channel;
 mod name;
 mod numbers;
 mod parameter;
+mod verified;
 
 use prost::Message;
 
@@ -13,6 +14,9 @@ pub use self::call::{Answer, Argument, Call, CallFailed, CallKind, Given, Return
 pub use self::channel::{Credit, MAX_BEARER_BYTES, Ping, Pong, Proof, SignIn, SignedIn};
 pub use self::numbers::{NumberBlock, NumbersLeft};
 pub use self::parameter::{MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, MAX_PARAMETERS, Parameter};
+pub use self::verified::{
+    MAX_VERIFIED_BYTES, MAX_VERIFIED_KEYS, MAX_VERIFIED_TABLES, Verified, VerifiedTable,
+};
 
 use crate::code::Code;
 use crate::pack::RowShape;
@@ -191,6 +195,9 @@ pub struct HelloSubscription {
     /// The last [`DownloadBegin::settled_after`].
     #[prost(uint64, tag = "12")]
     pub settled_after: u64,
+    /// What was not equal when the remote verified itself for [`DownloadBegin::verify`].
+    #[prost(message, optional, tag = "13")]
+    pub verified: Option<Verified>,
 }
 
 /// An id that the remote had before its file was restored or copied.
@@ -525,6 +532,9 @@ pub struct DownloadBegin {
     /// What was refused is tried again only when somebody says so.
     #[prost(bool, tag = "6")]
     pub keeps_refused: bool,
+    /// The next sync is to compare everything, and the remote tells what was not equal.
+    #[prost(bool, tag = "7")]
+    pub verify: bool,
 }
 
 /// A refused row that an operator has settled. The centre's row counts from now on.

@@ -108,6 +108,8 @@ pub struct ServerConfig {
     pub insecure: bool,
     /// The certificate for `tls://`.
     pub tls: Option<TlsConfig>,
+    /// After so many syncs a remote compares everything with the centre; never if 0.
+    pub verify_every: u64,
     /// `[server.limits]`.
     pub limits: Limits,
 }

@@ -89,6 +89,7 @@ pub(crate) struct Metrics {
     bytes: Family<Label, Counter>,
     refused: Counter,
     conflicts: Counter,
+    differing_rows: Counter,
     phases: Arc<Phases>,
     connections: Gauge,
     backlog: Family<Label, Gauge>,
@@ -168,6 +169,10 @@ impl Metrics {
             bytes: make.with_unit("traffic", Unit::Bytes, "Bytes received and sent in syncs"),
             refused: make.plain("refused_rows", "Uploaded rows that the centre did not take"),
             conflicts: make.plain("conflicts", "Uploaded changes that lost"),
+            differing_rows: make.plain(
+                "differing_rows",
+                "Rows of remotes that were not equal to the centre when they verified themselves",
+            ),
             phases: make.phases(),
             connections: make.plain("connections", "Connections that there are"),
             backlog: make.plain("backlog", "What waits for a worker, by lane"),
@@ -262,6 +267,11 @@ impl Metrics {
             let label = [("direction", direction)];
             family.get_or_create(&label).inc_by(count);
         }
+    }
+
+    /// So many rows of a remote were not equal to the centre.
+    pub(crate) fn differed(&self, rows: u64) {
+        self.differing_rows.inc_by(rows);
     }
 
     /// A call has ended, with this code if it came to nothing.

@@ -2,6 +2,7 @@
 
 mod regularly;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -74,6 +75,8 @@ enum Phase {
 /// What all connections share.
 pub(crate) struct Shared {
     pub(crate) limits: Limits,
+    /// See [`crate::config::ServerConfig::verify_every`].
+    verify_every: AtomicU64,
     pub(crate) environment: Environment,
     pub(crate) signer: Signer,
     pub(crate) passwords: PasswordChecks,
@@ -95,6 +98,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Whether a remote that has synced so many times since is to compare everything.
+    pub(crate) fn wants_verified(&self, unverified: u64) -> bool {
+        let every = self.verify_every.load(Ordering::Relaxed);
+        // This sync counts, too.
+        every != 0 && unverified.saturating_add(1) >= every
+    }
+
     /// Who may say who a user is.
     pub(crate) fn ways(&self) -> Arc<Ways> {
         self.ways
@@ -272,6 +282,7 @@ impl Server {
             metrics: Metrics::new(limits.connections, limits.memory_bytes),
             others: config.live.servers.clone(),
             phase: phase.clone(),
+            verify_every: AtomicU64::new(config.server.verify_every),
             environment,
             limits,
         });
@@ -420,6 +431,8 @@ impl Running {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = config.retention;
         self.shared.spaces.configure(config.spaces.clone());
+        let every = config.server.verify_every;
+        self.shared.verify_every.store(every, Ordering::Relaxed);
         let is_deployed = configured.publications == config.publications;
         *configured = config;
         if !is_deployed {

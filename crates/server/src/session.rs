@@ -427,6 +427,7 @@ impl<'a> Sync<'a> {
         self.acknowledges = opened.scripts(Transaction::Acknowledged, now_ms)?;
         self.channel.send(Control::SyncEnd(SyncEnd {}))?;
         if downloads {
+            self.record.verified = opened.verifies();
             let published = opened.subscriptions.iter().map(|it| &it.published);
             let known = published.map(|it| (it.schema.name.clone(), it.hash.to_vec()));
             self.record.schemas = known.collect();

@@ -664,6 +664,7 @@ fn blank_remote(server: &Shared, user: &str) -> Result<RemoteRecord, Fault> {
         rotated_ms: 0,
         created_ms: server.environment.clock.now_ms(),
         last_sync_ms: 0,
+        unverified: 0,
     })
 }
 

@@ -21,8 +21,10 @@ use crate::scope::{partition_arrays, partition_types};
 use crate::values::Kind;
 use tidewater_centre::engine::download::{Bound, Part, TakeKey, TakeRow};
 use tidewater_centre::engine::exact::unpack;
+use tidewater_centre::engine::publication::Rule;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::error::CentreError;
+use tidewater_centre::scope::RuleScope;
 
 /// More are compared with a list of rows.
 const FEW_PARTITIONS: usize = 100;
@@ -355,6 +357,36 @@ impl Reader<'_> {
     fn failed(&self, what: &'static str, error: Error) -> CentreError {
         self.acting.unreadable(what, error)
     }
+}
+
+/// The condition, as `WHERE`, that a row is held by a rule of a table.
+pub(in super::super) fn held_rows(
+    table: &PublishedTable,
+    number: usize,
+    rule: &Rule,
+    scope: &RuleScope,
+) -> Result<String, CentreError> {
+    let of_table = &table.rules[number];
+    let mut conditions = Vec::new();
+    if !of_table.columns.is_empty() {
+        let partitions: Vec<&[u8]> = scope.partitions.iter().map(Vec::as_slice).collect();
+        conditions.push(match partitions.is_empty() {
+            true => "false".to_owned(),
+            false => partition_condition(of_table, &partitions)?,
+        });
+    }
+    for (window, (of_window, &from)) in rule.windows.iter().zip(&scope.lows).enumerate() {
+        let bound = Bound {
+            window,
+            from,
+            to: None,
+        };
+        conditions.extend(window_conditions(of_table, &bound, of_window.column_type));
+    }
+    Ok(match conditions.is_empty() {
+        true => String::new(),
+        false => format!(" WHERE {}", conditions.join(" AND ")),
+    })
 }
 
 /// Whether a row is in these windows.

@@ -10,8 +10,8 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 use super::catalog::{Catalog, listed};
 use super::database::{Database, Job, Lane};
 use super::{
-    deploy, events, follow, numbers, once, procedure, prune, recorded, records, refusals, session,
-    state,
+    deploy, events, explain, follow, numbers, once, preview, procedure, prune, recorded, records,
+    refusals, session, state,
 };
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{Downloaded, Downloading};
@@ -19,7 +19,9 @@ use crate::engine::evolution::Mode;
 use crate::engine::scripts::{Connected, after_download, downloaded};
 use crate::error::CentreError;
 use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
+use crate::explain::{Explanation, Question};
 use crate::follow::{FollowPosition, Followed, Holding};
+use crate::preview::{Preview, PreviewAsked};
 use crate::procedure::{Begun, CallOutcome, Interrupt, Procedure, ProcedureCall, ProcedureSpec};
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
@@ -254,6 +256,22 @@ impl<D: Database> Centre for EngineCentre<D> {
 
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
         self.0.run(job!(|connection| refusals::all(connection)))
+    }
+
+    fn explain<'a>(&'a self, question: &'a Question) -> CentreResult<'a, Explanation> {
+        let question = question.clone();
+        let explain = job!(|connection| explain::explain::<D>(connection, &question));
+        self.0.run_apart(explain)
+    }
+
+    fn preview<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        asked: &'a PreviewAsked,
+    ) -> CentreResult<'a, Preview> {
+        let (specs, asked) = (publications.to_vec(), asked.clone());
+        let preview = job!(|connection| preview::preview::<D>(connection, &specs, &asked));
+        self.0.run_apart(preview)
     }
 
     fn status(&self) -> CentreResult<'_, CentreStatus> {

@@ -12,6 +12,7 @@ use super::compile::{Published, WhichRule};
 use super::connection::{Answer, Connection, Own};
 use super::deploy::{InPlace, Loaded, Lock, Step};
 use super::follow::Changes;
+use super::inspect::Inspecting;
 use super::publication::{Publication, ServedTable};
 use super::scope::ScopeQuery;
 use crate::centre::CentreResult;
@@ -369,7 +370,7 @@ pub trait Lane: Send + 'static {
 }
 
 /// A database that can be a centre.
-pub trait Database: Tracking {
+pub trait Database: Inspecting {
     /// A connection that runs syncs.
     type Lane: Lane<Connection = Self::Connection, Table = Self::Table>;
 

@@ -269,6 +269,20 @@ pub async fn load_deployed<T: Tracking>(
     plan.load(connection).await
 }
 
+/// What is deployed: as it was configured, with the columns that remotes know, and compiled; and the
+/// tables of the database. It is read in the transaction that is open.
+///
+/// # Errors
+/// [`CentreError::NotDeployed`] if nothing is, or if the database does not fit any more.
+pub(super) async fn deployed<T: Tracking>(
+    connection: &mut T::Connection,
+) -> Result<(Vec<PublicationSpec>, Vec<Publication<T::Table>>, T::Catalog)> {
+    let plan = Plan::<T>::deployed(connection).await?;
+    plan.fits()?;
+    let specs = plan.recorded.specs(plan.catalog.tables())?;
+    Ok((specs, plan.publications, plan.catalog))
+}
+
 /// Loads what is deployed if it is not what is served, or if the tables are not as they were.
 pub async fn reload<T: Tracking>(
     connection: &mut T::Connection,
@@ -330,15 +344,21 @@ impl<T: Tracking> Plan<T> {
         Ok(plan)
     }
 
-    /// Completes what is served, if nothing has to be done before.
-    async fn load(mut self, connection: &mut T::Connection) -> Result<Loaded<T::Table>> {
+    /// Whether it can be served without anything being done before.
+    fn fits(&self) -> Result<()> {
         let needed = self.steps.iter().filter(|step| step.is_needed);
         let needed: Vec<&str> = needed.map(|step| &*step.told.description).collect();
-        if !needed.is_empty() {
-            return Err(CentreError::NotDeployed {
+        match needed.is_empty() {
+            true => Ok(()),
+            false => Err(CentreError::NotDeployed {
                 message: format!("deploying would {}", needed.join("; ")),
-            });
+            }),
         }
+    }
+
+    /// Completes what is served, if nothing has to be done before.
+    async fn load(mut self, connection: &mut T::Connection) -> Result<Loaded<T::Table>> {
+        self.fits()?;
         T::complete(connection, &mut self.publications).await?;
         let past = past_schemas(connection).await?;
         for publication in &mut self.publications {

@@ -276,7 +276,7 @@ macro_rules! select_remote {
     ($rest:literal) => {
         concat!(
             "SELECT id, user_name, revoked, credential_hash, previous_credential_hash,
-             rotated_ms, created_ms, last_sync_ms FROM tidewater.remote ",
+             rotated_ms, created_ms, last_sync_ms, unverified FROM tidewater.remote ",
             $rest
         )
     };
@@ -292,6 +292,7 @@ fn remote(row: &Row) -> Result<RemoteRecord> {
         rotated_ms: row.get(5)?,
         created_ms: row.get(6)?,
         last_sync_ms: row.get(7)?,
+        unverified: row.get(8)?,
     })
 }
 
@@ -303,7 +304,7 @@ pub(super) async fn remotes(connection: &mut impl Connection) -> Result<Vec<Remo
 /// Finds a remote, for [`Connection::gather`]; [`found_remote`] reads the answer.
 pub(super) fn find_remote(id: RemoteId) -> Own {
     let select = "SELECT v.n, id, user_name, revoked, credential_hash, previous_credential_hash,
-                  rotated_ms, created_ms, last_sync_ms
+                  rotated_ms, created_ms, last_sync_ms, unverified
                   FROM {rows BLOB} JOIN tidewater.remote ON id = v.c1";
     each(select, vec![own_row![id]])
 }
@@ -402,6 +403,52 @@ pub(in crate::engine) async fn conflict(
     let conflicts = own!(select_conflict!("WHERE id = ?1"), id);
     let found = list(connection, "reading a conflict", conflicts, read_conflict).await?;
     Ok(found.into_iter().next())
+}
+
+/// The conflicts about a row, newest first.
+pub(super) async fn conflicts_of_row(
+    connection: &mut impl Connection,
+    table: &str,
+    key: &str,
+) -> Result<Vec<ConflictRecord>> {
+    let conflicts = own!(
+        select_conflict!("WHERE table_name = ?1 AND row_key = ?2 ORDER BY id DESC"),
+        table,
+        key
+    );
+    list(connection, "reading conflicts", conflicts, read_conflict).await
+}
+
+/// When the last sync of a remote in the history ended that did not fail; 0 if there is none.
+pub(super) async fn last_sync(connection: &mut impl Connection, id: RemoteId) -> Result<i64> {
+    let last = own!(
+        "SELECT max(started_ms + duration_ms) FROM tidewater.sync_history
+         WHERE remote_id = ?1 AND error = ''",
+        id
+    );
+    let answer = connection.run_one("reading the last sync", last).await?;
+    let ended: Option<i64> = answer.rows.first().map_or(Ok(None), |row| row.get(0))?;
+    Ok(ended.unwrap_or(0))
+}
+
+/// Syncs of the history that have changed rows in the centre and were under way between two times,
+/// newest first.
+pub(super) async fn uploads_between(
+    connection: &mut impl Connection,
+    (after_ms, before_ms): (i64, i64),
+    limit: u64,
+) -> Result<Vec<SyncRecord>> {
+    let uploads = own!(
+        "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts, updates,
+         deletes, upserts, removals, conflicts, refused, bytes_received, bytes_sent, error
+         FROM tidewater.sync_history WHERE inserts + updates + deletes > 0
+         AND started_ms <= ?2 AND started_ms + duration_ms >= ?1
+         ORDER BY started_ms DESC, id DESC LIMIT ?3",
+        after_ms,
+        before_ms,
+        limit
+    );
+    list(connection, "reading the history", uploads, sync).await
 }
 
 /// When the remote synced that has not for the longest time, of those that may.
@@ -508,6 +555,7 @@ fn sync(row: &Row) -> Result<SyncRecord> {
         bytes: [row.get(12)?, row.get(13)?],
         error: row.get(14)?,
         schemas: Vec::new(),
+        verified: false,
         incidents: Vec::new(),
     })
 }
@@ -602,7 +650,7 @@ fn synced(id: RemoteId, record: &SyncRecord) -> Vec<Value> {
         true => record.started_ms.saturating_add(duration),
         false => 0,
     };
-    own_row![id, ended, encode_known(&record.schemas)]
+    own_row![id, ended, encode_known(&record.schemas), record.verified]
 }
 
 /// Notes that each of some remotes synced.
@@ -610,8 +658,10 @@ fn update_remotes(synced: Vec<Vec<Value>>) -> Own {
     each(
         "UPDATE tidewater.remote SET
          last_sync_ms = CASE WHEN last_sync_ms < v.c2 THEN v.c2 ELSE last_sync_ms END,
-         schemas = CASE v.c3 WHEN '' THEN schemas ELSE v.c3 END
-         FROM {rows BLOB INTEGER TEXT} WHERE id = v.c1",
+         schemas = CASE v.c3 WHEN '' THEN schemas ELSE v.c3 END,
+         unverified = CASE WHEN v.c2 = 0 THEN unverified WHEN v.c4 = 1 THEN 0
+                      ELSE unverified + 1 END
+         FROM {rows BLOB INTEGER TEXT INTEGER} WHERE id = v.c1",
         synced,
     )
 }

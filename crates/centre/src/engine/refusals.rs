@@ -146,6 +146,33 @@ pub(super) async fn find(
     Ok(found)
 }
 
+/// What was refused of a row, each remote's once, by its last attempt; newest first.
+pub(super) async fn of_row(
+    connection: &mut impl Connection,
+    table: &str,
+    key: &str,
+) -> Result<Vec<RefusedRecord>> {
+    let what = "reading refused rows";
+    let open = own!(
+        select_open!("WHERE r.table_name = ?1 AND r.row_key = ?2"),
+        table,
+        key
+    );
+    let settled = own!(
+        select_settled!("WHERE r.table_name = ?1 AND r.row_key = ?2"),
+        table,
+        key
+    );
+    let answer = connection.run_one(what, open).await?;
+    let mut found: Vec<RefusedRecord> = answer.rows.iter().map(read).collect::<Result<_>>()?;
+    let answer = connection.run_one(what, settled).await?;
+    for row in &answer.rows {
+        found.push(read_settled(row)?);
+    }
+    found.sort_by_key(|it| std::cmp::Reverse(it.id));
+    Ok(found)
+}
+
 /// See [`crate::Centre::refused_row`].
 pub(in crate::engine) async fn row(
     connection: &mut impl Connection,

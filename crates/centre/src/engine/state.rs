@@ -50,7 +50,9 @@ CREATE TABLE tidewater.remote (
   created_ms INTEGER NOT NULL,
   last_sync_ms INTEGER NOT NULL,
   -- Which schemas it has.
-  schemas TEXT NOT NULL DEFAULT ''
+  schemas TEXT NOT NULL DEFAULT '',
+  -- How many times it has synced since it last compared everything.
+  unverified INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX tidewater_remote_user ON tidewater.remote (user_name);
 -- Tells a remote that is unknown because it was removed from one that is not known yet.

@@ -9,11 +9,14 @@ pub(crate) mod conflicts;
 mod conflicts_in_centre;
 mod conflicts_on_device;
 pub(crate) mod deploy;
+pub(crate) mod explain;
+mod explain_on_device;
 pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod listen;
 pub(crate) mod live;
 pub(crate) mod ping;
+pub(crate) mod preview;
 mod program;
 pub(crate) mod provide;
 pub(crate) mod publish;
@@ -38,6 +41,7 @@ use crate::failure::Failure;
 pub(crate) fn run(command: Command) -> Result<Done, Failure> {
     match command {
         Command::Init(args) => init::run(&args),
+        Command::Preview(args) => preview::run(&args),
         Command::Deploy(args) => deploy::run(&args),
         Command::Undeploy(args) => undeploy::run(&args),
         Command::User(args) => user::run(&args),
@@ -55,6 +59,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Check(args) => check::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Conflicts(args) => conflicts::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Refused(args) => refused::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Cert(args) => cert::run(&args),

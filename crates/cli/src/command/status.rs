@@ -48,7 +48,7 @@ of the centre:
    \"syncs\":[{\"remote_id\",\"user\",\"publications\",\"started_ms\",\"duration_ms\",\"uploaded\",
              \"downloaded\",\"conflicts\",\"refused\",\"bytes_received\",\"bytes_sent\",\"error\"}],
    \"incident_counts\":{\"history_unknown\":n,\"uploads_missing\":n,\"new_identity\":n,
-                      \"tracking_lost\":n},
+                      \"tracking_lost\":n,\"differed\":n},
    \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"user\",\"publication\",\"detail\"}],
    \"numbers\":[{\"table\",\"column\",\"count\",\"highest\",\"remotes\"}],
    \"number_blocks\":[{\"table\",\"remote_id\",\"user\",\"first\",\"last\",\"at_ms\"}],
@@ -569,6 +569,11 @@ fn describe_incidents(status: &CentreStatus, config: &Path) -> String {
                  columns altered. Nothing is lost, but whole tables are sent to remotes: run \
                  `tidewater deploy -c {config}` unless the last line about the table says that \
                  its rows are sent once more"
+            ),
+            IncidentKind::Differed => format!(
+                "{count} a remote that compared everything to be sure (server.verify_every) was \
+                 not equal to the centre, and has taken the centre's rows: look what changed rows \
+                 behind the triggers' back, on the device or here"
             ),
         };
         let _ = writeln!(text, "\n{meaning}");

@@ -15,6 +15,7 @@ mod demo;
 mod desk;
 mod entry;
 mod exit_codes;
+mod explaining;
 mod first_steps;
 mod handlers;
 mod init;

@@ -1,6 +1,8 @@
 //! Whether a remote is equal to the centre: told, and repaired when asked to.
 
-use crate::shop::{Remote, Shop};
+use crate::centre::Centre;
+use crate::program::{Place, until};
+use crate::shop::{Remote, Shop, TABLES, configure};
 
 /// Changes rows without any trace: the triggers are the same before and after.
 fn behind_the_back(remote: &Remote, table: &str, sql: &str) {
@@ -73,6 +75,46 @@ fn what_differs_is_told_by_key_and_exit_code_and_repaired_on_request() {
         );
         assert!(verify(&["--json"]).done().json()["is_equal"] == true);
     });
+}
+
+#[test]
+fn a_remote_verifies_by_itself_and_the_operator_hears_of_what_differed() {
+    for centre in [Centre::sqlite, |_: &Place| Centre::postgres()] {
+        let place = Place::new();
+        let centre = centre(&place);
+        let mut shop = Shop::open_in(place, centre);
+        configure(&shop.place, &shop.centre, "verify_every = 3", TABLES);
+        shop.server = shop.place.serve(&[]);
+        let nancy = shop.remote("nancy");
+        behind_the_back(
+            &nancy,
+            "customer",
+            "UPDATE customer SET name = 'Other' WHERE customer_id = 10;
+             DELETE FROM customer WHERE customer_id = 11",
+        );
+        nancy.execute("UPDATE product SET name = 'quill' WHERE product_id = 1");
+        let name = "SELECT name FROM customer WHERE customer_id IN (10, 11) ORDER BY 1";
+        // That a remote has synced is noted a moment later.
+        until("a sync compares and repairs", || {
+            shop.sync(&nancy).done();
+            nancy.rows(name) == ["Ada", "Bob"]
+        });
+        // What was pending went up, and is no difference.
+        let product = "SELECT name FROM product WHERE product_id = 1";
+        assert_eq!(shop.centre.rows(product), ["quill"]);
+        assert_eq!(nancy.rows(product), ["quill"]);
+        let command = ["status", "-c", "tidewater.toml", "--json"];
+        let mut status = shop.place.tidewater(&command).done().json();
+        until("the operator hears of it", || {
+            status = shop.place.tidewater(&command).done().json();
+            status["incident_counts"]["differed"] == 1
+        });
+        let detail = status["incidents"][0]["detail"].as_str().expect("a text");
+        assert_eq!(
+            detail,
+            "customer: 1 missing, 0 extra, 1 different: [10] [11]"
+        );
+    }
 }
 
 #[test]

@@ -300,6 +300,31 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
             }),
         ),
         (
+            "hello-verified",
+            Control::Hello(Hello {
+                subscriptions: vec![HelloSubscription {
+                    publication: "sales".into(),
+                    verified: Some(Verified {
+                        tables: vec![VerifiedTable {
+                            table: "customer".into(),
+                            missing: 1,
+                            extra: 0,
+                            different: 2,
+                            keys: vec!["[13]".into(), "[14]".into()],
+                        }],
+                    }),
+                    ..Default::default()
+                }],
+            }),
+        ),
+        (
+            "download-begin-verify",
+            Control::DownloadBegin(DownloadBegin {
+                verify: true,
+                ..Default::default()
+            }),
+        ),
+        (
             "upload-begin-given-up",
             Control::UploadBegin(UploadBegin {
                 sequence: 7,

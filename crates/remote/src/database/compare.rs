@@ -76,6 +76,16 @@ pub(crate) fn make_due(connection: &Connection, subscription: i64) -> rusqlite::
         .map(drop)
 }
 
+/// The server wants to be sure that everything is equal.
+pub(crate) fn make_verify_due(connection: &Connection, subscription: i64) -> rusqlite::Result<()> {
+    connection
+        .execute(
+            "UPDATE tidewater_subscription SET compare_due = max(compare_due, ?2) WHERE id = ?1",
+            [subscription, CompareDue::Verify.stored()],
+        )
+        .map(drop)
+}
+
 /// Tables were not tracked: they are compared, and what differs in them may be the user's.
 ///
 /// Not so where only `REPLACE` through a new unique index was missed. Every row that is here is

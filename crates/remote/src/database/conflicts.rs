@@ -107,7 +107,7 @@ impl Images {
         }))
     }
 
-    fn operation(&self) -> &'static str {
+    pub(crate) fn operation(&self) -> &'static str {
         match (&self.pre_image, &self.mine) {
             (None, _) => "insert",
             (_, None) => "delete",

@@ -19,7 +19,8 @@ pub(crate) const PREFIX: &str = "tidewater_";
 /// `checked_schema_version` is the file's schema version under which tracking was last found in
 /// order, `plain_schema_version` the same where nothing of the application's own was on a synced
 /// table: see [`super::triggers::are_plain`].
-/// `tidewater_subscription.compare_due`: see [`super::subscription::CompareDue`].
+/// `tidewater_subscription.compare_due`: see [`super::subscription::CompareDue`]; `verified`: what the
+/// server is to hear of the last compare that it had asked for.
 /// In `tidewater_refused`, `again` is 1 where the next sync tries the change again: it was
 /// refused by the very sync that changed the scope or the schema, and stays listed until then.
 /// `tidewater_settled` has what was refused and is settled, by the same ids: see
@@ -71,7 +72,8 @@ CREATE TABLE tidewater_subscription (
   compare_due INTEGER NOT NULL DEFAULT 0,
   deployment INTEGER NOT NULL DEFAULT 0,
   settled_after INTEGER NOT NULL DEFAULT 0,
-  transactional INTEGER NOT NULL DEFAULT 0
+  transactional INTEGER NOT NULL DEFAULT 0,
+  verified BLOB
 );
 CREATE VIEW tidewater_transaction AS SELECT NULL AS ended;
 CREATE TRIGGER tidewater_transaction_ends INSTEAD OF INSERT ON tidewater_transaction BEGIN

@@ -13,6 +13,7 @@ mod apply;
 mod changes;
 pub(crate) mod compare;
 mod conflicts;
+mod explain;
 mod inbox;
 pub(crate) mod kept;
 mod layout;
@@ -37,6 +38,7 @@ pub use apply::{
     TableDifferences,
 };
 pub use conflicts::Conflict;
+pub use explain::{ExplainedRow, PendingChange};
 pub use inbox::{Interest, Took};
 pub(crate) use kept::Former;
 pub use kept::{CentreState, Giving, KeptLimits};
@@ -370,6 +372,18 @@ impl Database {
         transaction.commit().doing("storing numbers")
     }
 
+    /// The server has heard what was found when it had asked to verify.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub(crate) fn forget_verified(&mut self) -> Result<(), RemoteError> {
+        let forget = "UPDATE tidewater_subscription SET verified = NULL WHERE verified IS NOT NULL";
+        let forgotten = self.connection.execute(forget, []);
+        forgotten
+            .map(drop)
+            .doing("noting what the server has heard")
+    }
+
     /// Forgets the session token, so that the next sync proves itself by credential.
     ///
     /// # Errors
@@ -420,9 +434,10 @@ impl Database {
                 transaction.execute(
                     "UPDATE tidewater_subscription SET sequence = 0, upload_id = NULL, \
                      checkpoint = NULL, \
-                     compare_due = schema IS NOT NULL, taken_upload_id = CASE WHEN taken_generation IS NULL \
+                     compare_due = CASE WHEN schema IS NULL THEN 0 ELSE ?3 END, \
+                     taken_upload_id = CASE WHEN taken_generation IS NULL \
                      THEN NULL ELSE ?2 END WHERE id = ?1",
-                    params![id, new_upload_id().0],
+                    params![id, new_upload_id().0, CompareDue::Yes.stored()],
                 )?;
             }
             numbers::forget(&transaction)?;

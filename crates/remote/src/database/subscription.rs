@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
-use tidewater_protocol::message::Parameter;
+use tidewater_protocol::message::{Parameter, Verified};
 use tidewater_protocol::{PublicationSchema, UploadId};
 
 use super::kept::{self, Former, Giving};
@@ -18,6 +18,8 @@ pub enum CompareDue {
     /// They are equal as far as is known.
     #[default]
     No,
+    /// They are, as far as is known, and the server wants to be sure of it.
+    Verify,
     /// They must be; the checkpoint may still be good.
     Yes,
     /// They must be: the centre does not know the history of the checkpoint.
@@ -29,15 +31,17 @@ impl CompareDue {
     pub(crate) fn stored(self) -> i64 {
         match self {
             CompareDue::No => 0,
-            CompareDue::Yes => 1,
-            CompareDue::UnknownHistory => 2,
+            CompareDue::Verify => 1,
+            CompareDue::Yes => 2,
+            CompareDue::UnknownHistory => 3,
         }
     }
 
     fn from_stored(stored: i64) -> CompareDue {
         match stored {
             0 => CompareDue::No,
-            1 => CompareDue::Yes,
+            1 => CompareDue::Verify,
+            2 => CompareDue::Yes,
             _ => CompareDue::UnknownHistory,
         }
     }
@@ -89,6 +93,8 @@ pub struct SubscriptionState {
     pub(crate) any_stale: bool,
     /// How many numbers are left for the rows of its tables, where there are any.
     pub(crate) numbers: Vec<(String, u64)>,
+    /// What the server is to hear of the last compare that it had asked for.
+    pub(crate) verified: Option<Verified>,
     /// What the remote has set.
     pub parameters: Vec<Parameter>,
     /// Whether the sync under way compares the tables: what it brings settles the compare.
@@ -144,7 +150,7 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
              (SELECT min(sequence) FROM tidewater_refused \
              WHERE publication = s.publication AND sequence > 0), \
              EXISTS (SELECT 1 FROM tidewater_settled \
-             WHERE publication = s.publication AND generation IS NOT NULL) \
+             WHERE publication = s.publication AND generation IS NOT NULL), verified \
              FROM tidewater_subscription AS s ORDER BY id",
         )
         .doing(doing)?;
@@ -222,6 +228,8 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Has)> {
         settled_after: row.get::<_, i64>(20)?.unsigned_abs(),
         refused_from: row.get::<_, Option<i64>>(21)?.unwrap_or(0).unsigned_abs(),
         any_unsettled: row.get(22)?,
+        // What cannot be read is not told.
+        verified: as_blob(row.get_ref(23)?)?.and_then(Verified::from_bytes),
         compares: false,
     };
     Ok((subscription, has))

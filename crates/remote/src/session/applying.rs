@@ -79,6 +79,9 @@ impl Feed {
                 self.rows = 0;
                 applier.refused_told(begin)?;
                 applier.download_begin(begin.subscription as usize, begin.scope_changed)?;
+                if begin.verify {
+                    applier.make_verify_due()?;
+                }
             }
             Control::TableBegin(begin) => {
                 progress.table(phase, &begin.table, begin.expected_rows);

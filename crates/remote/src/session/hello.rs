@@ -34,6 +34,7 @@ pub(super) fn hello(subscriptions: &[SubscriptionState], downloads: bool) -> Con
         parameters: subscription.parameters.clone(),
         refused_from: subscription.refused_from,
         settled_after: subscription.settled_after,
+        verified: subscription.verified.clone(),
     });
     Control::Hello(Hello {
         subscriptions: subscriptions.collect(),

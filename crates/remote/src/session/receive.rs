@@ -87,7 +87,9 @@ impl Session {
                 self.alters |= begin.replace || !begin.ranges.is_empty();
                 self.brings_something = true;
             }
-            Control::DownloadBegin(begin) => self.brings_something |= begin.scope_changed,
+            Control::DownloadBegin(begin) => {
+                self.brings_something |= begin.scope_changed || begin.verify;
+            }
             Control::DownloadEnd(end) => {
                 let is_empty = end.upserts == 0 && end.removals == 0 && end.checkpoint.is_empty();
                 self.brings_something |= !is_empty;
@@ -149,6 +151,7 @@ impl Session {
             return Err(SyncError::unexpected("a Welcome out of turn"));
         }
         let answer = Answer::read(welcome, &self.subscriptions)?;
+        let has_told = self.subscriptions.iter().any(|it| it.verified.is_some());
         let said = Said {
             remote_id: self.remote_id,
             subscriptions: &self.subscriptions,
@@ -156,6 +159,9 @@ impl Session {
         let Store::Idle(database) = &mut self.store else {
             return Err(MOVING);
         };
+        if has_told {
+            database.forget_verified()?;
+        }
         if let Some((remote_id, credential)) = answer.new_identity {
             let Some(states) = database.recognise(&self.subscriptions, &answer.has)? else {
                 return self.start_over(remote_id, None, Some(&credential));
@@ -335,9 +341,11 @@ impl Session {
         let tracks_again = summary.tracks_again
             && self.direction == SyncDirection::Both
             && self.verify == Verify::No;
+        // The server hears at once of what it wanted to be sure of.
+        let has_verified = summary.has_verified && self.verify == Verify::No;
         self.report.applied(summary);
         let report = std::mem::take(&mut self.report);
-        self.end(match self.prepares || tracks_again {
+        self.end(match self.prepares || tracks_again || has_verified {
             true => Outcome::More(report),
             false => Outcome::Done(report),
         });

@@ -83,6 +83,7 @@ mod tests {
             rotated_ms: 0,
             created_ms: 0,
             last_sync_ms: 0,
+            unverified: 0,
         };
         assert_eq!(verify(&remote, &new), Presented::Current);
         assert_eq!(verify(&remote, &old), Presented::Previous);

@@ -101,6 +101,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "consolidated",
             "insecure",
             "tls",
+            "verify_every",
             "limits",
         ],
     ),

@@ -84,6 +84,7 @@ struct RawServer {
     #[serde(default)]
     insecure: bool,
     tls: Option<RawTls>,
+    verify_every: Option<u64>,
     #[serde(default)]
     limits: RawLimits,
 }
@@ -241,8 +242,22 @@ impl RawServer {
             consolidated,
             insecure: self.insecure,
             tls,
+            verify_every: verify_every(self.verify_every)?,
             limits: self.limits.read()?,
         })
+    }
+}
+
+/// Nothing said: never.
+fn verify_every(value: Option<u64>) -> Result<u64, ServerError> {
+    match value {
+        None => Ok(0),
+        Some(value @ 1..=1_000_000) => Ok(value),
+        Some(value) => Err(ServerError::configuration(
+            format!("server.verify_every is {value}"),
+            "write a number of syncs from 1 to 1000000, or leave the key out: then no remote \
+             verifies by itself",
+        )),
     }
 }
 

@@ -59,6 +59,17 @@ fn change_logs_are_kept_for_a_minute_at_least() {
 }
 
 #[test]
+fn remotes_verify_themselves_only_if_that_is_said() {
+    let server = "[server]\nconsolidated = \"sqlite:x\"\n";
+    let every = |text: &str| parse(text).unwrap().server.verify_every;
+    assert_eq!(every(server), 0);
+    assert_eq!(every(&format!("{server}verify_every = 50")), 50);
+    let (message, hint) = error_of(&format!("{server}verify_every = 0"));
+    assert!(message.contains("server.verify_every is 0"), "{message}");
+    assert!(hint.contains("leave the key out"), "{hint}");
+}
+
+#[test]
 fn a_value_of_the_wrong_kind_is_told_with_its_line_and_what_to_write() {
     for (text, message, hint) in [
         (

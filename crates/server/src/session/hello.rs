@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tidewater_centre::Checkpoint;
 use tidewater_centre::records::{AskedSubscription, FormerRecord, SubscriptionRecord};
 use tidewater_protocol::message::{
-    self, Hello, HelloSubscription, MAX_FORMERS, NumbersLeft, Parameter, UploadState,
+    self, Hello, HelloSubscription, MAX_FORMERS, NumbersLeft, Parameter, UploadState, Verified,
 };
 use tidewater_protocol::{PublicationSchema, RemoteId, Table, UploadId};
 
@@ -38,6 +38,8 @@ pub(crate) struct Subscription {
     pub(crate) parameters: BTreeMap<String, String>,
     /// See [`HelloSubscription::refused_from`] and the field behind it.
     pub(crate) refused: [u64; 2],
+    /// What was not equal when it verified itself.
+    pub(crate) verified: Option<Verified>,
     /// The checkpoint, once it is found to be what a server signed for the remote of the
     /// Hello under the schema of the Hello.
     pub(crate) genuine: Option<Checkpoint>,
@@ -153,6 +155,9 @@ impl Subscription {
         if let Some(fault) = Parameter::fault(&wire.parameters) {
             return Err(Fault::malformed(&format!("a subscription with {fault}")));
         }
+        if let Some(fault) = wire.verified.as_ref().and_then(Verified::fault) {
+            return Err(Fault::malformed(&format!("a subscription with {fault}")));
+        }
         let parameters = wire.parameters.into_iter();
         let formers = wire.formers.into_iter().map(Former::check);
         Ok(Subscription {
@@ -167,6 +172,7 @@ impl Subscription {
             numbers: wire.numbers,
             parameters: parameters.map(|it| (it.name, it.value)).collect(),
             refused: [wire.refused_from, wire.settled_after],
+            verified: wire.verified,
             genuine: None,
         })
     }
@@ -207,6 +213,7 @@ impl Subscription {
 #[cfg(test)]
 mod tests {
     use tidewater_protocol::Code;
+    use tidewater_protocol::message::{MAX_VERIFIED_KEYS, VerifiedTable};
 
     use super::*;
 
@@ -223,6 +230,7 @@ mod tests {
             numbers: Vec::new(),
             parameters: BTreeMap::new(),
             refused: [0; 2],
+            verified: None,
             genuine: None,
         }
     }
@@ -284,6 +292,16 @@ mod tests {
         let mut last = hello();
         last.subscriptions[0].sequence = u64::MAX;
         let fault = Greeting::check(last, 1).err();
+        assert_eq!(fault.unwrap().code, Code::MalformedMessage);
+        let mut talkative = hello();
+        let table = VerifiedTable {
+            keys: vec!["[1]".into(); MAX_VERIFIED_KEYS + 1],
+            ..VerifiedTable::default()
+        };
+        talkative.subscriptions[0].verified = Some(Verified {
+            tables: vec![table],
+        });
+        let fault = Greeting::check(talkative, 1).err();
         assert_eq!(fault.unwrap().code, Code::MalformedMessage);
     }
 }

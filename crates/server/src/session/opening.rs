@@ -16,7 +16,7 @@ use tidewater_centre::{
     Checkpoint, Parameters, Resolutions, ScriptNotes, ScriptRun, SyncContext, SyncUpload, Verdicts,
 };
 use tidewater_protocol::message::{
-    Control, NumberBlock, UploadState, Welcome, WelcomeSubscription,
+    Control, NumberBlock, UploadState, Verified, Welcome, WelcomeSubscription,
 };
 use tidewater_protocol::{RemoteId, UploadId};
 
@@ -28,6 +28,10 @@ use crate::fault::Fault;
 use crate::publications::{Published, Served};
 use crate::sign_in::{answered, look_up, may_enter, new_identity};
 use crate::worker::SessionTask;
+
+/// So many tables that were not equal are told, and so many characters of their rows' keys.
+const TABLES_TOLD: usize = 20;
+const KEYS_TOLD: usize = 500;
 
 /// The subscriptions of a Hello, with what the server knows of them.
 pub(super) struct Opened {
@@ -43,6 +47,8 @@ pub(super) struct Opened {
     claims: Claims,
     /// What scripts have set.
     scripts: ScriptNotes,
+    /// It has synced so often that it is to compare everything.
+    verify_due: bool,
 }
 
 pub(super) struct OpenSubscription {
@@ -98,6 +104,7 @@ impl Sync<'_> {
             (welcome.remote_id, welcome.credential) = (remote_id.to_vec(), credential);
         }
         self.note_incidents(&greeting, &subscriptions, becomes);
+        self.note_verified(&greeting);
         if copied {
             tracing::info!(
                 user = guest.user,
@@ -133,6 +140,9 @@ impl Sync<'_> {
             parameters: Arc::new(set.collect()),
             claims: state.user.map(|it| it.proven.claims).unwrap_or_default(),
             scripts: ScriptNotes::default(),
+            verify_due: state
+                .remote
+                .is_some_and(|it| server.wants_verified(it.unverified)),
             remote_id: guest.remote_id,
             user: guest.user.clone(),
             subscriptions,
@@ -235,6 +245,38 @@ impl Sync<'_> {
         }
     }
 
+    /// Notes what was not equal when the remote compared everything to be sure.
+    fn note_verified(&mut self, greeting: &Greeting) {
+        let remote = self.guest.remote_id;
+        for said in &greeting.subscriptions {
+            let Some(verified) = &said.verified else {
+                continue;
+            };
+            let rows = verified.tables.iter().fold(0_u64, |sum, table| {
+                let rows = table.missing.saturating_add(table.extra);
+                sum.saturating_add(rows.saturating_add(table.different))
+            });
+            let detail = told(verified);
+            tracing::warn!(
+                %remote,
+                user = self.guest.user,
+                publication = said.publication,
+                rows,
+                detail,
+                "a remote was not equal to the centre, and has taken its rows"
+            );
+            self.server.metrics.differed(rows);
+            self.record.incidents.push(IncidentRecord {
+                at_ms: self.record.started_ms,
+                kind: IncidentKind::Differed,
+                remote_id: Some(remote),
+                user: self.guest.user.clone(),
+                publication: said.publication.clone(),
+                detail,
+            });
+        }
+    }
+
     /// Notes that a remote whose file was restored or copied is another from now on.
     fn note_successor(&mut self, greeting: &Greeting, was: RemoteId) {
         let (user, now) = (&self.guest.user, self.guest.remote_id);
@@ -313,7 +355,32 @@ impl Sync<'_> {
     }
 }
 
+/// What was not equal, for people.
+fn told(verified: &Verified) -> String {
+    let tables = verified.tables.iter().map(|table| {
+        let keys: String = table.keys.join(" ").chars().take(KEYS_TOLD).collect();
+        format!(
+            "{}: {} missing, {} extra, {} different: {keys}",
+            table.table, table.missing, table.extra, table.different
+        )
+    });
+    let told = tables.take(TABLES_TOLD).collect::<Vec<_>>().join("; ");
+    // Not every database keeps what an odd remote could say.
+    told.replace(char::is_control, " ")
+}
+
 impl Opened {
+    /// Whether the remote is asked to compare a subscription with the next sync.
+    pub(super) fn wants_verified(&self, index: usize) -> bool {
+        let subscription = self.subscriptions.get(index);
+        self.verify_due && subscription.is_some_and(|it| !it.compares && it.checkpoint.is_some())
+    }
+
+    /// Whether it compares everything.
+    pub(super) fn verifies(&self) -> bool {
+        !self.subscriptions.is_empty() && self.subscriptions.iter().all(|it| it.compares)
+    }
+
     /// For whom uploads are applied and downloads are read.
     pub(super) fn context(&self, now_ms: i64) -> SyncContext {
         SyncContext {

@@ -167,6 +167,7 @@ pub(super) async fn send_all(
                     settled_after: 0,
                     deployment: opened.served.number(),
                     keeps_refused: opened.served.keeps_refused(name),
+                    verify: opened.wants_verified(index),
                 });
             }
             SpoolItem::Settled(told) => {

@@ -63,6 +63,7 @@ mod restored;
 mod scripts;
 mod servers;
 mod signing_in;
+mod sure;
 mod transactions;
 mod verifying;
 mod waking;

@@ -1,10 +1,15 @@
 //! Remotes act under roles of the database, so that its row security and audit triggers hold.
 
+use std::collections::BTreeMap;
+
 use tidewater_centre::{ActAs, CentreError, PublicationSpec, RuleSpec, UploadOutcome};
 use tidewater_centre_postgres::connect;
 
 use super::PostgresWorld;
 use crate::fixture::{Fixture, PostgresFixture};
+use tidewater_centre::explain::{Question, Verdict};
+use tidewater_centre::preview::PreviewAsked;
+use tidewater_centre_conformance::explaining::register;
 use tidewater_centre_conformance::remote::{Remote, delete, insert, update};
 use tidewater_centre_conformance::world::{NOW_MS, World, everyone, partitioned, publication};
 use tidewater_protocol::Code;
@@ -80,6 +85,57 @@ async fn audit(world: &PostgresWorld) -> Vec<String> {
     let audit = world.fixture.query(audit).await;
     world.execute("TRUNCATE audit").await;
     audit
+}
+
+#[tokio::test]
+async fn what_a_role_does_not_see_is_explained_and_not_counted() {
+    let (world, role) = world("reader").await;
+    let mut anna = Remote::new(&world, "anna").await;
+    register(&world, &mut anna).await;
+    anna.download().await;
+    let explain = async |key: &str| {
+        let question = Question {
+            remote_id: anna.id,
+            table: "doc".into(),
+            key: key.into(),
+            parameters: BTreeMap::new(),
+            now_ms: NOW_MS,
+        };
+        world.centre.explain(&question).await.unwrap()
+    };
+    let hidden = explain("2").await;
+    assert_eq!(hidden.verdict, Verdict::NotHeld);
+    let why = "under which the remote reads, does not see it: row security hides it";
+    assert!(hidden.sentence.contains(why), "{}", hidden.sentence);
+    let seen = explain("1").await.publications[0].role.clone().unwrap();
+    assert_eq!((seen.name, seen.sees), (role.clone(), true));
+    let asked = PreviewAsked {
+        rows: 9,
+        now_ms: NOW_MS,
+        ..PreviewAsked::default()
+    };
+    let mut specs = world.specs.clone();
+    specs[0].tables[0].partition = vec![RuleSpec::columns(&["team"], "SELECT 2")];
+    let preview = world.centre.preview(&specs, &asked).await.unwrap();
+    let tables = preview.remotes[0].tables.iter();
+    let tables = tables.map(|it| (&*it.table, it.added_keys.concat(), it.removed_keys.concat()));
+    assert_eq!(
+        tables.collect::<Vec<_>>(),
+        [
+            ("doc", "[3]".to_owned(), "[1]".to_owned()),
+            ("line", String::new(), "[10]".to_owned())
+        ]
+    );
+    specs[0].act_as = None;
+    let preview = world.centre.preview(&specs, &asked).await.unwrap();
+    let note = preview.notes.join("\n");
+    assert!(
+        note.contains("the role under which remotes read changes"),
+        "{note}"
+    );
+    assert!(preview.remotes.is_empty());
+    drop(anna);
+    end(world, &[&role]).await;
 }
 
 #[tokio::test]

@@ -50,6 +50,9 @@ impl Applier {
         if !result {
             table.follows_changes = begin.follows_changes;
             table.only_tells = self.only_tells;
+            table.verifies = subscription.state.compares
+                && subscription.state.compare_due == CompareDue::Verify
+                && !self.only_tells;
         }
         if begin.replace && !result {
             if table.is_untracked || !begin.ranges.is_empty() {

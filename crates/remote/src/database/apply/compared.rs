@@ -13,7 +13,10 @@
 use rusqlite::{Connection, params};
 use serde_json::Map;
 use tidewater_protocol::compare::Intervals;
-use tidewater_protocol::message::KeyInterval;
+use tidewater_protocol::message::{
+    KeyInterval, MAX_VERIFIED_BYTES, MAX_VERIFIED_KEYS, MAX_VERIFIED_TABLES, Verified,
+    VerifiedTable,
+};
 use tidewater_protocol::pack::same;
 use tidewater_protocol::{Code, Datum, Fit, Row, Value};
 
@@ -78,6 +81,44 @@ fn differences<'s>(summary: &'s mut ApplySummary, table: &str) -> &'s mut TableD
         summary.compared.len() - 1
     });
     &mut summary.compared[at]
+}
+
+/// Keeps what was not equal, so that the server hears of it with the next Hello.
+pub(super) fn tell_server(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    summary: &mut ApplySummary,
+) -> Result<(), RemoteError> {
+    let of_subscription = |it: &&TableDifferences| {
+        let mut schema = subscription.schema.iter();
+        !it.is_equal() && schema.any(|schema| schema.table(&it.table).is_some())
+    };
+    let tables = summary.compared.iter().filter(of_subscription);
+    let tables = tables.take(MAX_VERIFIED_TABLES).map(|it| VerifiedTable {
+        table: it.table.clone(),
+        missing: it.missing,
+        extra: it.extra,
+        different: it.different,
+        keys: {
+            let keys = it.rows.iter().map(|row| row.key.clone());
+            let keys = keys.filter(|key| key.len() <= MAX_VERIFIED_BYTES);
+            keys.take(MAX_VERIFIED_KEYS).collect()
+        },
+    });
+    let verified = Verified {
+        tables: tables.collect(),
+    };
+    if verified.tables.is_empty() {
+        return Ok(());
+    }
+    summary.has_verified = true;
+    connection
+        .execute(
+            "UPDATE tidewater_subscription SET verified = ?2 WHERE id = ?1",
+            params![subscription.id, verified.to_bytes()],
+        )
+        .map(drop)
+        .doing(DOING)
 }
 
 /// Counts the rows of all compared tables that are equal: those without local changes that
@@ -194,6 +235,9 @@ impl Sink<'_> {
             self.tell(&arrived.key, here.map_or(MISSING, |_| DIFFERENT));
             return Ok(true);
         }
+        if self.expects_equal(&arrived.key)? {
+            self.tell(&arrived.key, here.as_ref().map_or(MISSING, |_| DIFFERENT));
+        }
         if !self.table.is_untracked {
             return Ok(false);
         }
@@ -264,6 +308,9 @@ impl Sink<'_> {
                 }
                 continue;
             }
+            if !is_changed && self.expects_equal(&key)? {
+                self.tell(&key, EXTRA);
+            }
             if is_changed && self.rebase(&key, None)? {
                 continue;
             }
@@ -278,6 +325,17 @@ impl Sink<'_> {
         self.connection
             .execute_batch(&format!("DROP TABLE {UNSEEN}"))
             .doing(DOING)
+    }
+
+    /// Whether nothing explains that a row of a compared table differs: all changes since the
+    /// checkpoint have come before, and nothing of it waits here.
+    fn expects_equal(&self, key: &[Datum<'_>]) -> Result<bool, RemoteError> {
+        let table = &self.table;
+        let is_explained = !table.follows_changes || table.is_untracked || !table.is_compared;
+        if !table.verifies || is_explained {
+            return Ok(false);
+        }
+        Ok(!self.is_stale(key).doing(DOING)?)
     }
 
     /// Counts a row that differs.

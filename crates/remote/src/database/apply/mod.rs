@@ -46,7 +46,7 @@ use super::refused::{self, Again};
 use super::subscription::load_all;
 use super::transactions;
 use super::triggers::Missed;
-use super::{Database, SubscriptionState, compare, tables, triggers};
+use super::{CompareDue, Database, SubscriptionState, compare, tables, triggers};
 use crate::error::{Doing, RemoteError};
 
 /// The largest packed row that is put together out of pieces.
@@ -354,6 +354,18 @@ impl Applier {
         compare::make_due(&self.database.connection, id).doing("making a compare due")
     }
 
+    /// The server wants to be sure that everything is equal: the next sync compares.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn make_verify_due(&self) -> Result<(), RemoteError> {
+        let Phase::Download(index) = self.phase else {
+            return Err(out_of_order("the wish to verify"));
+        };
+        let id = self.subscriptions[index].state.id;
+        compare::make_verify_due(&self.database.connection, id).doing("making a compare due")
+    }
+
     /// The download of a subscription follows. Its new schema, if any, is put in place.
     ///
     /// # Errors
@@ -438,6 +450,10 @@ impl Applier {
                 true => compared::tell_equal(connection, &subscription.state, &mut self.summary)?,
                 false => {
                     let untracked = compared::settle(connection, &subscription.state)?;
+                    if subscription.state.compare_due == CompareDue::Verify {
+                        let (state, summary) = (&subscription.state, &mut self.summary);
+                        compared::tell_server(connection, state, summary)?;
+                    }
                     self.summary.tracks_again |= untracked;
                     // What waited was made from what the centre may have forgotten: it goes up as
                     // that, and then it is compared once more. So is what was acknowledged.

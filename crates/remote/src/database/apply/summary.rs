@@ -30,10 +30,13 @@ pub struct ApplySummary {
     /// The SQL of the application's own indexes, triggers and views that a new schema made
     /// impossible.
     pub not_restored: Vec<String>,
-    /// Each table that was compared, where [`Applier::only_tell_differences`] asked for it.
+    /// Each table that was compared, where [`Applier::only_tell_differences`] asked for it; those
+    /// that were not equal, where the server did.
     pub compared: Vec<TableDifferences>,
     /// Tables that had not been tracked were compared: what waited for that can go up now.
     pub tracks_again: bool,
+    /// The server is to hear what was not equal.
+    pub has_verified: bool,
 }
 
 /// How a table differs from the centre. Rows with local changes are left out: they differ

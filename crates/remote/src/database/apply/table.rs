@@ -50,6 +50,8 @@ pub(super) struct TableApply {
     pub(super) is_compared: bool,
     /// What differs in a compared table is only told.
     pub(super) only_tells: bool,
+    /// What differs in a compared table nobody expects: the server is told of it.
+    pub(super) verifies: bool,
     /// The table was changed while nothing tracked it: what differs from the centre may be
     /// the user's.
     pub(super) is_untracked: bool,
@@ -214,6 +216,7 @@ impl TableApply {
             missing: 0,
             is_compared: false,
             only_tells: false,
+            verifies: false,
             is_untracked: false,
             is_forgotten: false,
             follows_changes: false,

@@ -1,0 +1,274 @@
+//! What explaining and previewing read of the file.
+
+use prost::Message;
+use rusqlite::params_from_iter;
+use rusqlite::types::Value as Native;
+
+use tidewater_protocol::{ColumnType, Datum, Value};
+
+use super::catalog::Catalog;
+use super::connection::Connection;
+use super::download::{key_parameters, partition_values, values as read_values, window_value};
+use super::publication::{Publication, PublishedTable, alias, equals};
+use super::watermark::Positions;
+use super::{SqliteCentre, failure, quote, scope, state, values};
+use tidewater_centre::SyncContext;
+use tidewater_centre::engine::inspect::{
+    Cell, ENTRIES_TOLD, Entry, Inspecting, Keyed, RowsDiffer, Side,
+};
+use tidewater_centre::engine::scope::Purpose;
+use tidewater_centre::engine::window::Window;
+use tidewater_centre::error::CentreError;
+use tidewater_centre::scope::Scope;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// The keys of both sides of a difference: the connection's own, gone with it.
+const SIDES: [&str; 2] = ["temp.tidewater_before", "temp.tidewater_now"];
+
+impl Inspecting for SqliteCentre {
+    async fn scope(
+        connection: &mut Connection,
+        publication: &Publication,
+        context: &SyncContext,
+        purpose: Purpose,
+    ) -> Result<Scope> {
+        scope::current(connection, publication, context, purpose)
+    }
+
+    async fn cells(
+        connection: &mut Connection,
+        catalog: &Catalog,
+        row: &Keyed<'_, PublishedTable>,
+        cells: &[Cell],
+    ) -> Result<Option<Vec<Value>>> {
+        let reading = failure("reading a row");
+        let table = &row.publication.tables[row.table];
+        let Some(key) = key_parameters(row.publication, row.table, row.key) else {
+            return Ok(None);
+        };
+        let columns = cells.iter().map(|cell| {
+            let name = &catalog.infos[cell.table].columns[cell.column].name;
+            format!("{}.{}", alias(cell.rule, cell.level), quote(name))
+        });
+        let types = cells.iter().map(|cell| {
+            let column = &catalog.infos[cell.table].columns[cell.column];
+            column.column_type.clone().unwrap_or(ColumnType::Text)
+        });
+        let types: Vec<ColumnType> = types.collect();
+        let sql = format!(
+            "SELECT {} FROM {} WHERE {}",
+            columns.collect::<Vec<_>>().join(", "),
+            table.from,
+            table.by_key
+        );
+        let mut statement = connection.prepare(&sql).map_err(reading)?;
+        let mut rows = statement.query(params_from_iter(key)).map_err(reading)?;
+        let Some(found) = rows.next().map_err(reading)? else {
+            return Ok(None);
+        };
+        let datums = read_values(found, 0, &types).map_err(reading)?;
+        Ok(Some(datums.iter().map(Datum::to_value).collect()))
+    }
+
+    async fn entries(
+        connection: &mut Connection,
+        row: &Keyed<'_, PublishedTable>,
+        rule: usize,
+        until_ms: i64,
+    ) -> Result<Vec<Entry>> {
+        let reading = failure("reading a change log");
+        let table = &row.publication.tables[row.table];
+        let of_rule = &table.rules[rule];
+        let (Some(log), Some(key)) = (
+            &of_rule.log,
+            key_parameters(row.publication, row.table, row.key),
+        ) else {
+            return Ok(Vec::new());
+        };
+        let marks = marks(connection, log.id)?;
+        let columns = std::iter::once("id".to_owned()).chain(log.partition_columns());
+        let keys = log.key_columns().into_iter().zip(&table.key_types).zip(1..);
+        let keys = keys.map(|((name, &it), number)| equals(&name, it, &format!("?{number}")));
+        let sql = format!(
+            "SELECT {} FROM {} WHERE {} ORDER BY id DESC LIMIT {ENTRIES_TOLD}",
+            columns.collect::<Vec<_>>().join(", "),
+            quote(&state::log_table(log.id)),
+            keys.collect::<Vec<_>>().join(" AND ")
+        );
+        let types: Vec<ColumnType> = of_rule.types.iter().map(|it| it.0).collect();
+        let mut statement = connection.prepare(&sql).map_err(reading)?;
+        let mut rows = statement.query(params_from_iter(key)).map_err(reading)?;
+        let mut entries = Vec::new();
+        while let Some(found) = rows.next().map_err(reading)? {
+            let id: i64 = found.get(0).map_err(reading)?;
+            let partition = read_values(found, 1, &types).map_err(reading)?;
+            let before = marks.iter().filter(|it| it.position < id);
+            let behind = marks.iter().filter(|it| it.position >= id);
+            let before_ms = behind.map(|it| it.created_ms).min();
+            entries.push(Entry {
+                version: id.to_string(),
+                after_ms: before.map(|it| it.created_ms).max(),
+                before_ms,
+                partition: partition.iter().map(Datum::to_value).collect(),
+                is_covered: before_ms.is_some_and(|it| it <= until_ms),
+            });
+        }
+        Ok(entries)
+    }
+
+    async fn difference(
+        connection: &mut Connection,
+        _: &SyncContext,
+        sides: [Option<Side<'_, PublishedTable>>; 2],
+        rows: usize,
+    ) -> Result<Option<RowsDiffer>> {
+        let mut key_types = Vec::new();
+        for side in sides.iter().flatten() {
+            key_types.clone_from(&side.publication.tables[side.table].key_types);
+        }
+        let counting = failure("counting the rows of a side");
+        for (name, side) in SIDES.iter().zip(&sides) {
+            let keys: Vec<String> = (0..key_types.len()).map(|it| format!("k{it}")).collect();
+            let make = format!(
+                "DROP TABLE IF EXISTS {name}; CREATE TABLE {name} ({}, PRIMARY KEY ({})) \
+                 WITHOUT ROWID",
+                keys.join(", "),
+                keys.join(", ")
+            );
+            connection.execute_batch(&make).map_err(counting)?;
+            if let Some(side) = side {
+                fill(connection, name, side)?;
+            }
+        }
+        let [before, now] = SIDES;
+        let (added, added_keys) = only_in(connection, [now, before], &key_types, rows)?;
+        let (removed, removed_keys) = only_in(connection, [before, now], &key_types, rows)?;
+        for name in SIDES {
+            let drop = connection.execute_batch(&format!("DROP TABLE {name}"));
+            drop.map_err(counting)?;
+        }
+        Ok(Some(RowsDiffer {
+            added,
+            removed,
+            added_keys,
+            removed_keys,
+        }))
+    }
+}
+
+/// How far a change log was when a mark was made.
+struct LogMark {
+    created_ms: i64,
+    position: i64,
+}
+
+fn marks(connection: &Connection, log: i64) -> Result<Vec<LogMark>> {
+    let reading = failure("reading marks");
+    let sql = "SELECT created_ms, positions FROM tidewater_mark";
+    let mut statement = connection.prepare(sql).map_err(reading)?;
+    let mut rows = statement.query([]).map_err(reading)?;
+    let mut marks = Vec::new();
+    while let Some(row) = rows.next().map_err(reading)? {
+        let positions: Vec<u8> = row.get(1).map_err(reading)?;
+        let Ok(positions) = Positions::decode(&*positions) else {
+            continue;
+        };
+        // A log that was made since was nowhere then.
+        let of_log = positions.logs.iter().find(|it| it.log == log);
+        marks.push(LogMark {
+            created_ms: row.get(0).map_err(reading)?,
+            position: of_log.map_or(0, |it| it.position),
+        });
+    }
+    Ok(marks)
+}
+
+/// Notes the keys of the rows that a side has.
+fn fill(connection: &Connection, name: &str, side: &Side<'_, PublishedTable>) -> Result<()> {
+    let filling = failure("counting the rows of a side");
+    let table = &side.publication.tables[side.table];
+    let rules = &side.publication.rules[side.publication.rules_of(side.table)];
+    for ((of_table, rule), scope) in table.rules.iter().zip(rules).zip(side.scope) {
+        let mut sql = format!("INSERT OR IGNORE INTO {name} {}", of_table.select_keys);
+        let mut bounds = Vec::new();
+        if !of_table.types.is_empty() {
+            sql.push_str(&of_table.is_in_partition);
+        }
+        for (window, &low) in scope.lows.iter().enumerate() {
+            let of_window = &rule.windows[window];
+            let column = of_table.window_column(window);
+            sql.push_str(&format!(" AND {}", is_position(of_window, &column)));
+            if low > i64::MIN {
+                bounds.push(window_value(of_window, low, false));
+                let number = of_table.types.len() + bounds.len();
+                sql.push_str(&of_table.is_in_window(window, false, number));
+                sql.push_str(&is_behind(of_window, &column, low));
+            }
+        }
+        let mut statement = connection.prepare(&sql).map_err(filling)?;
+        if of_table.types.is_empty() {
+            statement
+                .execute(params_from_iter(&bounds))
+                .map_err(filling)?;
+            continue;
+        }
+        for partition in scope.partitions.iter() {
+            let mut parameters: Vec<Native> = partition_values(of_table, partition)?;
+            parameters.extend(bounds.iter().cloned());
+            let filled = statement.execute(params_from_iter(&parameters));
+            filled.map_err(filling)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a window's column has something that can be in a window at all.
+fn is_position(window: &Window, column: &str) -> String {
+    match window.column_type {
+        ColumnType::Integer => format!("typeof({column}) = 'integer'"),
+        _ => format!("julianday({column}) IS NOT NULL"),
+    }
+}
+
+/// Whether a moment is behind the window's beginning, of which the day alone was compared.
+fn is_behind(window: &Window, column: &str, low: i64) -> String {
+    match window.column_type {
+        ColumnType::Timestamp | ColumnType::TimestampTz => format!(
+            " AND CAST(strftime('%s', {column}) AS INTEGER) >= {}",
+            low.div_euclid(1_000_000)
+        ),
+        _ => String::new(),
+    }
+}
+
+/// How many keys are in the first of two tables only, and which the first of them are.
+fn only_in(
+    connection: &Connection,
+    [these, others]: [&str; 2],
+    types: &[ColumnType],
+    rows: usize,
+) -> Result<(u64, Vec<Vec<Value>>)> {
+    let comparing = failure("comparing the rows of two sides");
+    let only = format!("SELECT * FROM {these} EXCEPT SELECT * FROM {others}");
+    let count = connection.query_row(&format!("SELECT count(*) FROM ({only})"), [], |row| {
+        row.get::<_, i64>(0)
+    });
+    let count = count.map_err(comparing)?.unsigned_abs();
+    let mut keys = Vec::new();
+    if count > 0 && rows > 0 {
+        let order: Vec<String> = (1..=types.len()).map(|it| it.to_string()).collect();
+        let sql = format!("{only} ORDER BY {} LIMIT {rows}", order.join(", "));
+        let mut statement = connection.prepare(&sql).map_err(comparing)?;
+        let mut found = statement.query([]).map_err(comparing)?;
+        while let Some(row) = found.next().map_err(comparing)? {
+            let key = (0..types.len()).map(|at| {
+                let stored = row.get_ref(at)?;
+                Ok(values::read(types[at], stored).to_value())
+            });
+            let key: rusqlite::Result<Vec<Value>> = key.collect();
+            keys.push(key.map_err(comparing)?);
+        }
+    }
+    Ok((count, keys))
+}

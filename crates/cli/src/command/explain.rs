@@ -1,0 +1,364 @@
+//! `tidewater explain`: why a row is, is not, or was removed from a remote.
+//!
+//! What the centre knows is rendered here; what a device's file knows in
+//! [`crate::command::explain_on_device`].
+
+use std::fmt::Write;
+use std::path::Path;
+
+use clap::Args;
+use serde::Serialize;
+use tidewater_centre::explain::{
+    ExplainedEntry, ExplainedPublication, ExplainedRule, Explanation, Question,
+};
+use tidewater_protocol::RemoteId;
+
+use crate::Done;
+use crate::args::{ConfigArgs, with_exit_codes};
+use crate::centre::{OpenCentre, now_ms};
+use crate::command::explain_on_device;
+use crate::failure::Failure;
+use crate::kept::{ConflictLine, RefusedLine};
+use crate::output::{self, counted, moment, printable};
+
+/// Tell why a row is, is not, or was removed from a remote
+///
+/// Asks the centre: whether the row is there, which rules hold it for the remote's user, what the
+/// change logs have of it since the last sync, and what was refused of it. With a device's file in
+/// place of --remote it tells what only the device knows: what is pending, lost or stale of it.
+/// Nothing is changed, and nothing is kept for this: what nobody has noted it says so.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater explain --remote 0f8fad5b-d9cb-469f-a165-70867728950e customer 17
+  tidewater explain -c tidewater.toml --remote 0f8fad5b-... stock 'north,7'
+  tidewater explain --remote 0f8fad5b-... stock '[\"north\",7]' --json | jq .verdict
+  tidewater explain nancy.db customer 17        # on the device
+
+The object of --json, of the centre:
+  {\"verdict\",\"sentence\",\"remote\":{\"id\",\"user\",\"revoked\",\"disabled\",\"last_sync_ms\"},
+   \"table\",\"key\":[..],\"row\":{..}|null,
+   \"publications\":[{\"name\",\"direction\",\"source\",\"holds\",\"rules\":[{\"number\",\"holds\",
+      \"follows\":[{\"table\",\"refers\",\"is_there\"}],\"columns\",\"values\",\"query\",
+      \"unknown_parameters\",\"held_count\",\"held\",\"windows\":[..]}],
+      \"writes\":{\"may\",\"reason\",\"read_only\"},\"role\",\"is_tracked\",
+      \"log\":[{\"rule\",\"version\",\"after_ms\",\"before_ms\",\"partition\",\"is_held\",\"is_covered\"}]}],
+   \"last_change\":{\"after_ms\",\"before_ms\",\"uploads\":[..]}|null,\"notes\":[..],
+   \"refused\":[see tidewater refused --help],\"conflicts\":[see tidewater conflicts --help]}
+verdict is held, comes, not_held, left, leaves, gone, goes, absent, not_downloaded,
+not_by_rules or unknown; holds, may and is_held are null where that is not known.
+Of a device:
+  {\"publication\",\"table\",\"key\",\"row\",\"uploads\",\"downloads\",
+   \"pending\":[{\"operation\",\"in_flight\",\"pre_image\",\"row\"}],\"refused\":[..],\"settled\":[..],
+   \"conflicts\":[..],\"stale\",\"last_sync_ms\",\"compare_due\",\"sentence\"}"))]
+pub(crate) struct ExplainArgs {
+    /// The table; the key, as a JSON array or its values separated by commas; and before them the
+    /// device's file, if it is the device that is asked
+    #[arg(value_name = "[REMOTE.db] TABLE KEY", required = true, num_args = 2..=3,
+          allow_negative_numbers = true)]
+    what: Vec<String>,
+    /// The remote's id, as `tidewater remote list` shows it
+    #[arg(long, value_name = "ID")]
+    remote: Option<String>,
+    /// What the remote has set, where rules name it: the centre does not keep it
+    #[arg(long = "parameter", value_name = "NAME=VALUE")]
+    parameters: Vec<String>,
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Print one JSON object, see below
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(args: &ExplainArgs) -> Result<Done, Failure> {
+    match (&args.what[..], &args.remote) {
+        ([file, table, key], None) => {
+            explain_on_device::run(Path::new(file), table, key, args.json)
+        }
+        ([_, _, _], Some(_)) => Err(Failure::usage(
+            "a device's file and --remote are two questions",
+            "ask the centre with --remote ID TABLE KEY, or the device with REMOTE.db TABLE KEY",
+        )),
+        ([table, key], Some(remote)) => in_centre(args, remote, table, key),
+        _ => Err(Failure::usage(
+            "which remote is meant?",
+            format!(
+                "name it with --remote ID (see: tidewater remote list -c {}), or its file before \
+                 the table",
+                args.config.path.display()
+            ),
+        )),
+    }
+}
+
+/// The id of a remote.
+pub(super) fn remote_id(text: &str) -> Result<RemoteId, Failure> {
+    let hint = "see: tidewater remote list";
+    let id = text.parse();
+    id.map_err(|_| Failure::usage(format!("{text:?} is not a remote id"), hint))
+}
+
+/// Parameters as they are given.
+pub(super) fn parameters(
+    given: &[String],
+) -> Result<std::collections::BTreeMap<String, String>, Failure> {
+    let parameters = given.iter().map(|given| {
+        let pair = given.split_once('=');
+        let (name, value) = pair.filter(|it| !it.0.is_empty()).ok_or_else(|| {
+            Failure::usage(
+                format!("{given:?} is no parameter"),
+                "write --parameter NAME=VALUE",
+            )
+        })?;
+        Ok((name.to_owned(), value.to_owned()))
+    });
+    parameters.collect()
+}
+
+fn in_centre(args: &ExplainArgs, remote: &str, table: &str, key: &str) -> Result<Done, Failure> {
+    let question = Question {
+        remote_id: remote_id(remote)?,
+        table: table.to_owned(),
+        key: key.to_owned(),
+        parameters: parameters(&args.parameters)?,
+        now_ms: now_ms(),
+    };
+    let found = OpenCentre::open(&args.config)?.explain(&question)?;
+    match args.json {
+        true => output::json(&ExplanationObject::of(&found))?,
+        false => output::text(&describe(&found, &args.config))?,
+    }
+    Ok(Done::Fully)
+}
+
+#[derive(Serialize)]
+struct ExplanationObject<'a> {
+    #[serde(flatten)]
+    found: &'a Explanation,
+    refused: Vec<RefusedLine<'a>>,
+    conflicts: Vec<ConflictLine<'a>>,
+}
+
+impl ExplanationObject<'_> {
+    fn of(found: &Explanation) -> ExplanationObject<'_> {
+        ExplanationObject {
+            found,
+            refused: found.refused.iter().map(RefusedLine::of).collect(),
+            conflicts: found.conflicts.iter().map(ConflictLine::of).collect(),
+        }
+    }
+}
+
+/// What was found, for people: the sentence first.
+fn describe(found: &Explanation, config: &ConfigArgs) -> String {
+    let mut text = String::new();
+    let mut say = |name: &str, what: &str| {
+        let _ = writeln!(text, "{name:<12} {}", printable(what));
+    };
+    let sentence = found.sentence.clone();
+    if let Some(row) = &found.row {
+        say("row", row);
+    }
+    let remote = &found.remote;
+    let last = match remote.last_sync_ms {
+        Some(at) => format!("last sync {}", moment(at)),
+        None => "never synced".to_owned(),
+    };
+    say(
+        "remote",
+        &format!("{} of {}, {last}", remote.id, remote.user),
+    );
+    for publication in &found.publications {
+        describe_publication(publication, &remote.user, &mut say);
+    }
+    if let Some(change) = &found.last_change {
+        let mut what = between(change.after_ms, change.before_ms);
+        for upload in &change.uploads {
+            let [inserts, updates, deletes] = upload.rows;
+            let _ = write!(
+                what,
+                "; {} uploaded then ({inserts} inserted, {updates} updated, {deletes} deleted)",
+                upload.user
+            );
+        }
+        if change.uploads.is_empty() {
+            what.push_str("; no remote is known to have uploaded then");
+        }
+        say("last changed", &what);
+    }
+    let config = config.path.display();
+    for refused in &found.refused {
+        let state = match &refused.settled {
+            Some(end) => format!("settled: {}", end.outcome.name()),
+            None => "open".to_owned(),
+        };
+        say(
+            "refused",
+            &format!(
+                "{} of {}, {}: {}: {} ({state}); see: tidewater refused show {} -c {config}",
+                refused.operation,
+                refused.user,
+                moment(refused.at_ms),
+                refused.code,
+                refused.reason,
+                refused.id
+            ),
+        );
+    }
+    for conflict in &found.conflicts {
+        say(
+            "conflict",
+            &format!(
+                "{} of {}, {}: {}; see: tidewater conflicts show {} -c {config}",
+                conflict.operation,
+                conflict.user,
+                moment(conflict.at_ms),
+                conflict.outcome.name(),
+                conflict.id
+            ),
+        );
+    }
+    for note in &found.notes {
+        say("note", note);
+    }
+    format!("{}\n\n{text}", printable(&sentence))
+}
+
+fn describe_publication(
+    publication: &ExplainedPublication,
+    user: &str,
+    say: &mut impl FnMut(&str, &str),
+) {
+    say(
+        "publication",
+        &format!("{}, direction {}", publication.name, publication.direction),
+    );
+    for rule in &publication.rules {
+        describe_rule(rule, user, say);
+    }
+    if let Some(role) = &publication.role {
+        let sees = if role.sees {
+            "sees it"
+        } else {
+            "does not see it"
+        };
+        say(
+            "  role",
+            &format!("the remote reads as {:?}, which {sees}", role.name),
+        );
+    }
+    let writes = &publication.writes;
+    let may = match writes.may {
+        Some(true) => "allowed",
+        Some(false) => "not allowed",
+        None => "not known",
+    };
+    let mut what = format!("{may}: {}", writes.reason);
+    if !writes.read_only.is_empty() {
+        let _ = write!(what, "; but for {}", writes.read_only.join(", "));
+    }
+    say("  writing", &what);
+    for entry in &publication.log {
+        say("  log", &describe_entry(entry));
+    }
+}
+
+fn describe_rule(rule: &ExplainedRule, user: &str, say: &mut impl FnMut(&str, &str)) {
+    let holds = match rule.holds {
+        Some(true) => "holds it",
+        Some(false) => "does not hold it",
+        None => "not known",
+    };
+    let what = match (&rule.values, rule.columns.is_empty()) {
+        (_, true) => "everyone".to_owned(),
+        (Some(values), _) => {
+            let pairs = rule.columns.iter().zip(values);
+            let pairs: Vec<String> = pairs
+                .map(|(name, value)| format!("{name} = {value}"))
+                .collect();
+            pairs.join(", ")
+        }
+        (None, _) => rule.columns.join(", "),
+    };
+    say("  rule", &format!("{} {holds}: {what}", rule.number));
+    for parent in &rule.follows {
+        let refers = parent.refers.iter();
+        let refers: Vec<String> = refers.map(|it| format!("{} = {}", it.0, it.1)).collect();
+        let there = if parent.is_there {
+            "is there"
+        } else {
+            "is not there"
+        };
+        say(
+            "    follows",
+            &format!("{} ({}), which {there}", parent.table, refers.join(", ")),
+        );
+    }
+    if let Some(query) = &rule.query {
+        let held: Vec<String> = rule.held.iter().map(|it| it.join(", ")).collect();
+        let more = match rule.held_count.saturating_sub(rule.held.len()) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let held = match (rule.unknown_parameters.is_empty(), held.is_empty()) {
+            (false, _) => format!(
+                "depends on the parameter {}, which the remote keeps itself",
+                rule.unknown_parameters.join(", ")
+            ),
+            (true, true) => format!("{user} holds nothing"),
+            (true, false) => format!("{user} holds {}{more}", held.join("; ")),
+        };
+        say("    values", &format!("{held}: {query}"));
+    }
+    for window in &rule.windows {
+        let is_in = match window.is_in {
+            Some(true) => "in it",
+            Some(false) => "outside of it",
+            None => "not known",
+        };
+        say(
+            "    window",
+            &format!(
+                "{} of the last {}, from {} on: {} is {is_in}",
+                window.column,
+                window.last,
+                window.from,
+                window.value.as_deref().unwrap_or("no value"),
+            ),
+        );
+    }
+}
+
+fn describe_entry(entry: &ExplainedEntry) -> String {
+    let partition = match entry.partition.is_empty() {
+        true => String::new(),
+        false => format!(" in ({})", entry.partition.join(", ")),
+    };
+    let is_held = match (entry.is_held, entry.partition.is_empty()) {
+        (_, true) => "",
+        (Some(true), _) => ", which the user holds",
+        (Some(false), _) => ", which the user does not hold",
+        (None, _) => "",
+    };
+    let covered = match entry.is_covered {
+        true => "the last sync has come behind it",
+        false => "the last sync was before it",
+    };
+    let when = between(entry.after_ms, entry.before_ms);
+    format!("changed {when}{partition}{is_held}; {covered}")
+}
+
+/// When something was, as far as that is known.
+fn between(after_ms: Option<i64>, before_ms: Option<i64>) -> String {
+    match (after_ms, before_ms) {
+        (Some(after), Some(before)) => format!("between {} and {}", moment(after), moment(before)),
+        (Some(after), None) => format!("after {}", moment(after)),
+        (None, Some(before)) => format!("before {}", moment(before)),
+        (None, None) => "at a time that is not known".to_owned(),
+    }
+}
+
+/// So many of something, for both kinds of answers.
+pub(super) fn some(count: usize, one: &str, more: &str) -> String {
+    counted(count as u64, one, more)
+}
