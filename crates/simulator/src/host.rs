@@ -22,6 +22,7 @@ use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
 use tidewater_server::{Config, Running, Server, Signal};
 
+use crate::besides::Besides;
 use crate::chronicle::Chronicle;
 use crate::defects;
 use crate::intruder::Intruder;
@@ -48,6 +49,7 @@ pub(crate) struct Host {
     place: usize,
     /// Whether it serves calls and events.
     is_live: bool,
+    besides: Besides,
     began: Instant,
     random: RefCell<Random>,
     intruder: Intruder,
@@ -144,6 +146,7 @@ impl Host {
         Host {
             place,
             is_live: false,
+            besides: Besides::default(),
             began,
             random: RefCell::new(random),
             intruder,
@@ -155,6 +158,11 @@ impl Host {
     /// One that serves calls and events, if so wanted.
     pub(crate) fn live(self, is_live: bool) -> Host {
         Host { is_live, ..self }
+    }
+
+    /// One of a centre that has this beside the tables of all.
+    pub(crate) fn with(self, besides: Besides) -> Host {
+        Host { besides, ..self }
     }
 
     /// The centre as a new process opens it.
@@ -171,8 +179,7 @@ impl Host {
     /// Deploys what the servers serve, as soon as nobody else writes.
     pub(crate) async fn deploy(&self, path: PathBuf) -> Result<Arc<dyn Centre>, Failed> {
         let (centre, _) = self.open(path).await?;
-        let mut config = Config::parse(&scenario::config(""))?;
-        config.publications[0].scripts = scenario::scripts();
+        let config = self.published()?;
         patiently(|| async {
             let mut deployed = centre.deploy(&config.publications, false, BEGIN_MS).await;
             if let Err(CentreError::RemotesHeldUp { .. }) = deployed {
@@ -182,6 +189,21 @@ impl Host {
             Ok(deployed.map(|_| ())?)
         })
         .await?;
+        Ok(centre)
+    }
+
+    /// A configuration with all that is published.
+    fn published(&self) -> Result<Config, Failed> {
+        // What a handler is provided by stands among what is live.
+        let mut config = Config::parse(&scenario::live_config("", self.besides))?;
+        config.publications[0].scripts = scenario::scripts();
+        Ok(config)
+    }
+
+    /// The centre as a command of the operator's opens it. Unlike servers it gives up at once.
+    pub(crate) async fn command(&self, path: PathBuf) -> Result<Arc<dyn Centre>, Failed> {
+        let (centre, _) = self.open(path).await?;
+        centre.load(&self.published()?.publications).await?;
         Ok(centre)
     }
 
@@ -236,8 +258,8 @@ impl Host {
             let limits = random.pick(&limits).unwrap_or_default();
             let limits = format!("{limits}\nshutdown = \"1s\"");
             let config = match self.is_live {
-                true => defects::configured(scenario::live_config(&limits)),
-                false => scenario::config(&limits),
+                true => defects::configured(scenario::live_config(&limits, self.besides)),
+                false => scenario::config(&limits, self.besides),
             };
             let mut config = Config::parse(&config)?;
             config.publications[0].scripts = scenario::scripts();

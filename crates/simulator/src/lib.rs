@@ -5,7 +5,9 @@
 //! seed gives the same history to the byte. The reasons are in this crate's DESIGN.md.
 
 mod application;
+mod besides;
 mod chronicle;
+mod clerk;
 mod defects;
 mod disks;
 mod host;
@@ -53,7 +55,7 @@ thread_local! {
 pub fn run(plan: Plan, readable: bool) -> Ended {
     watch_panics();
     for deferred in [false, true] {
-        template::centre(deferred);
+        template::centre((deferred, plan.besides()));
     }
     defects::begin_world();
     PANICS.with_borrow_mut(Option::take);

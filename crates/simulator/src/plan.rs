@@ -2,6 +2,7 @@
 
 use tidewater_remote::database::KeptLimits;
 
+use crate::besides::Besides;
 use crate::random::Random;
 
 /// How much of everything there is. The seed decides the rest.
@@ -56,6 +57,20 @@ impl Plan {
     /// Whether there is more than syncs: calls, events, and remotes that stay connected.
     pub(crate) fn is_live(self) -> bool {
         Random::new(self.seed ^ 0x006c_6976_6500).percent(50)
+    }
+
+    /// What there is beside the tables of every world.
+    pub(crate) fn besides(self) -> Besides {
+        Besides::of(self.seed, self.is_live())
+    }
+
+    /// How often an operator settles conflicts and refused rows; in most worlds nobody does.
+    pub(crate) fn settlings(self) -> u64 {
+        let mut random = Random::new(self.seed ^ 0x0073_6574_746c);
+        match random.percent(33) {
+            true => random.between(2, 8),
+            false => 0,
+        }
     }
 
     /// Whether a restored centre may have forgotten more than the remotes have kept.

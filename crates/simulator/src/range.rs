@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 
 use crate::chronicle::Ended;
+use crate::clerk;
 use crate::disks;
 use crate::host;
+use crate::judge;
 use crate::network;
 use crate::office;
 use crate::operator;
@@ -105,6 +107,9 @@ fn kinds() -> impl Iterator<Item = &'static str> {
         remote::ADOPTIONS,
         remote::CALLING,
         office::KINDS,
+        office::HANDLING,
+        clerk::KINDS,
+        judge::RESOLUTIONS,
         disks::KINDS,
         &[host::EXHAUSTED, world::LOCKED],
     ];

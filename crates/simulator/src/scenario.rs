@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension};
 use tidewater_centre::ScriptSpec;
 use tidewater_protocol::datetime;
 
+use crate::besides::Besides;
 use crate::world::BEGIN_MS;
 
 /// A day, in milliseconds.
@@ -620,12 +621,12 @@ subscribe = ["unit.{s.username}.>", "all.>"]
 "#;
 
 /// The configuration of a server, with what can be called and published.
-pub(crate) fn live_config(limits: &str) -> String {
-    config(limits) + LIVE
+pub(crate) fn live_config(limits: &str, besides: Besides) -> String {
+    config(limits, besides) + LIVE + &besides.procedures()
 }
 
 /// The configuration of a server; `limits` are lines of `[server.limits]`.
-pub(crate) fn config(limits: &str) -> String {
+pub(crate) fn config(limits: &str, besides: Besides) -> String {
     let mine = "partition = { columns = [\"region\"], values = \"SELECT region FROM assignment \
                 WHERE login = {s.username}\" }";
     let liked = "{ columns = [\"code\"], values = \"SELECT code FROM liking \
@@ -654,6 +655,7 @@ pub(crate) fn config(limits: &str) -> String {
          [[publication.table]]\nname = \"account\"\npartition = \"everyone\"\n\
          direction = \"download\"\n\
          [[publication.table]]\nname = \"reserve\"\npartition = \"everyone\"\n\
-         direction = \"download\"\n"
+         direction = \"download\"\n{}",
+        besides.config()
     )
 }

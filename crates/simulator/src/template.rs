@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tidewater_centre::Centre;
 use tidewater_centre::records::{Proven, UserRecord};
 
+use crate::besides::Besides;
 use crate::defects;
 use crate::disks::CentreDisk;
 use crate::host::Host;
@@ -21,44 +22,48 @@ use crate::random::Random;
 use crate::scenario::{self, OFFICE, USERS};
 use crate::world::{BEGIN_MS, Failed, PASSWORD};
 
-/// The bytes of each kind of centre, by whether its references are looked at when a transaction
-/// ends.
-static CENTRES: Mutex<BTreeMap<bool, &[u8]>> = Mutex::new(BTreeMap::new());
+/// What there is of a centre: whether its references are looked at when a transaction ends, and
+/// what it has beside the tables of all.
+type Kind = (bool, Besides);
 
-/// Deployed, with users, before anybody has synced; `deferred`: references are looked at when a
-/// transaction ends. Not to be called in a simulation, the first time takes a runtime of its
-/// own.
+/// The bytes of each kind of centre.
+static CENTRES: Mutex<BTreeMap<Kind, &[u8]>> = Mutex::new(BTreeMap::new());
+
+/// Deployed, with users, before anybody has synced. Not to be called in a simulation, the first
+/// time takes a runtime of its own.
 ///
 /// # Panics
 /// It cannot be made.
-pub(crate) fn centre(deferred: bool) -> &'static [u8] {
+pub(crate) fn centre(kind: Kind) -> &'static [u8] {
     let mut centres = CENTRES.lock().unwrap_or_else(PoisonError::into_inner);
     centres
-        .entry(deferred)
+        .entry(kind)
         // Whatever is wrong is not yet.
-        .or_insert_with(|| match defects::with(None, || make(deferred)) {
+        .or_insert_with(|| match defects::with(None, || make(kind)) {
             Ok(bytes) => bytes.leak(),
             Err(Failed(what)) => panic!("no centre to begin with: {what}"),
         })
 }
 
-fn make(deferred: bool) -> Result<Vec<u8>, Failed> {
+fn make((deferred, besides): Kind) -> Result<Vec<u8>, Failed> {
     let disk = CentreDisk::new(Random::new(0));
     let path = disk.path();
     let (schema, triggers) = (scenario::schema(deferred), scenario::triggers());
-    Connection::open(&path)?.execute_batch(&format!("{schema}{triggers}"))?;
+    let besides_schema = besides.schema();
+    let all = format!("{schema}{triggers}{besides_schema}");
+    Connection::open(&path)?.execute_batch(&all)?;
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build()?;
-    runtime.block_on(deploy(&path))?;
+    runtime.block_on(deploy(&path, besides))?;
     // With it ends the last connection, and the write-ahead log with that.
     drop(runtime);
     Ok(disk.bytes())
 }
 
-async fn deploy(path: &Path) -> Result<(), Failed> {
+async fn deploy(path: &Path, besides: Besides) -> Result<(), Failed> {
     let intruder = Intruder::new(Random::new(0));
     intruder.leave();
-    let host = Host::new(0, Instant::now(), Random::new(0), intruder);
+    let host = Host::new(0, Instant::now(), Random::new(0), intruder).with(besides);
     let centre = host.deploy(path.to_owned()).await?;
     add_users(&*centre).await
 }

@@ -14,15 +14,17 @@ use tokio::time::{Instant, sleep};
 
 use tidewater_remote::session::Now;
 
-use crate::application::{self, Application, Brought, FreshKeys, Wish};
+use crate::application::{self, Application, Brought, Contending, Contests, FreshKeys, Wish};
+use crate::besides::Differences;
 use crate::chronicle::Chronicle;
+use crate::clerk;
 use crate::disks::{self, CentreDisk};
 use crate::host::Host;
 use crate::intruder::Intruder;
-use crate::judge::{self, Excuses, MayRepeat, Unrecorded};
+use crate::judge::{self, Excuses, MayRepeat, Settled, Unrecorded};
 use crate::liar::LIED;
 use crate::network::{Traces, Weather};
-use crate::office;
+use crate::office::{self, Backend};
 use crate::operator;
 use crate::plan::Plan;
 use crate::random::Random;
@@ -88,6 +90,15 @@ pub(crate) struct World {
     /// What was pending somewhere when the centre was restored.
     may_return: RefCell<BTreeSet<String>>,
     intruder: Intruder,
+    /// What an operator has written who settles conflicts and refused rows.
+    settled: RefCell<Settled>,
+    differences: Rc<Differences>,
+    /// What applications of the centre have made of the tables that only some worlds have.
+    contests: RefCell<Contests>,
+    /// What others made of them on devices that are gone, or forgot it.
+    doubtful: RefCell<Contests>,
+    /// What judges requests.
+    pub(crate) backend: RefCell<Backend>,
 }
 
 /// Runs a simulation from beginning to end.
@@ -101,13 +112,15 @@ pub(crate) async fn play(plan: Plan, chronicle: Rc<Chronicle>) {
 async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
     let mut random = Random::new(plan.seed);
     let disk = CentreDisk::new(random.fork());
-    disk.put(template::centre(random.percent(25)));
+    let besides = plan.besides();
+    disk.put(template::centre((random.percent(25), besides)));
     let path = disk.path();
     let began = Instant::now();
     let intruder = Intruder::new(random.fork());
     let servers = random.between(1, 3) as usize;
     let hosts: Vec<Host> = (0..servers)
-        .map(|place| Host::new(place, began, random.fork(), intruder.clone()).live(plan.is_live()))
+        .map(|place| Host::new(place, began, random.fork(), intruder.clone()))
+        .map(|host| host.live(plan.is_live()).with(besides))
         .collect();
     let world = Rc::new(World {
         plan,
@@ -127,6 +140,11 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
         unrecorded: RefCell::default(),
         may_return: RefCell::default(),
         intruder,
+        settled: RefCell::default(),
+        differences: Rc::default(),
+        contests: RefCell::default(),
+        doubtful: RefCell::default(),
+        backend: RefCell::default(),
     });
     for host in &world.hosts {
         host.start(world.centre_path()).await?;
@@ -166,12 +184,13 @@ async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Resu
     // Not in their order: whoever finds something first ends the simulation.
     let lives: FuturesUnordered<_> = lives.collect();
     let lives = lives.try_for_each(|_| ready(Ok(())));
-    let application = Application::new(
+    let mut application = Application::new(
         application::open(&world.centre_path())?,
         "centre".into(),
         random.fork(),
         false,
     );
+    application.contends(world.contending());
     let steps = world.plan.centre_steps;
     let centre_life = world.centre_life(application, random.fork(), steps);
     let operated = operator::operate(world, random.fork(), world.plan.accidents);
@@ -181,15 +200,23 @@ async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Resu
     };
     let called = office::call(world, other.fork(), calls);
     let lived = try_join3(lives, centre_life, operated);
-    let (_, called) = try_join(lived, called).await?;
+    let mut clerk = Random::new(world.plan.seed ^ 0x0063_6c65_726b);
+    let settled = clerk::settle(world, clerk.fork(), world.plan.settlings());
+    let (_, called, ()) = try_join3(lived, called, settled).await?;
     world.is_healed.set(true);
     world.chronicle.note("the world heals");
     world.intruder.leave();
     sleep(HEALING).await;
+    clerk::settle(world, clerk, world.plan.settlings() / 4).await?;
     let twins: Vec<_> = remotes.iter().filter_map(|remote| remote.twin()).collect();
     remotes.extend(twins);
     come_to_rest(world, &remotes, random).await?;
-    let found = judge::applied_twice(&world.centre_connection(), &world.may_repeat.borrow())?;
+    let found = judge::applied_twice(
+        &world.centre_connection(),
+        &world.may_repeat.borrow(),
+        &world.settled(),
+        world.plan.besides(),
+    )?;
     found.map_or(Ok(()), |found| Err(Failed(found)))?;
     if world.has_one_history() {
         let centre = world.centre_connection();
@@ -202,8 +229,11 @@ async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Resu
         }
         let unrecorded = world.unrecorded();
         let lost = judge::lost_against_nobody(&centre, &unrecorded)?;
-        let found = judge::lost_and_taken(&centre)?.or(lost);
-        let found = found.or(judge::written_otherwise(&centre)?);
+        let settled = world.settled();
+        let found = judge::lost_and_taken(&centre, &settled)?.or(lost);
+        let found = found.or(judge::written_otherwise(&centre, &settled)?);
+        let found = found.or(judge::replayed_for_nothing(&centre)?);
+        let found = found.or(judge_contests(world, &remotes)?);
         found.map_or(Ok(()), |found| Err(Failed(found)))?;
     }
     for remote in &remotes {
@@ -215,6 +245,38 @@ async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Resu
     }
     world.is_over.set(true);
     Ok(())
+}
+
+/// What must have become of changes where conflicts are resolved, and of what a handler judges.
+fn judge_contests(world: &World, remotes: &[Rc<Remote>]) -> Result<Option<String>, Failed> {
+    let (centre, besides) = (world.centre_connection(), world.plan.besides());
+    let (settled, doubtful) = (world.settled(), world.doubtful.borrow());
+    if besides.resolves() {
+        for (kind, times) in judge::resolved(&centre)? {
+            (0..times).for_each(|_| world.chronicle.fault(kind));
+        }
+        let mut all = world.contests.borrow().clone();
+        remotes.iter().for_each(|it| all.add_written(it.contests()));
+        if let Some(found) = judge::miscounted(&centre, besides, &all, &doubtful)? {
+            return Ok(Some(found));
+        }
+        if let Some(found) = judge::stood_for_nothing(&centre, &settled)? {
+            return Ok(Some(found));
+        }
+    }
+    let backend = world.backend.borrow();
+    for remote in remotes {
+        let own = remote.contests();
+        let mut found = judge::lost_field(&centre, besides, &own, &doubtful)?;
+        found = found.or(judge::lost_request(&centre, &own, &doubtful, &backend)?);
+        if let Some(found) = found {
+            return Ok(Some(format!("{}: {found}", remote.name)));
+        }
+    }
+    if besides.is_judged {
+        return Ok(judge::handled_otherwise(&centre, &backend, &settled)?);
+    }
+    Ok(None)
 }
 
 /// What must have become of all calls and events; `called`: those that programs made.
@@ -427,6 +489,29 @@ impl World {
         Ok(self.may_repeat.borrow_mut().add_rows(remote)?)
     }
 
+    /// With what applications take part in the tables that only some worlds have.
+    pub(crate) fn contending(&self) -> Contending {
+        Contending {
+            besides: self.plan.besides(),
+            differences: self.differences.clone(),
+        }
+    }
+
+    /// This was on a device that is gone, or forgot it.
+    pub(crate) fn doubt(&self, contests: Contests) {
+        self.doubtful.borrow_mut().add_written(contests);
+    }
+
+    /// An operator may have written a row, a JSON object, or deleted it.
+    pub(crate) fn clerk_wrote(&self, (table, key): (&str, &str), row: Option<&str>) {
+        self.settled.borrow_mut().add(table, key, row);
+    }
+
+    /// What an operator may have written.
+    pub(crate) fn settled(&self) -> Ref<'_, Settled> {
+        self.settled.borrow()
+    }
+
     /// What was pending when the centre was restored.
     pub(crate) fn may_return(&self, texts: impl Iterator<Item = String>) {
         self.may_return.borrow_mut().extend(texts);
@@ -481,8 +566,10 @@ impl World {
                 sleep(Duration::from_millis(random.below(15_000))).await;
             }
             touched = application.commit(touched)?;
+            let contests = application.contests();
+            self.contests.borrow_mut().committed(contests);
             self.chronicle
-                .note(&format!("the centre edits {touched:?}"));
+                .note(&format!("the centre edits {touched:?} {contests:?}"));
         }
         Ok(())
     }

@@ -1,11 +1,13 @@
 //! Applications: they change rows of a remote or of the centre through plain SQL, at random.
 
 mod brought;
+mod contending;
 mod own;
 mod statements;
 mod wishes;
 
 pub(crate) use brought::Brought;
+pub(crate) use contending::{Contending, Contest, Contests};
 pub(crate) use wishes::{What, Wish, new_key};
 
 use std::cell::Cell;
@@ -42,7 +44,7 @@ impl FreshKeys {
         FreshKeys(Cell::new(FRESH))
     }
 
-    fn next(&self) -> i64 {
+    pub(crate) fn next(&self) -> i64 {
         self.0.set(self.0.get() + 1);
         self.0.get()
     }
@@ -102,6 +104,10 @@ pub(crate) struct Application {
     wishing: Option<(&'static str, i64)>,
     /// What it has written down of them in the transaction under way, or in the last one.
     wishes: Vec<Wish>,
+    /// Whether it changes the tables that only some worlds have.
+    contending: Option<Contending>,
+    /// What it has made of them in the transaction under way, or in the last one.
+    contests: Vec<Contest>,
 }
 
 /// Opens a connection as an application does that never waits.
@@ -142,6 +148,8 @@ impl Application {
             given: None,
             wishing: None,
             wishes: Vec::new(),
+            contending: None,
+            contests: Vec::new(),
         }
     }
 
@@ -216,15 +224,21 @@ impl Application {
     /// As [`Application::edit`].
     pub(crate) fn commit(&mut self, touched: Vec<Touched>) -> rusqlite::Result<Vec<Touched>> {
         if self.connection.is_autocommit() {
-            self.wishes.clear();
+            self.forget();
             return Ok(Vec::new());
         }
         let committed = self.connection.execute_batch("COMMIT");
         if self.unless_busy(committed)? {
             return Ok(touched);
         }
-        self.wishes.clear();
+        self.forget();
         Ok(Vec::new())
+    }
+
+    /// Nothing of the transaction took effect.
+    fn forget(&mut self) {
+        self.wishes.clear();
+        self.contests.clear();
     }
 
     /// Gives a transaction up that met somebody else who writes, or that the database does not
@@ -254,7 +268,7 @@ impl Application {
         regions: &[i64],
         touched: &mut Vec<Touched>,
     ) -> rusqlite::Result<()> {
-        self.wishes.clear();
+        self.forget();
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
         if !self.has_tables()? {
             return self.wish();
@@ -272,6 +286,7 @@ impl Application {
                 other => other?,
             }
         }
+        self.contend(keys)?;
         self.wish()
     }
 

@@ -41,7 +41,7 @@ impl Application {
         Ok(())
     }
 
-    fn has(&self, kind: &str, name: &str) -> rusqlite::Result<bool> {
+    pub(super) fn has(&self, kind: &str, name: &str) -> rusqlite::Result<bool> {
         self.connection
             .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = ?1 AND name = ?2")?
             .exists([kind, name])

@@ -26,6 +26,7 @@ use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
 use tidewater_protocol::{Datum, Op, PublicationSchema, RemoteId, Row, UploadId};
 
+use super::contests;
 use super::list::{Defect, current, is_on};
 use super::uploads::{alter, rewritten};
 use crate::application;
@@ -58,6 +59,7 @@ pub(super) fn believe(remote_id: RemoteId, sequence: u64, upload_id: Option<Uplo
 pub(super) fn forget_all() {
     BELIEVED.with_borrow_mut(HashMap::clear);
     FIRST_SET.with_borrow_mut(HashMap::clear);
+    contests::forget_all();
     DOWNLOADS.set(0);
 }
 
@@ -296,7 +298,16 @@ impl Worker for MeddlingWorker {
         self.inner.settle_conflict(choice)
     }
     fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
-        self.inner.settle_refused(choice)
+        Box::pin(async move {
+            let id = choice.refused;
+            let mut choice = choice;
+            let is_noted = contests::give_up(&mut choice);
+            let outcome = self.inner.settle_refused(choice).await;
+            if is_noted && outcome.is_ok() {
+                contests::note_replayed(&self.path, id);
+            }
+            outcome
+        })
     }
     fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
         self.inner.run_scripts(asked)
@@ -404,6 +415,10 @@ impl Worker for MeddlingWorker {
                 uploads.iter_mut().for_each(|upload| alter(upload, &centre));
             }
             uploads.iter_mut().for_each(change_version);
+            uploads.iter_mut().for_each(contests::misread);
+            uploads.iter().for_each(contests::note_differences);
+            let centre = application::open(&self.path);
+            let since = centre.as_ref().map_or(0, contests::last_conflict);
             let count = uploads.len();
             let mut outcomes = match self.inner.apply(uploads).await {
                 Err(_) if is_on(Defect::AcknowledgedBeforeCommit) => {
@@ -415,8 +430,19 @@ impl Worker for MeddlingWorker {
                 }
                 outcomes => outcomes?,
             };
+            if let Ok(centre) = &centre {
+                if is_on(Defect::ParkedWritten) {
+                    contests::write_parked(centre, since);
+                }
+            }
             for outcome in &mut outcomes {
                 match outcome {
+                    UploadOutcome::AlreadyApplied { result }
+                    | UploadOutcome::Applied { result, .. }
+                        if is_on(Defect::MergedToldAsMade) =>
+                    {
+                        contests::tell_as_made(result);
+                    }
                     UploadOutcome::AlreadyApplied { result } if is_on(Defect::ResultNotKept) => {
                         forget(result);
                     }
@@ -437,6 +463,9 @@ impl Worker for MeddlingWorker {
     ) -> CentreResult<'a, Option<UploadResult>> {
         Box::pin(async move {
             let mut result = self.inner.stored_result(remote_id, publication).await?;
+            if is_on(Defect::DifferenceAddedTwice) && result.is_some() {
+                contests::add_again(&self.path, remote_id);
+            }
             if is_on(Defect::ResultNotKept) {
                 result.iter_mut().for_each(forget);
             }
@@ -618,7 +647,9 @@ impl DownloadSink for Filter<'_> {
     }
 
     fn settled(&mut self, told: ToldSettled) {
-        self.sink.settled(told);
+        if !is_on(Defect::SettledNotTold) {
+            self.sink.settled(told);
+        }
     }
 
     fn table(&mut self, begin: TableBegin) {

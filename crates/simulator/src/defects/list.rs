@@ -170,6 +170,26 @@ defects! {
     ScriptConflictUnnoticed => "script-conflict-unnoticed",
     /// Scripts: the end of an upload is none of their events.
     ScriptEndLeftOut => "script-end-left-out",
+    /// Resolvers: a difference is added once more when its upload comes again.
+    DifferenceAddedTwice => "difference-added-twice",
+    /// Resolvers: edits of one column bring along the others as their remote last had them.
+    ColumnsOverwritten => "columns-overwritten",
+    /// Resolvers: a row that is to wait for the operator is written.
+    ParkedWritten => "parked-written",
+    /// Resolvers: what others have of a merged row counts as what a newer edit was made from.
+    MergedToldAsMade => "merged-told-as-made",
+    /// Operators: what they settle of refused rows is not told.
+    SettledNotTold => "settled-not-told",
+    /// Operators: what is replayed is noted, and not written.
+    ReplayNotWritten => "replay-not-written",
+    /// Handlers: rows to which they have seen are written all the same.
+    HandledRowWritten => "handled-row-written",
+    /// Handlers: a verdict is taken for another row of the upload.
+    VerdictOfAnotherRow => "verdict-of-another-row",
+    /// Handlers: rows that they have changed are written as they came.
+    HandlerChangeForgotten => "handler-change-forgotten",
+    /// Handlers: each request has another key, also when it is sent again.
+    HandlerAskedAnew => "handler-asked-anew",
     /// Wakes: what is committed while somebody syncs is told to nobody.
     WakeLostInSync => "wake-lost-in-sync",
 }

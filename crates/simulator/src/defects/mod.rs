@@ -5,6 +5,7 @@
 
 mod centre;
 mod connections;
+mod contests;
 mod file;
 mod list;
 mod live;
@@ -16,6 +17,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use centre::meddle;
+pub(crate) use contests::key_as_heard;
 pub(crate) use file::{Meddler, adopt, lied, prepare, rebuilt};
 pub use list::Defect;
 pub(crate) use list::with;

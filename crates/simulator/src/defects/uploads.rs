@@ -23,7 +23,7 @@ fn does(upload: &SyncUpload) -> (bool, bool) {
     (inserts, others)
 }
 
-fn each_row(table: &UploadTable, mut visit: impl FnMut(&Row<'_>)) {
+pub(super) fn each_row(table: &UploadTable, mut visit: impl FnMut(&Row<'_>)) {
     for chunk in &table.chunks {
         if let Ok(bytes) = chunk.read() {
             rewritten(&table.begin, &bytes, &mut |row, _| {
@@ -71,6 +71,15 @@ pub(super) fn alter(upload: &mut SyncUpload, centre: &Connection) {
         }
         Some(Defect::ConflictUnnoticed) => {
             for table in &mut upload.tables {
+                follow(table, centre);
+            }
+        }
+        Some(Defect::ColumnsOverwritten) => {
+            for table in upload
+                .tables
+                .iter_mut()
+                .filter(|it| it.begin.table == "form")
+            {
                 follow(table, centre);
             }
         }

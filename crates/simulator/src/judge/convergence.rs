@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension};
 
+use super::has_table;
 use super::parties::{Parties, other_key};
+use crate::besides;
 use crate::scenario::{BALANCES, EDITED, Holder, Table};
 
 type Rows = BTreeMap<i64, Vec<Value>>;
@@ -17,7 +19,13 @@ pub(crate) fn difference(
     holder: Holder<'_>,
 ) -> rusqlite::Result<Option<String>> {
     let aside = aside(parties)?;
-    for table in EDITED.iter().chain(BALANCES) {
+    let mut besides = Vec::new();
+    for table in besides::TABLES {
+        if has_table(parties.centre, table.name)? {
+            besides.push(table);
+        }
+    }
+    for table in EDITED.iter().chain(BALANCES).chain(besides) {
         let mut here = rows(parties.remote, table, None)?;
         let mut there = rows(parties.centre, table, Some(holder))?;
         for (_, key) in aside.iter().filter(|(name, _)| name == table.name) {
@@ -70,7 +78,11 @@ fn aside(parties: &Parties<'_>) -> rusqlite::Result<BTreeSet<(String, i64)>> {
     let refused = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     for refused in refused {
         let (table, key): (String, String) = refused?;
-        let Some(of) = EDITED.iter().find(|it| it.name == table) else {
+        let Some(of) = EDITED
+            .iter()
+            .chain(besides::TABLES)
+            .find(|it| it.name == table)
+        else {
             continue;
         };
         // A refusal names the key that a row had before; here it has the one that it was given.

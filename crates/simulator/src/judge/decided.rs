@@ -1,9 +1,9 @@
 //! I2: what the centre did not take is told truly, and on both sides.
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
-use super::Unrecorded;
 use super::parties::Parties;
+use super::{Settled, Unrecorded};
 use crate::scenario::EDITED;
 
 /// A refused change of the remote that is not shown in the centre. Of a column that left before
@@ -37,7 +37,10 @@ pub(crate) fn refused_here_only(parties: &Parties<'_>) -> rusqlite::Result<Optio
 
 /// A change that is told as lost, and took effect. What only followed its parent's new key has the
 /// text that it had; so has what several bring along to be adopted: one word, as nobody writes it.
-pub(crate) fn lost_and_taken(centre: &Connection) -> rusqlite::Result<Option<String>> {
+pub(crate) fn lost_and_taken(
+    centre: &Connection,
+    settled: &Settled,
+) -> rusqlite::Result<Option<String>> {
     for table in EDITED {
         let (name, text) = (table.name, table.text);
         let sql = format!(
@@ -47,14 +50,16 @@ pub(crate) fn lost_and_taken(centre: &Connection) -> rusqlite::Result<Option<Str
              WHERE c.table_name = '{name}' AND c.uploaded ->> '{text}' LIKE '% %'
              AND c.uploaded ->> '{text}' IS NOT c.pre_image ->> '{text}'"
         );
-        let found: Option<(String, String)> = centre
-            .prepare_cached(&sql)?
-            .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()?;
-        if let Some((key, uploaded)) = found {
-            return Ok(Some(format!(
-                "I2: {uploaded:?} of {name} {key} is told as lost, and took effect"
-            )));
+        let mut statement = centre.prepare_cached(&sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let (key, uploaded): (String, String) = (row.get(0)?, row.get(1)?);
+            // An operator may have chosen it.
+            if !settled.has(&uploaded) {
+                return Ok(Some(format!(
+                    "I2: {uploaded:?} of {name} {key} is told as lost, and took effect"
+                )));
+            }
         }
     }
     Ok(None)

@@ -4,27 +4,35 @@
 
 mod adopted;
 mod asked;
+mod contests;
 mod convergence;
 mod decided;
+mod handled;
 mod inbox;
 mod ledger;
 mod parties;
 mod repeated;
 mod scripts;
 mod seen;
+mod settled;
 mod unrecorded;
 mod wishes;
 
 pub(crate) use adopted::Adopting;
 pub(crate) use asked::{Asked, is_pending_where_asked};
+pub(crate) use contests::{
+    KINDS as RESOLUTIONS, lost_field, may_overwrite, miscounted, resolved, stood_for_nothing,
+};
 pub(crate) use convergence::difference;
 pub(crate) use decided::{lost_against_nobody, lost_and_taken, refused_here_only};
+pub(crate) use handled::{handled_otherwise, lost_request};
 pub(crate) use inbox::{events, heard_too_much, incomplete_inbox};
 pub(crate) use ledger::Ledger;
 pub(crate) use parties::Parties;
 pub(crate) use repeated::{MayRepeat, applied_twice};
 pub(crate) use scripts::written_otherwise;
 pub(crate) use seen::Seen;
+pub(crate) use settled::{Settled, replayed_for_nothing, settled_otherwise};
 pub(crate) use unrecorded::{LastTracked, Unrecorded};
 pub(crate) use wishes::{Excuses, Wishes, before_upload, done_twice, in_other_name, out_of_order};
 
@@ -154,15 +162,17 @@ pub(crate) fn upload_out_of_scope(
     centre: &Connection,
     name: &str,
     held: &BTreeSet<i64>,
+    settled: &Settled,
 ) -> rusqlite::Result<Option<String>> {
-    let sql = "SELECT \"table\", key, region FROM audit
+    let sql = "SELECT \"table\", key, region, text FROM audit
                WHERE text LIKE '% ' || ?1 || ' %' AND region IS NOT NULL
                AND operation <> 'delete'";
     let mut statement = centre.prepare_cached(sql)?;
     let mut rows = statement.query([name])?;
     while let Some(row) = rows.next()? {
         let (table, key, region): (String, Value, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        if !held.contains(&region) {
+        // No remote's rights limit an operator.
+        if !held.contains(&region) && !settled.has(row.get_ref(3)?.as_str()?) {
             return Ok(Some(format!(
                 "I5: {name} wrote {table} {key:?} in region {region}"
             )));

@@ -1,5 +1,5 @@
-//! I1: no change took effect twice. Every text is written once, but for those that were pending
-//! in a file when it was copied, or restored from a copy; and those of a file that was copied when
+//! I1: no change took effect twice. Every text is written once, but for those that an operator
+//! has chosen, those that were pending in a file when it was copied, or restored from a copy; and those of a file that was copied when
 //! the centre was restored more than once, see the limits.
 
 use std::collections::BTreeSet;
@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use super::{has_table, is_untracked};
+use super::contests::may_come_again;
+use super::{Settled, has_table, is_untracked};
+use crate::besides::{self, Besides};
 use crate::scenario::EDITED;
 
 /// What was pending in files that were copied, or restored from a copy; and what was in files
@@ -24,7 +26,7 @@ pub(crate) struct MayRepeat {
 impl MayRepeat {
     /// Adds what a file holds.
     pub(crate) fn add(&mut self, remote: &Connection) -> rusqlite::Result<()> {
-        for table in EDITED {
+        for table in EDITED.iter().chain(besides::TABLES) {
             let (name, key, text) = (table.name, table.key(), table.text);
             if !has_table(remote, &format!("tidewater_change_{name}"))? {
                 continue;
@@ -97,6 +99,8 @@ impl MayRepeat {
 pub(crate) fn applied_twice(
     centre: &Connection,
     may_repeat: &MayRepeat,
+    settled: &Settled,
+    besides: Besides,
 ) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT \"table\", key, text, count(*) FROM audit WHERE operation <> 'delete'
                GROUP BY 1, 2, 3 HAVING count(*) > 1";
@@ -105,7 +109,11 @@ pub(crate) fn applied_twice(
     while let Some(row) = rows.next()? {
         let (table, key, text, count): (String, Value, String, i64) =
             (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-        if !may_repeat.has(&text) {
+        let once_more = settled.times(&text);
+        if !may_repeat.has(&text)
+            && count.unsigned_abs() > 1 + once_more
+            && !may_come_again(besides, &table)
+        {
             return Ok(Some(format!(
                 "I1: {table} {key:?} {text:?} took effect {count} times"
             )));

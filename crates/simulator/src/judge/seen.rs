@@ -8,8 +8,17 @@ use std::collections::BTreeSet;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use super::has_table;
+use super::contests::evidence;
+use super::{Settled, has_table, is_by, may_overwrite};
+use crate::besides::{self, Besides, FIELDS};
+use crate::office::is_eased;
 use crate::scenario::EDITED;
+
+/// Whether this is what a handler has made of a remote's own request: what the remote changes of it
+/// before it has heard goes on from there.
+fn is_own_eased(table: &str, text: &str, name: &str) -> bool {
+    table == "request" && is_eased(text) && is_by(text, &[name.to_owned()])
+}
 
 /// Every text that has been in a remote's tables.
 #[derive(Clone, Debug, Default)]
@@ -18,11 +27,16 @@ pub(crate) struct Seen(BTreeSet<String>);
 impl Seen {
     /// Looks at the tables as they are.
     pub(crate) fn look(&mut self, remote: &Connection) -> rusqlite::Result<()> {
-        for table in EDITED {
-            if !has_table(remote, table.name)? {
+        let edited = EDITED.iter().map(|it| (it.name, it.text));
+        let besides = besides::TABLES.iter().flat_map(|it| match it.name {
+            "form" => FIELDS.map(|field| (it.name, field)).to_vec(),
+            _ => vec![(it.name, it.text)],
+        });
+        for (table, text) in edited.chain(besides) {
+            if !has_table(remote, table)? {
                 continue;
             }
-            let sql = format!("SELECT {} FROM {}", table.text, table.name);
+            let sql = format!("SELECT {text} FROM {table}");
             let mut statement = remote.prepare_cached(&sql)?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
@@ -45,6 +59,8 @@ impl Seen {
         &self,
         centre: &Connection,
         name: &str,
+        besides: Besides,
+        settled: &Settled,
     ) -> rusqlite::Result<Option<String>> {
         let sql = "SELECT now.\"table\", now.key, now.text, before.text FROM audit AS now
                    JOIN audit AS before ON before.at = (
@@ -59,9 +75,17 @@ impl Seen {
             if !self.0.contains(&before) {
                 let (table, key, text): (String, Value, String) =
                     (row.get(0)?, row.get(1)?, row.get(2)?);
+                // Somebody else has chosen, or the table is one where its row may win.
+                if settled.has(&text)
+                    || may_overwrite(besides, &table)
+                    || is_own_eased(&table, &before, name)
+                {
+                    continue;
+                }
                 return Ok(Some(format!(
                     "I2: {text:?} of {name} took the place of {before:?} in {table} {key:?}, \
-                     which {name} had never seen"
+                     which {name} had never seen{}",
+                    evidence(centre, &table, &key)?
                 )));
             }
         }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::Connection;
 
+use super::Settled;
 use crate::application::{What, Wish};
 
 /// Under these names calls and events end that may have been done all the same.
@@ -210,6 +211,7 @@ pub(crate) fn before_upload(
     centre: &Connection,
     author: &str,
     refused: &BTreeSet<String>,
+    settled: &Settled,
 ) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT text, min(at), \"table\" FROM audit
                WHERE operation <> 'delete' AND text LIKE '% ' || ?1 || ' %' GROUP BY text";
@@ -217,8 +219,9 @@ pub(crate) fn before_upload(
     let mut rows = statement.query([author])?;
     let mut texts: Vec<(String, i64)> = Vec::new();
     while let Some(row) = rows.next()? {
-        if !refused.contains(row.get_ref(2)?.as_str()?) {
-            texts.push((row.get(0)?, row.get(1)?));
+        let text: String = row.get(0)?;
+        if !refused.contains(row.get_ref(2)?.as_str()?) && !settled.has(&text) {
+            texts.push((text, row.get(1)?));
         }
     }
     let sql = "SELECT token, audited FROM called WHERE token LIKE '% ' || ?1 || ' %'";

@@ -1,5 +1,6 @@
 //! Programs of the office: they sign in without a file, provide procedures, and call.
 
+mod backend;
 mod caller;
 mod provider;
 
@@ -15,6 +16,7 @@ use crate::random::Random;
 use crate::scenario::OFFICE;
 use crate::world::{Failed, PASSWORD, World};
 
+pub(crate) use backend::{Backend, KINDS as HANDLING, Said, eased, is_eased, says};
 pub(crate) use caller::call;
 
 /// Every kind of thing that happens to programs.

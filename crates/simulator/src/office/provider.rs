@@ -6,11 +6,12 @@ use std::time::Duration;
 use prost::Message as _;
 use tokio::time::{Instant, sleep};
 
-use tidewater_protocol::Code;
 use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind, Given};
+use tidewater_protocol::{Code, ColumnType, Datum};
 
-use super::{call_over, call_with, sign_in};
+use super::{backend, call_over, call_with, sign_in};
 use crate::application::{self, is_busy};
+use crate::besides::JUDGED;
 use crate::line::{Called, Line, Said};
 use crate::network::Weather;
 use crate::random::Random;
@@ -22,6 +23,9 @@ pub(super) const DIED_AFTER: &str = "provider died after it had done a call";
 
 /// How often it looks whether everything is over.
 const GLANCE: Duration = Duration::from_secs(5);
+
+/// Longer than any server waits for a handler.
+const DAWDLES: Duration = Duration::from_secs(6);
 
 /// How often it tries to write where somebody else does.
 const TRIES: usize = 5;
@@ -52,7 +56,8 @@ pub(super) async fn work(
 
 /// As long as the connection and the program last.
 async fn serve(world: &Rc<World>, mut line: Line, random: &mut Random) -> Result<(), Failed> {
-    for name in [FETCHED, REPEATED] {
+    let judged = world.plan.besides().is_judged.then_some(JUDGED);
+    for name in [FETCHED, REPEATED].into_iter().chain(judged) {
         let provide = call_with("tidewater.provide", &[("name", name)]);
         if !matches!(
             call_over(&mut line, world, &provide).await?,
@@ -74,6 +79,9 @@ async fn serve(world: &Rc<World>, mut line: Line, random: &mut Random) -> Result
         if call.procedure.starts_with("tidewater.") {
             continue;
         }
+        if call.procedure == JUDGED && backend::dawdles(world, random) {
+            sleep(DAWDLES).await;
+        }
         let may_die = world.plan.accidents > 0 && !world.is_healed();
         let restorations = world.restorations.get();
         sleep(Duration::from_millis(random.below(1_500))).await;
@@ -88,19 +96,17 @@ async fn serve(world: &Rc<World>, mut line: Line, random: &mut Random) -> Result
         if is_cancelled || world.restorations.get() != restorations {
             continue;
         }
-        let done = perform(world, &call).await?;
+        let done = match call.procedure == JUDGED {
+            true => judge(world, &call, random)?,
+            false => perform(world, &call).await?.then(Answer::nothing),
+        };
         if may_die && random.percent(10) {
             world.chronicle.fault(DIED_AFTER);
             return Ok(());
         }
         match done {
-            true => line.say(
-                id,
-                CallKind::Answer,
-                Answer::nothing().encode_to_vec(),
-                None,
-            ),
-            false => {
+            Some(answer) => line.say(id, CallKind::Answer, answer.encode_to_vec(), None),
+            None => {
                 let failed = CallFailed::new(Code::ProcedureFailed, "somebody else writes", "");
                 line.say(id, CallKind::Failed, failed.encode_to_vec(), None);
             }
@@ -108,6 +114,16 @@ async fn serve(world: &Rc<World>, mut line: Line, random: &mut Random) -> Result
     }
     line.hang_up().await;
     Ok(())
+}
+
+/// Has the backend judge what it is asked.
+fn judge(world: &World, call: &Call, random: &mut Random) -> Result<Option<Answer>, Failed> {
+    let argument = call.arguments.first().and_then(|it| it.given.as_ref());
+    let Some(Given::Text(request) | Given::Json(request)) = argument else {
+        return Err(Failed("a handler is asked without a request".into()));
+    };
+    let answer = backend::judge(world, request, random);
+    Ok(Some(Answer::value(ColumnType::Json, &Datum::Text(&answer))))
 }
 
 /// Leaves the call's trace in the centre; whether it could.

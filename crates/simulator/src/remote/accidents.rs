@@ -92,14 +92,14 @@ impl Remote {
         operator::copy(application.connection(), &self.device.path_of_copy())?;
         let ledger = self.ledger.borrow().clone();
         let (asked, wishes) = (self.asked.borrow().clone(), self.wishes.borrow().clone());
-        *self.copy.borrow_mut() = Some((ledger, asked, wishes));
+        *self.copy.borrow_mut() = Some((ledger, asked, wishes, self.contests()));
         Ok(())
     }
 
     /// The file becomes what it was. What was written since is lost, as the user wanted; what
     /// was pending then is pending again.
     fn restore(&self) -> Result<(), Failed> {
-        let Some((ledger, asked, wishes)) = self.copy.borrow().clone() else {
+        let Some((ledger, asked, wishes, contests)) = self.copy.borrow().clone() else {
             return Ok(());
         };
         // Nothing of the old handles may touch the file any more.
@@ -112,6 +112,8 @@ impl Remote {
         self.ledger.borrow_mut().restore(ledger);
         *self.asked.borrow_mut() = asked;
         *self.wishes.borrow_mut() = wishes;
+        self.world.doubt(self.contests().since(&contests));
+        *self.contests.borrow_mut() = contests;
         self.may_repeat()?;
         self.restored.set(self.restored.get() + 1);
         self.forget_sequences();
@@ -130,6 +132,7 @@ impl Remote {
         *twin.ledger.borrow_mut() = self.ledger.borrow().clone();
         *twin.asked.borrow_mut() = self.asked.borrow().clone();
         *twin.wishes.borrow_mut() = self.wishes.borrow().clone();
+        *twin.contests.borrow_mut() = self.contests();
         let twin = Rc::new(twin);
         *self.twin.borrow_mut() = Some(twin.clone());
         self.may_repeat()?;

@@ -27,7 +27,7 @@ use tidewater_protocol::RemoteId;
 use tidewater_remote::database::Database;
 use tidewater_remote::session::{Now, SyncDirection};
 
-use crate::application::{self, Application};
+use crate::application::{self, Application, Contests};
 use crate::defects;
 use crate::disks::{self, Device};
 use crate::judge::{self, Adopting, Asked, LastTracked, Ledger, Parties, Seen, Wishes};
@@ -49,6 +49,8 @@ pub(crate) struct Remote {
     application: RefCell<Application>,
     ledger: RefCell<Ledger>,
     wishes: RefCell<Wishes>,
+    /// What the application has made of the tables that only some worlds have.
+    contests: RefCell<Contests>,
     seen: RefCell<Seen>,
     asked: RefCell<Asked>,
     /// What the application has that waits to be adopted.
@@ -71,7 +73,7 @@ pub(crate) struct Remote {
     /// Restorations of the centre that the ledger knows of.
     reopened: Cell<u64>,
     /// A copy of the file, and what the application had committed, asked for and wanted by then.
-    copy: RefCell<Option<(Ledger, Asked, Wishes)>>,
+    copy: RefCell<Option<(Ledger, Asked, Wishes, Contests)>>,
     /// A copy of the file that goes on elsewhere.
     twin: RefCell<Option<Rc<Remote>>>,
     traces: Rc<Traces>,
@@ -109,7 +111,8 @@ impl Remote {
         let name = authors.last().cloned().unwrap_or_default();
         let database = open(&device.path(), world.plan)?;
         let connection = application::open(&device.application_path())?;
-        let application = Application::new(connection, name.clone(), random, true);
+        let mut application = Application::new(connection, name.clone(), random, true);
+        application.contends(world.contending());
         Ok(Remote {
             world: world.clone(),
             name,
@@ -120,6 +123,7 @@ impl Remote {
             application: RefCell::new(application),
             ledger: RefCell::default(),
             wishes: RefCell::default(),
+            contests: RefCell::default(),
             seen: RefCell::default(),
             asked: RefCell::default(),
             adopting: RefCell::default(),
@@ -136,6 +140,11 @@ impl Remote {
             twin: RefCell::default(),
             traces: Rc::default(),
         })
+    }
+
+    /// What its application has made of the tables that only some worlds have.
+    pub(crate) fn contests(&self) -> Contests {
+        self.contests.borrow().clone()
     }
 
     /// The copy of the file that somebody made, if it went on.
@@ -231,6 +240,13 @@ impl Remote {
             self.world
                 .chronicle
                 .note(&format!("{name} edits {touched:?}"));
+        }
+        if !application.contests().is_empty() {
+            let (name, contests) = (&self.name, application.contests());
+            self.world
+                .chronicle
+                .note(&format!("{name} contends {contests:?}"));
+            self.contests.borrow_mut().committed(contests);
         }
         for change in &touched {
             let table = &EDITED[change.table];
@@ -368,7 +384,7 @@ impl Remote {
         };
         for found in [
             judge::difference(&parties, holder)?,
-            judge::upload_out_of_scope(&centre, &self.name, &held)?,
+            judge::upload_out_of_scope(&centre, &self.name, &held, &self.world.settled())?,
             self.told_otherwise(&parties)?,
             parties.forgotten_at_rest()?,
             self.called_otherwise(&parties)?,
@@ -394,6 +410,7 @@ impl Remote {
                 centre,
                 &self.name,
                 &self.refused.borrow(),
+                &self.world.settled(),
             )?);
         }
         Ok(found)
@@ -429,11 +446,11 @@ impl Remote {
         if !self.world.has_one_history() {
             return Ok(None);
         }
-        let overwritten = self.seen.borrow().overwritten(parties.centre, &self.name)?;
-        Ok(match overwritten {
-            None => judge::refused_here_only(parties)?,
-            found => found,
-        })
+        let (seen, settled) = (self.seen.borrow(), self.world.settled());
+        let besides = self.world.plan.besides();
+        let overwritten = seen.overwritten(parties.centre, &self.name, besides, &settled)?;
+        let found = overwritten.or(judge::refused_here_only(parties)?);
+        Ok(found.or(judge::settled_otherwise(parties)?))
     }
 
     /// Whether its servers know all that happened since it learned of the centre's rows.

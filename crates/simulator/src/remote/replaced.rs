@@ -29,6 +29,7 @@ impl Remote {
         self.ledger.take();
         self.asked.take();
         self.wishes.take();
+        self.world.doubt(self.contests.take());
         self.last_tracked.take();
         self.sequences.take();
         self.copy.take();

@@ -139,6 +139,7 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         families: &families,
         fates,
         handed_over: Vec::new(),
+        leaves_to_download: false,
         scripting: Scripting::of(&publication.scripts, &upload.context, &upload.publication)?
             .map(|it| it.since(upload.checkpoint.as_ref())),
     };
@@ -218,6 +219,8 @@ pub(super) struct Run<'r, R: Rows> {
     fates: Arc<Fates>,
     /// By the place of their table: updates that may make rows somebody else's, in order.
     pub(super) handed_over: Vec<Vec<RowRef>>,
+    /// Rows that took effect are otherwise in the centre, and the result does not say so.
+    leaves_to_download: bool,
     /// The scripts that the remote has chosen.
     pub(super) scripting: Option<Scripting<'r>>,
 }
@@ -386,6 +389,7 @@ impl<'r, R: Rows> Run<'r, R> {
             &mut progress.outcomes,
         )
         .await?;
+        self.leaves_to_download = progress.outcomes.leaves_to_download();
         let refused = progress.outcomes.builder().refused_count();
         let (result, records) = progress.outcomes.finish();
         if refused > 0 && self.publication.on_reject == OnReject::Abort {
@@ -486,7 +490,7 @@ impl<'r, R: Rows> Run<'r, R> {
             return Ok(OwnUpload::default());
         }
         let (version, is_all) = self.rows.version(self.tables, is_alone);
-        let skip_version = is_all && !self.lets_rows_go();
+        let skip_version = is_all && !self.lets_rows_go() && !self.leaves_to_download;
         let rows = match skip_version {
             true => HashMap::new(),
             false => {

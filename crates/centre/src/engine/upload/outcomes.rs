@@ -35,6 +35,8 @@ pub(crate) struct Outcomes<'p> {
     records: Records,
     /// Rows that were resolved, by table and packed key, and whether the remote is told that.
     resolved: HashMap<(usize, Vec<u8>), bool>,
+    /// See [`Self::leaves_to_download`].
+    leaves_to_download: bool,
 }
 
 impl<'p> Outcomes<'p> {
@@ -49,6 +51,7 @@ impl<'p> Outcomes<'p> {
             builder: ResultBuilder::new(schema, shapes),
             records: Records::default(),
             resolved: HashMap::new(),
+            leaves_to_download: false,
         }
     }
 
@@ -110,10 +113,21 @@ impl<'p> Outcomes<'p> {
         let key = (incoming.index, pack_key(table, &key));
         let op = match self.resolved.get(&key) {
             Some(true) => Op::Merged,
-            _ => Op::Made,
+            // What it has of others was not there when its remote changed it: that comes with a
+            // download, like any other change of theirs.
+            Some(false) => {
+                self.leaves_to_download = true;
+                return;
+            }
+            None => Op::Made,
         };
         self.builder
             .made(incoming.index, op, &row[..table.columns.len()]);
+    }
+
+    /// Whether rows that took effect have something of others of which a download has to tell.
+    pub(crate) fn leaves_to_download(&self) -> bool {
+        self.leaves_to_download
     }
 
     /// Whether a row of a table was resolved.

@@ -3,7 +3,8 @@
 //!
 //! It is the row from which what the user does next is made. Without a later change it becomes the
 //! row here; with one, the pre-image of that change, and of the row itself what the later change
-//! left alone.
+//! left alone. What has something of somebody else's is not what the later change was made from: in
+//! the columns that this has changed, the pre-image stays what its user had seen.
 
 use tidewater_protocol::{Datum, Row, Value};
 
@@ -18,6 +19,10 @@ const DOING: &str = "applying what the centre made of an uploaded row";
 impl Sink<'_> {
     /// A row that the centre took and made something else of.
     pub(super) fn made(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+        self.become_row(row, false)
+    }
+
+    fn become_row(&mut self, row: &Row<'_>, is_of_others: bool) -> Result<(), RemoteError> {
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(());
         };
@@ -30,7 +35,7 @@ impl Sink<'_> {
         }
         match self.newest_change(&row.key)?.filter(|&it| it > taken) {
             None => self.write(&row.new, &row.key).map(drop),
-            Some(_) => self.become_pre_image(row, taken),
+            Some(_) => self.become_pre_image(row, taken, is_of_others),
         }
     }
 
@@ -38,12 +43,18 @@ impl Sink<'_> {
     pub(super) fn merged(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
         note_conflict(self.summary, self.table.name(), &row.key);
         self.record_conflict(&row.key, Some(&row.new), Outcome::Merged)?;
-        self.made(row)
+        self.become_row(row, true)
     }
 
     /// The changes after `taken` are made from the row, as far as nobody has changed a column in
-    /// between.
-    fn become_pre_image(&mut self, row: &Row<'_>, taken: i64) -> Result<(), RemoteError> {
+    /// between. If it has something of others, none of them was: it counts in the columns that all
+    /// have left alone.
+    fn become_pre_image(
+        &mut self,
+        row: &Row<'_>,
+        taken: i64,
+        is_of_others: bool,
+    ) -> Result<(), RemoteError> {
         let names = &self.table.names;
         let mut key: Vec<Value> = row.key.iter().map(Datum::to_value).collect();
         let first = changes::next_of(self.connection, names, &key, taken).doing(DOING)?;
@@ -92,6 +103,9 @@ impl Sink<'_> {
                 }
                 Err(error) => return Err(failed(self.connection, DOING, error)),
             }
+        }
+        if is_of_others {
+            images.iter_mut().for_each(|it| it.2.clone_from(&columns));
         }
         for (key, generation, columns) in images.iter().filter(|(.., it)| !it.is_empty()) {
             let pre = names.values.iter().zip(&names.pre);

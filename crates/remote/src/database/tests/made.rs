@@ -91,3 +91,37 @@ fn what_the_centre_made_waits_where_the_application_forbids_it() {
     assert_eq!(summary.stale, 1);
     assert_eq!(remote.query(NAMES), ["1:v2:10", "2:v2:20", "3:c:30"]);
 }
+
+#[test]
+fn a_newer_edit_is_not_made_from_what_others_have_of_a_merged_row() {
+    for (since, expected) in [
+        // Both sides are still to be added up: the centre has somebody else's 5 in it.
+        (
+            "UPDATE item SET amount = amount + 3 WHERE id = 1",
+            vec![update(&item(1, "theirs", 11), &item(1, "theirs", 14))],
+        ),
+        (
+            "UPDATE item SET name = 'mine' WHERE id = 1",
+            vec![update(&item(1, "a", 16), &item(1, "mine", 16))],
+        ),
+        (
+            "DELETE FROM item WHERE id = 1",
+            vec![delete(&item(1, "a", 11))],
+        ),
+    ] {
+        let mut remote = with_items();
+        remote.run("DELETE FROM item WHERE id > 1");
+        remote.acknowledge(|_| {});
+        remote.run("UPDATE item SET amount = amount + 1 WHERE id = 1");
+        remote.begin();
+        remote.run(since);
+        let merged = |server: &mut Sender<'_>| {
+            server.table("item", |writer| {
+                writer.row(Op::Merged, &item(1, "theirs", 16));
+            });
+        };
+        let summary = remote.acknowledge(merged);
+        assert_eq!((summary.conflicts, summary.stale), (1, 0), "{since}");
+        assert_eq!(remote.upload(), expected, "{since}");
+    }
+}
