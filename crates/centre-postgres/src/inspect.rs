@@ -1,6 +1,7 @@
 //! What explaining and previewing read of the database.
 
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Statement};
 
 use tidewater_protocol::{Datum, Value};
 
@@ -208,6 +209,8 @@ impl Inspecting for Postgres {
         );
         let client = connection.client();
         let error = |error| acting.unreadable("counting rows", error);
+        // Prepared before: what is sent after another answer would not run under the role.
+        let counts = prepared(client, &counts).await?;
         let counted = acting.run(client, client.query_one(&counts, &[])).await;
         let counted = counted.map_err(error)?;
         let count = |at: usize| counted.get::<_, i64>(at).unsigned_abs();
@@ -225,6 +228,7 @@ impl Inspecting for Postgres {
             }
             let order: Vec<String> = (1..=table.key.len()).map(|it| it.to_string()).collect();
             let some = format!("{only} ORDER BY {} LIMIT {rows}", order.join(", "));
+            let some = prepared(client, &some).await?;
             let found = acting.run(client, client.query(&some, &[])).await;
             let kinds = table.key.iter().map(|&it| table.columns[it].kind);
             let mut decoder = RowDecoder::new(kinds);
@@ -236,6 +240,12 @@ impl Inspecting for Postgres {
         }
         Ok(Some(differ))
     }
+}
+
+/// Prepares a statement that is of no more use after it: its text has what is held in it.
+async fn prepared(client: &Client, sql: &str) -> Result<Statement> {
+    let prepared = client.prepare(sql).await;
+    prepared.map_err(refused("counting rows"))
 }
 
 /// Says for whom queries are run, for the application's policies and functions.
