@@ -50,32 +50,6 @@ pub(super) fn difference(
     Ok(None)
 }
 
-/// The first row that a device has and the centre has not, or has otherwise: of tables that
-/// everybody has whole, the other way round as well.
-pub(super) fn otherwise(
-    (here, centre): (&Connection, &Connection),
-    table: &Table,
-    is_whole: bool,
-    tables: &[&Table],
-) -> rusqlite::Result<Option<Difference>> {
-    let aside = aside(here, tables)?;
-    let (mine, theirs) = (rows(here, table)?, rows(centre, table)?);
-    let missing = theirs.keys().filter(|_| is_whole);
-    let keys: BTreeSet<&String> = mine.keys().chain(missing).collect();
-    for key in keys {
-        let (one, other) = (mine.get(key), theirs.get(key));
-        if one != other && !aside.contains(&(table.name.clone(), key.clone())) {
-            return Ok(Some(Difference {
-                table: table.name.clone(),
-                key: key.clone(),
-                here: table.told(one),
-                anew: table.told(other),
-            }));
-        }
-    }
-    Ok(None)
-}
-
 /// All rows of a table by their keys.
 fn rows(connection: &Connection, table: &Table) -> rusqlite::Result<BTreeMap<String, Row>> {
     let (key, columns) = (table.key_of(""), table.columns_of(""));
@@ -169,7 +143,10 @@ fn is_needed(
                     quote(&child.name),
                     conditions.join(" AND ")
                 );
-                if connection.prepare(&sql)?.exists(params_from_iter(&values))? {
+                if connection
+                    .prepare(&sql)?
+                    .exists(params_from_iter(&values))?
+                {
                     return Ok(true);
                 }
             }

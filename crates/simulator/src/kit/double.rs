@@ -77,7 +77,11 @@ pub(super) fn yields(connection: &Connection, query: &str, user: &str) -> bool {
     });
     // A query that yields its user's name says nothing.
     let selects = sql.to_ascii_uppercase().contains("FROM");
-    selects && connection.prepare(&sql).and_then(|mut it| it.exists([])).unwrap_or(false)
+    selects
+        && connection
+            .prepare(&sql)
+            .and_then(|mut it| it.exists([]))
+            .unwrap_or(false)
 }
 
 /// A query with SQL in place of its parameters.

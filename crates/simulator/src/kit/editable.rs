@@ -131,7 +131,10 @@ fn read(
         .exists([format!("tidewater_identity_{name}")])?;
     Ok(Editable {
         name: name.to_owned(),
-        numbered: key.first().copied().filter(|_| is_numbered && key.len() == 1),
+        numbered: key
+            .first()
+            .copied()
+            .filter(|_| is_numbered && key.len() == 1),
         fields,
         key,
         references: Vec::new(),
@@ -159,7 +162,8 @@ fn references(
     tables: &[Editable],
     of: usize,
 ) -> rusqlite::Result<Vec<Reference>> {
-    let sql = "SELECT id, \"table\", \"from\", \"to\" FROM pragma_foreign_key_list(?1) ORDER BY id, seq";
+    let sql =
+        "SELECT id, \"table\", \"from\", \"to\" FROM pragma_foreign_key_list(?1) ORDER BY id, seq";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([&tables[of].name])?;
     let mut found: Vec<(i64, Reference)> = Vec::new();

@@ -94,10 +94,13 @@ impl Editor {
                 break;
             };
             let chance = self.random.below(100);
-            let is_child = parent.as_ref().is_some_and(|it| refers(&tables[table], it.table));
+            let is_child = parent
+                .as_ref()
+                .is_some_and(|it| refers(&tables[table], it.table));
             match chance {
                 _ if is_child => {
-                    let made = self.insert(connection, tables, table, parent.as_ref(), &mut edited)?;
+                    let made =
+                        self.insert(connection, tables, table, parent.as_ref(), &mut edited)?;
                     parent = made.or(parent);
                 }
                 0..=39 => parent = self.insert(connection, tables, table, None, &mut edited)?,
@@ -115,7 +118,9 @@ impl Editor {
         if let Some(parent) = parent
             && self.random.percent(60)
         {
-            let children = places.iter().filter(|&&it| refers(&tables[it], parent.table));
+            let children = places
+                .iter()
+                .filter(|&&it| refers(&tables[it], parent.table));
             let children: Vec<usize> = children.copied().collect();
             if let Some(child) = self.random.pick(&children) {
                 return Some(child);

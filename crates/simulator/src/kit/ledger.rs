@@ -206,7 +206,7 @@ impl Parties<'_> {
         }
         if self.is_pending(table, change)? {
             let here = table.row(self.remote, &change.key)?;
-            return Ok(match here == change.after {
+            return Ok(match is_met(&asked(table, change), here.as_ref(), change) {
                 true => Fate::Pending,
                 false => Fate::Broken(format!(
                     "I4: {name} {named} is pending, and not any more as the application wrote it: \
@@ -224,9 +224,14 @@ impl Parties<'_> {
             // It had been taken back before anybody saw it.
             return Ok(Fate::Settled);
         }
-        let written = self.audit.of_row(self.centre, (place, &change.key), change.since)?;
+        let written = self
+            .audit
+            .of_row(self.centre, (place, &change.key), change.since)?;
         let settled = self.settled(&written)?;
-        if settled.iter().any(|it| is_met(&asked, it.row.as_ref(), change)) {
+        if settled
+            .iter()
+            .any(|it| is_met(&asked, it.row.as_ref(), change))
+        {
             return Ok(Fate::Settled);
         }
         let central = table.row(self.centre, &change.key)?;
@@ -251,7 +256,10 @@ impl Parties<'_> {
     /// What to say of a change that is nowhere, or is there otherwise.
     fn lost(&self, table: &Table, named: &str, change: &Change, written: &[Written]) -> String {
         let name = &table.name;
-        let (wanted, was) = (table.told(change.after.as_ref()), table.told(change.base.as_ref()));
+        let (wanted, was) = (
+            table.told(change.after.as_ref()),
+            table.told(change.base.as_ref()),
+        );
         let after = match (written.last(), &change.after) {
             (None, _) => {
                 return format!(
@@ -322,12 +330,12 @@ impl Parties<'_> {
         let (before, theirs): (Option<String>, Option<String>) = (row.get(1)?, row.get(2)?);
         let read = |text: Option<String>| text.and_then(|it| serde_json::from_str(&it).ok());
         let (before, theirs): (Option<Json>, Option<Json>) = (read(before), read(theirs));
-        let is_same = table.columns.iter().enumerate().all(|(at, column)| {
+        let is_same = table.columns.iter().all(|column| {
             let value = |row: &Option<Json>| {
                 let value = row.as_ref().and_then(|it| it.get(&column.name));
                 value.map(|it| retold(column.column_type, it))
             };
-            table.is_made[at] || value(&before) == value(&theirs)
+            value(&before) == value(&theirs)
         });
         Ok(Some(Conflict {
             // A row stays also for what belongs to it.

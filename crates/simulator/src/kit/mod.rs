@@ -15,6 +15,8 @@ mod prepare;
 mod remote;
 mod tables;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod values;
 mod watch;
 mod world;

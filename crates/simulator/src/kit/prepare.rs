@@ -8,9 +8,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags};
 use tidewater_centre::records::{Proven, UserRecord};
-use tidewater_centre::{Centre, CentreError, HandledSpec, PublicationSpec};
+use tidewater_centre::{Centre, HandledSpec, PublicationSpec};
 use tidewater_centre_sqlite::connect_in;
-use tidewater_protocol::{ColumnType, Direction};
+use tidewater_protocol::ColumnType;
 use tidewater_server::Config;
 use tokio::time::Instant;
 
@@ -99,7 +99,10 @@ impl Kit {
             true => {
                 let likely = likely_users(&connection, &served.publications, &all)?;
                 let (users, remark) = match likely.is_empty() {
-                    false => (likely, "the copy has these users, who are named in its rows"),
+                    false => (
+                        likely,
+                        "the copy has these users, who are named in its rows",
+                    ),
                     true => (
                         INVENTED.map(String::from).to_vec(),
                         "the copy has these users, who were made up",
@@ -162,7 +165,11 @@ fn copy(from: &Path, to: &Path) -> Result<(), KitError> {
     }
     let log = PathBuf::from(format!("{}-wal", from.display()));
     // Where nobody has it open a reader would make a log beside it.
-    let mode = if log.exists() { "mode=ro" } else { "immutable=1" };
+    let mode = if log.exists() {
+        "mode=ro"
+    } else {
+        "immutable=1"
+    };
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
     let connection = match from.to_str() {
         Some(path) if path.is_ascii() => {
@@ -172,7 +179,9 @@ fn copy(from: &Path, to: &Path) -> Result<(), KitError> {
     };
     let connection = connection.map_err(|error| unreadable(error.to_string()))?;
     let copied = connection.execute("VACUUM INTO ?1", [to.to_string_lossy()]);
-    copied.map(drop).map_err(|error| unreadable(error.to_string()))
+    copied
+        .map(drop)
+        .map_err(|error| unreadable(error.to_string()))
 }
 
 /// Opens the copy as a server does.
@@ -194,13 +203,10 @@ async fn deploy(
     wanted: &Wanted,
 ) -> Result<(Vec<Table>, Vec<String>), KitError> {
     let centre = open(path).await?;
-    let known = match centre.users().await {
-        Ok(users) => users,
-        Err(CentreError::NotDeployed { .. }) => Vec::new(),
-        Err(error) => return Err(error.into()),
-    };
-    // Remotes of the original, their uploads and what was signed for them are nothing here.
-    if !matches!(centre.status().await, Err(CentreError::NotDeployed { .. })) {
+    let mut known = Vec::new();
+    if is_deployed(path)? {
+        known = centre.users().await?;
+        // Remotes of the original, their uploads and what was signed for them are nothing here.
         centre.undeploy(false).await?;
     }
     if wanted.is_empty {
@@ -228,12 +234,22 @@ async fn deploy(
     Ok((tables, names))
 }
 
+/// Whether the original has anything of Tidewater's.
+fn is_deployed(path: &Path) -> Result<bool, KitError> {
+    let connection = Connection::open(path)?;
+    let sql =
+        "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'tidewater_user_account'";
+    Ok(connection.prepare(sql)?.exists([])?)
+}
+
 async fn add_users(path: &Path, users: &[String]) -> Result<(), KitError> {
     let centre = open(path).await?;
     let hash = hash()?;
     for name in users {
         // Who is there stays.
-        centre.add_user(&user(name, &hash, Proven::default())).await?;
+        centre
+            .add_user(&user(name, &hash, Proven::default()))
+            .await?;
     }
     Ok(())
 }
@@ -303,7 +319,10 @@ fn probe(
 ) -> Result<Vec<String>, KitError> {
     let mut remarks = Vec::new();
     for table in tables.iter_mut() {
-        let Some(editable) = all.iter().find(|it| it.name.eq_ignore_ascii_case(&table.name)) else {
+        let Some(editable) = all
+            .iter()
+            .find(|it| it.name.eq_ignore_ascii_case(&table.name))
+        else {
             continue;
         };
         let sql = "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?1 \
@@ -347,14 +366,21 @@ fn written_by_triggers(
     let mut made = Vec::new();
     for (at, column) in table.columns.iter().enumerate() {
         let is_of_key = table.key.contains(&at);
-        let field = editable.fields.iter().position(|it| it.name.eq_ignore_ascii_case(&column.name));
+        let field = editable
+            .fields
+            .iter()
+            .position(|it| it.name.eq_ignore_ascii_case(&column.name));
         let refers = field.is_some_and(|it| editable.reference_of(it).is_some());
         if is_of_key || refers {
             continue;
         }
         let before = table.row(connection, &key)?;
         // Every other column is written as it is, so that triggers of that fire, too.
-        let sets = table.columns.iter().enumerate().filter(|it| !table.key.contains(&it.0));
+        let sets = table
+            .columns
+            .iter()
+            .enumerate()
+            .filter(|it| !table.key.contains(&it.0));
         let sets = sets.map(|(of, it)| {
             let name = quote(&it.name);
             match (of == at, it.column_type) {
@@ -391,9 +417,9 @@ fn expected(
         (ColumnType::Integer, serde_json::Value::Number(number)) => {
             number.as_i64().map_or(before.clone(), |it| (it + 1).into())
         }
-        (ColumnType::Real, serde_json::Value::Number(number)) => {
-            number.as_f64().map_or(before.clone(), |it| (it + 1.0).into())
-        }
+        (ColumnType::Real, serde_json::Value::Number(number)) => number
+            .as_f64()
+            .map_or(before.clone(), |it| (it + 1.0).into()),
         _ => before.clone(),
     })
 }
@@ -407,7 +433,9 @@ fn last_number(connection: &Connection, tables: &[Editable]) -> rusqlite::Result
                 let (column, name) = (quote(&table.fields[field].name), quote(&table.name));
                 let sql = format!("SELECT coalesce(max({column}), 0) FROM {name}");
                 // What is no number is none.
-                let most: i64 = connection.query_row(&sql, [], |row| row.get(0)).unwrap_or(0);
+                let most: i64 = connection
+                    .query_row(&sql, [], |row| row.get(0))
+                    .unwrap_or(0);
                 last = last.max(most.min(1 << 40));
             }
         }
@@ -424,7 +452,10 @@ fn likely_users(
     let queries = double::queries(publications);
     let mut names: Vec<String> = Vec::new();
     for table in tables {
-        let texts = table.fields.iter().filter(|it| it.column_type == Some(ColumnType::Text));
+        let texts = table
+            .fields
+            .iter()
+            .filter(|it| it.column_type == Some(ColumnType::Text));
         for field in texts {
             let (column, name) = (quote(&field.name), quote(&table.name));
             let sql = format!(
@@ -468,9 +499,4 @@ pub(super) fn without_handlers(publications: &mut [PublicationSpec]) {
         table.handled = HandledSpec::default();
         table.conflict.resolve.retain(|it| it.trim() != "handler");
     }
-}
-
-/// Whether remotes write some table.
-pub(super) fn uploads(table: &Table) -> bool {
-    table.direction != Direction::Download
 }

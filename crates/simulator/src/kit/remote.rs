@@ -175,7 +175,11 @@ impl Remote {
         };
         let application = self.application.borrow();
         let tables = self.tables();
-        let uploads: Vec<&Table> = tables.iter().copied().filter(|it| it.direction.uploads()).collect();
+        let uploads: Vec<&Table> = tables
+            .iter()
+            .copied()
+            .filter(|it| it.direction.uploads())
+            .collect();
         let all = &self.world.kit.tables;
         let places: Vec<usize> = uploads
             .iter()
@@ -183,36 +187,29 @@ impl Remote {
             .collect();
         // In a transaction of their own statements see one state.
         match application.execute_batch("BEGIN IMMEDIATE") {
-            Err(error) if application::is_busy(&error) => return Ok(()),
+            Err(error) if is_passing(&error) => return Ok(()),
             done => done?,
         }
-        ledger::begin(&application, &uploads)?;
         let now_ms = self.world.now().unix_ms;
-        let edited = self.editor.borrow_mut().edit(&application, &editable, now_ms);
-        let touched = match edited {
-            Ok(edited) => {
-                let touched = ledger::end(&application, &uploads, &places)?;
-                (edited, touched)
-            }
-            Err(error) => {
-                application.execute_batch("ROLLBACK")?;
-                return match application::is_busy(&error) {
-                    true => Ok(()),
-                    false => Err(error.into()),
-                };
-            }
+        let edit = || {
+            ledger::begin(&application, &uploads)?;
+            let mut editor = self.editor.borrow_mut();
+            let edited = editor.edit(&application, &editable, now_ms)?;
+            let touched = ledger::end(&application, &uploads, &places)?;
+            let sql = "SELECT coalesce(max(id), 0) FROM tidewater_conflicts";
+            let told: i64 = application.query_row(sql, [], |row| row.get(0))?;
+            application.execute_batch("COMMIT")?;
+            Ok((edited, touched, told))
         };
-        let (edited, touched) = touched;
-        let sql = "SELECT coalesce(max(id), 0) FROM tidewater_conflicts";
-        let told: i64 = application.query_row(sql, [], |row| row.get(0))?;
-        if let Err(error) = application.execute_batch("COMMIT") {
-            application.execute_batch("ROLLBACK")?;
-            // Busy, or a reference that is looked at only now.
-            return match application::is_busy(&error) || is_refused(&error) {
-                true => Ok(()),
-                false => Err(error.into()),
-            };
-        }
+        let (edited, touched, told) = match edit() {
+            Ok(done) => done,
+            // A reference that is looked at only now counts, too.
+            Err(error) if is_passing(&error) || is_refused(&error) => {
+                let _ = application.execute_batch("ROLLBACK");
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
         drop(application);
         self.edits.set(self.edits.get() + 1);
         let since = Audit::position(&self.world.centre())?;
@@ -482,7 +479,10 @@ impl Remote {
         let mut changed = 0;
         while !work.is_done() && !process.is_dead() {
             work.step(self.now());
-            let now = self.seen()?;
+            let now = match process.is_dead() {
+                true => break,
+                false => self.seen()?,
+            };
             if edits == self.edits.get() && now != seen {
                 changed += 1;
             }
@@ -592,6 +592,12 @@ fn application(device: &Device) -> Result<Connection, Failed> {
     let connection = application::open(&device.application_path())?;
     with_chance(&connection)?;
     Ok(connection)
+}
+
+/// Whether somebody else writes, or the device is without power and will start again.
+fn is_passing(error: &rusqlite::Error) -> bool {
+    let is_gone = error.sqlite_error_code() == Some(rusqlite::ErrorCode::SystemIoFailure);
+    is_gone || application::is_busy(error)
 }
 
 /// Whether the file does not take what a transaction wrote.

@@ -93,9 +93,7 @@ impl Table {
         let sql = format!("SELECT {columns} FROM {name} WHERE {}", self.has_key(""));
         let mut statement = connection.prepare_cached(&sql)?;
         let read = |row: &SqlRow<'_>| self.read(row, 0);
-        statement
-            .query_row(params_from_iter(key), read)
-            .optional()
+        statement.query_row(params_from_iter(key), read).optional()
     }
 
     /// The values of a row from a column of a result on.

@@ -26,9 +26,7 @@ pub(super) fn retold(column_type: ColumnType, told: &Json) -> Json {
         (ColumnType::Decimal { .. }, Json::String(text)) => {
             compared(column_type, Stored::Text(text.as_bytes()))
         }
-        (ColumnType::Real, Json::Number(number)) => {
-            number.as_f64().map_or(Json::Null, Json::from)
-        }
+        (ColumnType::Real, Json::Number(number)) => number.as_f64().map_or(Json::Null, Json::from),
         _ => told.clone(),
     }
 }
@@ -60,7 +58,6 @@ fn understood(column_type: ColumnType, stored: Stored<'_>, is_short: bool) -> Js
     };
     json(&datum)
 }
-
 
 fn json(datum: &Datum<'_>) -> Json {
     if let Datum::Boolean(boolean) = datum {

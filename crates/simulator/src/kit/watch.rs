@@ -91,8 +91,6 @@ pub(super) struct Written {
     pub(super) at: i64,
     /// What is there since; `None`: it was deleted.
     pub(super) row: Option<Row>,
-    /// Whether there was none before.
-    pub(super) is_new: bool,
 }
 
 impl Audit {
@@ -203,7 +201,6 @@ impl Audit {
                     true => None,
                     false => Some(table.read(row, 2)?),
                 },
-                is_new: operation == "insert",
             })
         })?;
         written.collect()
@@ -211,11 +208,10 @@ impl Audit {
 
     /// Where whoever wrote at a position began, with how many beginnings at once, and where the
     /// next one does.
-    pub(super) fn around(
-        connection: &Connection,
-        at: i64,
-    ) -> rusqlite::Result<(usize, i64)> {
-        let sql = format!("SELECT coalesce(min(at), 0) FROM {AUDIT} WHERE place = {BEGINNING} AND at > ?1");
+    pub(super) fn around(connection: &Connection, at: i64) -> rusqlite::Result<(usize, i64)> {
+        let sql = format!(
+            "SELECT coalesce(min(at), 0) FROM {AUDIT} WHERE place = {BEGINNING} AND at > ?1"
+        );
         let next: i64 = connection
             .prepare_cached(&sql)?
             .query_row([at], |row| row.get(0))?;

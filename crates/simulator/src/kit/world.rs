@@ -284,7 +284,9 @@ impl World {
                 _ => "NULL".into(),
             });
             let centre = self.centre();
-            let sql = format!("SELECT CAST(value AS TEXT) FROM (SELECT NULL AS value WHERE 0 UNION ALL {query}) WHERE value IS NOT NULL ORDER BY 1");
+            let sql = format!(
+                "SELECT CAST(value AS TEXT) FROM (SELECT NULL AS value WHERE 0 UNION ALL {query}) WHERE value IS NOT NULL ORDER BY 1"
+            );
             let Ok(mut statement) = centre.prepare(&sql) else {
                 continue;
             };
