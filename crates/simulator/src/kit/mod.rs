@@ -12,6 +12,7 @@ mod editor;
 mod ledger;
 mod line;
 mod prepare;
+mod range;
 mod remote;
 mod tables;
 mod tally;
@@ -22,6 +23,7 @@ mod watch;
 mod world;
 
 pub use prepare::{Kit, Wanted};
+pub use range::{Outcome, run_range};
 pub use tally::{RefusedRows, Tally};
 pub(crate) use watch::opened;
 
