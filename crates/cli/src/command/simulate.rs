@@ -21,6 +21,9 @@ use crate::progress::CountLine;
 /// So much of what happened before a promise broke is shown without --trace.
 const LAST_LINES: usize = 12;
 
+/// So much of a refused row is shown; `--json` has it whole.
+const EXAMPLE_LETTERS: usize = 100;
+
 /// Run your configuration in a simulated world, and see whether it keeps its promises
 ///
 /// Takes a copy of the consolidated database, with your publications, scripts and constraints, and
@@ -215,7 +218,7 @@ fn done(outcome: &Outcome) -> String {
                 rows.table.clone(),
                 rows.reason.clone(),
                 rows.count.to_string(),
-                rows.example.clone(),
+                shortened(&rows.example),
             ]);
         }
         let _ = write!(text, "\n{}", refused.render(0));
@@ -228,6 +231,14 @@ fn done(outcome: &Outcome) -> String {
         let _ = writeln!(text, "\n{}", faults.render(0));
     }
     text
+}
+
+/// As much of a row as has room on a line.
+fn shortened(example: &str) -> String {
+    match example.char_indices().nth(EXAMPLE_LETTERS) {
+        Some((at, _)) => format!("{}..", &example[..at]),
+        None => example.to_owned(),
+    }
 }
 
 /// A promise that was broken, and what happened before.

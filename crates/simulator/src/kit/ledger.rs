@@ -35,6 +35,8 @@ struct Change {
     /// The last conflict that the remote had been told of.
     told: i64,
     is_settled: bool,
+    /// Where it took effect, if it did.
+    effect: Option<i64>,
 }
 
 /// A row that a transaction has touched.
@@ -58,7 +60,8 @@ pub(super) struct Parties<'a> {
 /// What became of a change.
 enum Fate {
     Pending,
-    Settled,
+    /// It took effect there, or is told.
+    Settled(Option<i64>),
     /// It broke a promise.
     Broken(String),
 }
@@ -172,6 +175,7 @@ impl Ledger {
                 before,
                 after,
                 is_settled: false,
+                effect: None,
             };
             self.changes.insert((place, named), change);
         }
@@ -184,12 +188,19 @@ impl Ledger {
         at_rest: bool,
     ) -> rusqlite::Result<Option<String>> {
         for ((place, named), change) in &mut self.changes {
-            if change.is_settled && !at_rest {
+            if change.is_settled {
+                if at_rest && !parties.is_kept(*place, change)? {
+                    let name = &parties.tables[*place].name;
+                    return Ok(Some(format!(
+                        "I1: the change of {name} {named} took effect, and the centre does not know \
+                         of it any more"
+                    )));
+                }
                 continue;
             }
             match parties.fate(*place, named, change)? {
                 Fate::Pending => {}
-                Fate::Settled => change.is_settled = true,
+                Fate::Settled(effect) => (change.is_settled, change.effect) = (true, effect),
                 Fate::Broken(what) => return Ok(Some(what)),
             }
         }
@@ -202,7 +213,7 @@ impl Parties<'_> {
         let table = &self.tables[place];
         let name = &table.name;
         if !table.is_in(self.remote)? {
-            return Ok(Fate::Settled);
+            return Ok(Fate::Settled(None));
         }
         if self.is_pending(table, change)? {
             let here = table.row(self.remote, &change.key)?;
@@ -217,30 +228,30 @@ impl Parties<'_> {
             });
         }
         if self.is_refused(table, named)? {
-            return Ok(Fate::Settled);
+            return Ok(Fate::Settled(None));
         }
         let asked = asked(table, change);
         if is_met(&asked, change.base.as_ref(), change) {
             // It had been taken back before anybody saw it.
-            return Ok(Fate::Settled);
+            return Ok(Fate::Settled(None));
         }
         let written = self
             .audit
             .of_row(self.centre, (place, &change.key), change.since)?;
         let settled = self.settled(&written)?;
-        if settled
+        let met = settled
             .iter()
-            .any(|it| is_met(&asked, it.row.as_ref(), change))
-        {
-            return Ok(Fate::Settled);
+            .find(|it| is_met(&asked, it.row.as_ref(), change));
+        if let Some(met) = met {
+            return Ok(Fate::Settled(Some(met.at)));
         }
         let central = table.row(self.centre, &change.key)?;
         if is_met(&asked, central.as_ref(), change) {
-            return Ok(Fate::Settled);
+            return Ok(Fate::Settled(None));
         }
         if let Some(conflict) = self.conflict(table, named, change.told)? {
             return Ok(match conflict.is_against_nobody {
-                false => Fate::Settled,
+                false => Fate::Settled(None),
                 true => Fate::Broken(format!(
                     "I2: the change of {name} {named} was told to have lost as a conflict, but \
                      nobody else has changed the row: the device made {} of {}, the centre has {}",
@@ -251,6 +262,18 @@ impl Parties<'_> {
             });
         }
         Ok(Fate::Broken(self.lost(table, named, change, &written)))
+    }
+
+    /// Whether the centre still knows of what took effect.
+    fn is_kept(&self, place: usize, change: &Change) -> rusqlite::Result<bool> {
+        let Some(effect) = change.effect else {
+            return Ok(true);
+        };
+        let since = effect - 1;
+        let written = self
+            .audit
+            .of_row(self.centre, (place, &change.key), since)?;
+        Ok(written.first().is_some_and(|it| it.at == effect))
     }
 
     /// What to say of a change that is nowhere, or is there otherwise.

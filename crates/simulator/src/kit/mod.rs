@@ -103,7 +103,7 @@ pub fn run(kit: &Kit, seed: u64, extent: Extent, readable: bool) -> Played {
     let runtime = runtime.expect("a runtime without threads needs nothing of the system");
     let chronicle = runtime.block_on(async { Rc::new(Chronicle::new(readable)) });
     let tally = Rc::new(std::cell::RefCell::new(Tally::default()));
-    watch::begin(Some(&kit.audit), random.fork());
+    watch::begin(Some(&kit.known.audit), random.fork());
     let played = catch_unwind(AssertUnwindSafe(|| {
         let tasks = LocalSet::new();
         let world = async {

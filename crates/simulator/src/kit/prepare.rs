@@ -56,14 +56,20 @@ pub struct Wanted {
 pub struct Kit {
     pub(super) config: Config,
     pub(super) centre: Vec<u8>,
-    pub(super) tables: Vec<Table>,
-    pub(super) audit: Audit,
-    pub(super) users: Vec<String>,
+    pub(super) known: Arc<Known>,
     pub(super) parameters: Vec<(String, String)>,
     /// The greatest number in a key.
     pub(super) last_number: i64,
     /// What is otherwise than in the configuration, for people.
     pub(super) remarks: Vec<String>,
+}
+
+/// What every world knows.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) tables: Vec<Table>,
+    pub(super) audit: Audit,
+    pub(super) users: Vec<String>,
 }
 
 impl Kit {
@@ -73,19 +79,20 @@ impl Kit {
     /// # Errors
     /// The centre cannot be copied, or the configuration does not fit it.
     pub fn prepare(config: &Config, wanted: &Wanted) -> Result<Kit, KitError> {
-        let (served, mut remarks) = double::of(config)?;
         watch::begin(None, Random::new(0));
         vfs::set_clock(Some(BEGIN_MS), false);
+        let kit = Kit::prepare_in_time(config, wanted);
+        vfs::set_clock(None, false);
+        watch::end();
+        kit
+    }
+
+    fn prepare_in_time(config: &Config, wanted: &Wanted) -> Result<Kit, KitError> {
+        let (served, mut remarks) = double::of(config)?;
         let disk = CentreDisk::new(Random::new(0));
         let path = disk.path();
         copy(&wanted.centre, &path)?;
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let runtime = builder.enable_time().start_paused(true).build();
-        let runtime = runtime.map_err(|error| KitError::Internal(error.to_string()))?;
-        let prepared = runtime.block_on(deploy(&path, &served, wanted));
-        // With it ends the last connection of the adapter.
-        drop(runtime);
-        let (mut tables, users) = prepared?;
+        let (mut tables, mut users) = wait(deploy(&path, &served, wanted))?;
         name_made(&mut tables, &wanted.made_by_centre)?;
         let connection = Connection::open(&path)?;
         let all = editable::all(&connection, &tables.iter().collect::<Vec<_>>(), true)?;
@@ -94,39 +101,21 @@ impl Kit {
         let audit = Audit::new(&tables);
         connection.execute_batch(&audit.schema())?;
         let last_number = last_number(&connection, &all)?;
-        let users = match users.is_empty() {
-            false => users,
-            true => {
-                let likely = likely_users(&connection, &served.publications, &all)?;
-                let (users, remark) = match likely.is_empty() {
-                    false => (
-                        likely,
-                        "the copy has these users, who are named in its rows",
-                    ),
-                    true => (
-                        INVENTED.map(String::from).to_vec(),
-                        "the copy has these users, who were made up",
-                    ),
-                };
-                remarks.push(format!("{remark}: {}", users.join(", ")));
-                users
-            }
-        };
+        if users.is_empty() {
+            let remark;
+            (users, remark) = new_users(&connection, &served.publications, &all)?;
+            remarks.push(remark);
+        }
         drop(connection);
-        let added = add_users(&path, &users);
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let runtime = builder.enable_time().start_paused(true).build();
-        let runtime = runtime.map_err(|error| KitError::Internal(error.to_string()))?;
-        runtime.block_on(added)?;
-        drop(runtime);
-        vfs::set_clock(None, false);
-        watch::end();
+        wait(add_users(&path, &users))?;
         Ok(Kit {
             config: served,
             centre: disk.bytes(),
-            tables,
-            audit,
-            users,
+            known: Arc::new(Known {
+                tables,
+                audit,
+                users,
+            }),
             parameters: wanted.parameters.clone(),
             last_number,
             remarks,
@@ -137,6 +126,35 @@ impl Kit {
     pub fn remarks(&self) -> &[String] {
         &self.remarks
     }
+}
+
+/// Waits for something of the adapter's. When it is done, the last connection ends with the runtime.
+fn wait<T>(work: impl Future<Output = Result<T, KitError>>) -> Result<T, KitError> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build();
+    let runtime = runtime.map_err(|error| KitError::Internal(error.to_string()))?;
+    runtime.block_on(work)
+}
+
+/// Users for a centre that has none, and what to say of them.
+fn new_users(
+    connection: &Connection,
+    publications: &[PublicationSpec],
+    tables: &[Editable],
+) -> Result<(Vec<String>, String), KitError> {
+    let likely = likely_users(connection, publications, tables)?;
+    let (users, remark) = match likely.is_empty() {
+        false => (
+            likely,
+            "the copy has these users, who are named in its rows",
+        ),
+        true => (
+            INVENTED.map(String::from).to_vec(),
+            "the copy has these users, who were made up",
+        ),
+    };
+    let remark = format!("{remark}: {}", users.join(", "));
+    Ok((users, remark))
 }
 
 /// Copies the rows of an SQLite file, with what is in its write-ahead log, without writing to it.

@@ -1,12 +1,14 @@
 //! A remote of a user's publications: a file, an application that edits it, and syncs over the
 //! simulated network.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 use tokio::time::{Instant, sleep};
+use xxhash_rust::xxh3::Xxh3;
 
 use tidewater_remote::database::Database;
 use tidewater_remote::session::{
@@ -40,6 +42,17 @@ const PATIENCE: usize = 24;
 
 /// What is refused for a passing reason stands in reports as well; so many examples are read.
 const EXAMPLES: usize = 100;
+
+/// What an application has seen of the synced tables.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// Another one whenever somebody else has committed.
+    version: i64,
+    /// What the application itself had committed.
+    edits: u64,
+    /// Of all rows.
+    rows: u64,
+}
 
 /// A remote database and all that belongs to it.
 pub(super) struct Remote {
@@ -81,7 +94,7 @@ impl Remote {
             database.set_parameter(None, name, Some(value))?;
         }
         let application = application(&device)?;
-        let editor = Editor::new(&name, random.fork(), &world.numbers, &world.kit.users);
+        let editor = Editor::new(&name, random.fork(), &world.numbers, &world.known.users);
         Ok(Rc::new(Remote {
             world: world.clone(),
             name,
@@ -148,7 +161,7 @@ impl Remote {
 
     /// The tables that it subscribes to.
     pub(super) fn tables(&self) -> Vec<&Table> {
-        let all = self.world.kit.tables.iter();
+        let all = self.world.known.tables.iter();
         all.filter(|it| self.publications.contains(&it.publication))
             .collect()
     }
@@ -164,7 +177,7 @@ impl Remote {
         Ok(known.clone())
     }
 
-    pub(super) fn application(&self) -> std::cell::Ref<'_, Connection> {
+    pub(super) fn application(&self) -> Ref<'_, Connection> {
         self.application.borrow()
     }
 
@@ -180,7 +193,7 @@ impl Remote {
             .copied()
             .filter(|it| it.direction.uploads())
             .collect();
-        let all = &self.world.kit.tables;
+        let all = &self.world.known.tables;
         let places: Vec<usize> = uploads
             .iter()
             .filter_map(|it| all.iter().position(|other| std::ptr::eq(other, *it)))
@@ -263,8 +276,8 @@ impl Remote {
     pub(super) fn judge(&self, at_rest: bool) -> Result<(), Failed> {
         let application = self.application.borrow();
         let parties = Parties {
-            tables: &self.world.kit.tables,
-            audit: &self.world.kit.audit,
+            tables: &self.world.known.tables,
+            audit: &self.world.known.audit,
             remote: &application,
             centre: &self.world.centre(),
         };
@@ -337,16 +350,6 @@ impl Remote {
         line: &mut Option<Line>,
         first_proof: ProofKind,
     ) -> Result<Option<Outcome>, Failed> {
-        let options = SessionOptions {
-            direction,
-            verify: Verify::default(),
-            user_proof: Some(UserProof::Password(PASSWORD.into())),
-            server: None,
-            other_centre: false,
-            adopt: None,
-            first_proof,
-            spool: Box::new(MemorySpool::default()),
-        };
         let mut seed = [0; 32];
         random.fill(&mut seed);
         let gone = |what: &str| Failed(what.into());
@@ -355,7 +358,8 @@ impl Remote {
         let database = database.ok_or_else(|| gone("two sessions have one handle"))?;
         let process =
             disks::process_at(database.path()).ok_or_else(|| gone("a file is on no device"))?;
-        here.connection.sync(database, options, seed);
+        here.connection
+            .sync(database, options(direction, first_proof), seed);
         self.pump(&mut here, &process, random).await?;
         let ended = here.connection.end_sync();
         let (database, outcome) = ended.ok_or_else(|| gone("a session that does not end"))?;
@@ -373,26 +377,48 @@ impl Remote {
         self.device.calm(&self.world.chronicle);
         if process.is_dead() {
             drop(database);
-            self.note("dies in a sync and starts again");
-            self.device.restart();
-            if self.application.borrow().path().map(std::path::Path::new)
-                != Some(&self.device.application_path())
-            {
-                *self.application.borrow_mut() = application(&self.device)?;
-            }
-            *self.database.borrow_mut() = Some(open(&self.device)?);
+            self.restart()?;
             return Ok(None);
         }
-        match &outcome {
+        self.take_note(
+            &outcome,
+            &database,
+            is_lost && direction != SyncDirection::UploadOnly,
+        )?;
+        *self.database.borrow_mut() = Some(database);
+        self.note(&summary(&outcome));
+        Ok(Some(outcome))
+    }
+
+    /// Starts again whoever is dead on the device.
+    fn restart(&self) -> Result<(), Failed> {
+        self.note("dies in a sync and starts again");
+        self.device.restart();
+        let path = self.device.application_path();
+        if self.application.borrow().path().map(Path::new) != Some(&path) {
+            *self.application.borrow_mut() = application(&self.device)?;
+        }
+        *self.database.borrow_mut() = Some(open(&self.device)?);
+        Ok(())
+    }
+
+    /// Counts what a session came to; `is_unacknowledged`: nobody hears that its download is here.
+    fn take_note(
+        &self,
+        outcome: &Outcome,
+        database: &Database,
+        is_unacknowledged: bool,
+    ) -> Result<(), Failed> {
+        match outcome {
             Outcome::Failed(error) => {
                 *self.trouble.borrow_mut() = format!("{} {error}", error.code().name());
-                if self.acknowledgement_is_missing(&database)? {
+                if self.acknowledgement_is_missing(database)? {
                     self.world.chronicle.fault(UPLOAD_UNACKNOWLEDGED);
                 }
             }
             Outcome::Done(report) | Outcome::More(report) => {
                 self.trouble.borrow_mut().clear();
-                if is_lost && direction != SyncDirection::UploadOnly {
+                if is_unacknowledged {
                     self.world.chronicle.fault(DOWNLOAD_UNACKNOWLEDGED);
                 }
                 self.world.tally.borrow_mut().conflicts += report.conflicts;
@@ -404,9 +430,7 @@ impl Remote {
             }
             _ => {}
         }
-        *self.database.borrow_mut() = Some(database);
-        self.note(&summary(&outcome));
-        Ok(Some(outcome))
+        Ok(())
     }
 
     /// A refused row as it is here, or its key.
@@ -474,56 +498,50 @@ impl Remote {
         process: &Process,
         random: &mut Random,
     ) -> Result<Work, Failed> {
-        let mut seen = self.seen()?;
-        let mut edits = self.edits.get();
+        let mut seen = self.seen(None)?;
         let mut changed = 0;
         while !work.is_done() && !process.is_dead() {
             work.step(self.now());
-            let now = match process.is_dead() {
-                true => break,
-                false => self.seen()?,
-            };
-            if edits == self.edits.get() && now != seen {
-                changed += 1;
+            if process.is_dead() {
+                break;
             }
+            let now = self.seen(Some(&seen))?;
+            changed += u64::from(now.edits == seen.edits && now.rows != seen.rows);
             if changed > 1 {
                 return Err(self.broken("I4: an application has seen a part of a download"));
             }
-            (seen, edits) = (now, self.edits.get());
-            if !process.is_dead() {
-                // Others do something in between.
-                sleep(Duration::from_millis(random.below(3))).await;
-            }
+            seen = now;
+            // Others do something in between.
+            sleep(Duration::from_millis(random.below(3))).await;
         }
         Ok(work)
     }
 
-    /// What the application sees of the synced tables: how many rows, and something of them all.
-    fn seen(&self) -> Result<Vec<(i64, i64)>, Failed> {
+    /// What the application sees of the synced tables; `before`: what it saw last.
+    fn seen(&self, before: Option<&Seen>) -> Result<Seen, Failed> {
         let application = self.application.borrow();
-        let mut seen = Vec::new();
-        for table in self.tables() {
-            if !table.is_in(&application)? {
-                continue;
-            }
-            let lengths = table.columns.iter().map(|it| {
-                let name = super::values::quote(&it.name);
-                format!("coalesce(length(quote({name})), 0)")
-            });
-            let lengths: Vec<String> = lengths.collect();
-            let sql = format!(
-                "SELECT count(*), coalesce(sum({}), 0) FROM {}",
-                lengths.join(" + "),
-                super::values::quote(&table.name)
-            );
-            seen.push(application.query_row(&sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?);
+        let edits = self.edits.get();
+        let version: i64 = application.query_row("PRAGMA data_version", [], |row| row.get(0))?;
+        if let Some(before) = before
+            && (before.version, before.edits) == (version, edits)
+        {
+            return Ok(*before);
         }
-        Ok(seen)
+        let mut hash = Xxh3::new();
+        for table in self.tables() {
+            if table.is_in(&application)? {
+                table.hash(&application, &mut hash)?;
+            }
+        }
+        Ok(Seen {
+            version,
+            edits,
+            rows: hash.digest(),
+        })
     }
 
     /// Whether the centre has an upload that this remote does not know to be there.
     fn acknowledgement_is_missing(&self, database: &Database) -> Result<bool, Failed> {
-        use rusqlite::OptionalExtension;
         let Some(id) = database.account()?.remote_id else {
             return Ok(false);
         };
@@ -577,6 +595,20 @@ impl Remote {
         // Of a refused change its row, and what that refers to, may be asked for until somebody
         // decides about the change.
         Ok(pending == 0 && (stale == 0 || refused > 0))
+    }
+}
+
+/// What a session goes by.
+fn options(direction: SyncDirection, first_proof: ProofKind) -> SessionOptions {
+    SessionOptions {
+        direction,
+        verify: Verify::default(),
+        user_proof: Some(UserProof::Password(PASSWORD.into())),
+        server: None,
+        other_centre: false,
+        adopt: None,
+        first_proof,
+        spool: Box::new(MemorySpool::default()),
     }
 }
 

@@ -1,10 +1,12 @@
 //! The published tables as judges know them.
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params_from_iter};
 use serde_json::{Map, Value as Json};
 
 use tidewater_centre::{PublicationSpec, TableSpec};
 use tidewater_protocol::{Column, Direction, PublicationSchema};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::values::{Row, compared, named, quote};
 
@@ -94,6 +96,25 @@ impl Table {
         let mut statement = connection.prepare_cached(&sql)?;
         let read = |row: &SqlRow<'_>| self.read(row, 0);
         statement.query_row(params_from_iter(key), read).optional()
+    }
+
+    /// Adds all its rows to a hash.
+    pub(super) fn hash(&self, connection: &Connection, hash: &mut Xxh3) -> rusqlite::Result<()> {
+        let sql = format!("SELECT {} FROM {}", self.columns_of(""), quote(&self.name));
+        let mut statement = connection.prepare_cached(&sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            for at in 0..self.columns.len() {
+                match row.get_ref(at)? {
+                    ValueRef::Null => hash.update(&[0]),
+                    ValueRef::Integer(integer) => hash.update(&integer.to_le_bytes()),
+                    ValueRef::Real(real) => hash.update(&real.to_le_bytes()),
+                    ValueRef::Text(bytes) | ValueRef::Blob(bytes) => hash.update(bytes),
+                }
+                hash.update(&[at as u8]);
+            }
+        }
+        Ok(())
     }
 
     /// The values of a row from a column of a result on.

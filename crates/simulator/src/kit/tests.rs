@@ -125,7 +125,7 @@ fn a_configuration_without_scripts_keeps_its_promises() {
     let desk = Desk::new(SCHEMA, TABLES);
     let before = std::fs::read(desk.0.path().join("shop.db")).expect("it can be read");
     let kit = desk.kit();
-    assert_eq!(kit.users.len(), 2, "{:?}", kit.users);
+    assert_eq!(kit.known.users.len(), 2, "{:?}", kit.known.users);
     let tally = holds(&kit, 0..30);
     assert!(tally.changes_of_remotes > 100, "{tally:?}");
     assert!(tally.changes_of_centre > 20, "{tally:?}");

@@ -3,6 +3,7 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{ready, try_join, try_join3};
@@ -16,7 +17,7 @@ use tidewater_remote::session::Now;
 use super::double::filled;
 use super::editable;
 use super::editor::{Editor, token};
-use super::prepare::{Kit, host};
+use super::prepare::{Kit, Known, host};
 use super::remote::{Remote, is_refused};
 use super::tally::Tally;
 use super::watch::{Audit, with_chance};
@@ -45,7 +46,7 @@ const ROUNDS: usize = 6;
 
 /// What everybody in a simulation shares.
 pub(super) struct World {
-    pub(super) kit: Rc<KitOfWorld>,
+    pub(super) known: Arc<Known>,
     pub(super) chronicle: Rc<Chronicle>,
     pub(super) tally: Rc<RefCell<Tally>>,
     pub(super) numbers: Rc<Cell<i64>>,
@@ -55,13 +56,6 @@ pub(super) struct World {
     next_host: Cell<usize>,
     /// The judges' own connection, which only reads.
     centre: RefCell<Connection>,
-}
-
-/// What of the kit worlds need.
-pub(super) struct KitOfWorld {
-    pub(super) tables: Vec<super::tables::Table>,
-    pub(super) audit: Audit,
-    pub(super) users: Vec<String>,
 }
 
 /// Runs a simulation from beginning to end.
@@ -97,11 +91,7 @@ async fn simulate(
     });
     let hosts: Vec<Host> = hosts.collect();
     let world = Rc::new(World {
-        kit: Rc::new(KitOfWorld {
-            tables: kit.tables.clone(),
-            audit: kit.audit.clone(),
-            users: kit.users.clone(),
-        }),
+        known: kit.known.clone(),
         chronicle: chronicle.clone(),
         tally: tally.clone(),
         numbers: Rc::new(Cell::new(kit.last_number)),
@@ -130,10 +120,10 @@ async fn live(
     random: &mut Random,
 ) -> Result<(), Failed> {
     let mut remotes = Vec::new();
-    let first = random.below(kit.users.len().max(1) as u64) as usize;
+    let first = random.below(kit.known.users.len().max(1) as u64) as usize;
     for number in 0..extent.remotes {
-        let user = (first + number as usize) % kit.users.len().max(1);
-        let user = kit.users.get(user).cloned().unwrap_or_default();
+        let user = (first + number as usize) % kit.known.users.len().max(1);
+        let user = kit.known.users.get(user).cloned().unwrap_or_default();
         let publications = publications(kit, random);
         let parameters = world.parameters(kit, &user, random)?;
         let name = format!("r{number}");
@@ -180,7 +170,7 @@ fn publications(kit: &Kit, random: &mut Random) -> Vec<String> {
     while !all.is_empty() {
         let at = random.below(all.len() as u64) as usize;
         let name = &kit.config.publications[all.remove(at)].name;
-        let own = kit.tables.iter().filter(|it| it.publication == *name);
+        let own = kit.known.tables.iter().filter(|it| it.publication == *name);
         let own: Vec<&str> = own.map(|it| it.name.as_str()).collect();
         if own.iter().all(|it| !tables.contains(it)) {
             tables.extend(own);
@@ -310,13 +300,13 @@ impl World {
 
     /// The centre's own applications.
     async fn centre_life(&self, mut random: Random, steps: u64) -> Result<(), Failed> {
-        let mut editor = Editor::new("centre", random.fork(), &self.numbers, &self.kit.users);
-        let tables: Vec<&super::tables::Table> = self.kit.tables.iter().collect();
+        let mut editor = Editor::new("centre", random.fork(), &self.numbers, &self.known.users);
+        let tables: Vec<&super::tables::Table> = self.known.tables.iter().collect();
         for _ in 0..steps {
             sleep(Duration::from_millis(random.below(3_000))).await;
             let connection = application::open(&self.disk.path())?;
             with_chance(&connection)?;
-            connection.execute_batch(&self.kit.audit.triggers())?;
+            connection.execute_batch(&self.known.audit.triggers())?;
             let Some(editable) = editable::all(&connection, &tables, true)? else {
                 continue;
             };
@@ -417,7 +407,7 @@ impl World {
 
     /// I1: what one application has inserted once is there once.
     fn written_twice(&self) -> Result<(), Failed> {
-        let found = self.kit.audit.inserted_twice(&self.centre(), &token)?;
+        let found = self.known.audit.inserted_twice(&self.centre(), &token)?;
         match found {
             None => Ok(()),
             Some((table, text, [one, other])) => Err(Failed(format!(
@@ -461,10 +451,10 @@ impl World {
         let found = super::compare::difference(connections, &tables, &editable)?;
         let centre = self.centre();
         Ok(found.map(|found| {
-            let place = self.kit.tables.iter().position(|it| {
+            let place = self.known.tables.iter().position(|it| {
                 it.name == found.table && tables.iter().any(|own| std::ptr::eq(*own, it))
             });
-            found.told(&centre, &self.kit.audit, place.unwrap_or_default())
+            found.told(&centre, &self.known.audit, place.unwrap_or_default())
         }))
     }
 }
