@@ -73,9 +73,9 @@ pub(crate) struct SimulateArgs {
     /// Take the tables only, and no rows
     #[arg(long)]
     empty: bool,
-    /// A column in which the centre writes what it likes, whatever devices write; repeatable.
-    /// Better say read_only in the configuration
-    #[arg(long = "centre-writes", value_name = "TABLE.COLUMN")]
+    /// A column in which scripts write something else than devices do (better say read_only in the
+    /// configuration), or a table whose scripts put its rows elsewhere; repeatable
+    #[arg(long = "centre-writes", value_name = "TABLE[.COLUMN]")]
     centre_writes: Vec<String>,
     /// Show everything that happened before a promise broke, or in the one seed
     #[arg(long)]
@@ -266,8 +266,7 @@ fn broken(args: &SimulateArgs, played: &Played) -> String {
     ));
     if matches!(promise, "I1" | "I2") {
         text.push_str(
-            "if the centre is to write that column: read_only in the configuration, or \
-             --centre-writes TABLE.COLUMN\n",
+            "if it is meant so: read_only in the configuration, or --centre-writes TABLE.COLUMN\n",
         );
     }
     text

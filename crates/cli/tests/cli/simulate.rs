@@ -122,7 +122,7 @@ fn what_cannot_be_simulated_is_said() {
     };
     fails(
         &["simulate", "--centre-writes", "customer.nme"],
-        "there is no published column customer.nme",
+        "there is no published table or column customer.nme",
     );
     fails(&["simulate", "--seeds", "5..5"], "write FROM..TO");
     place.write(

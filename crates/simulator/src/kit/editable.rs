@@ -45,19 +45,21 @@ pub(super) fn all(
     published: &[&Table],
     is_centre: bool,
 ) -> rusqlite::Result<Option<Vec<Editable>>> {
-    let mut names = Vec::new();
+    let mut names: Vec<String> = Vec::new();
     for table in published {
         if !table.is_in(connection)? {
             return Ok(None);
         }
-        if is_centre || table.direction.uploads() {
+        let is_known = names.contains(&table.name);
+        if !is_known && (is_centre || table.direction.uploads()) {
             names.push(table.name.clone());
         }
     }
     if is_centre {
-        let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' \
-                   ESCAPE '\\' AND name NOT LIKE 'tidewater\\_%' ESCAPE '\\' \
-                   AND sql NOT LIKE 'CREATE VIRTUAL%' ORDER BY name";
+        // What belongs to a virtual table is that one's affair.
+        let sql = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' \
+                   AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' \
+                   AND name NOT LIKE 'tidewater\\_%' ESCAPE '\\' ORDER BY name";
         let mut statement = connection.prepare(sql)?;
         let others = statement.query_map([], |row| row.get::<_, String>(0))?;
         for other in others {

@@ -227,7 +227,7 @@ impl Parties<'_> {
                 )),
             });
         }
-        if self.is_refused(table, named)? {
+        if !table.is_judged || self.is_refused(table, named)? {
             return Ok(Fate::Settled(None));
         }
         let asked = asked(table, change);
@@ -244,6 +244,10 @@ impl Parties<'_> {
             .find(|it| is_met(&asked, it.row.as_ref(), change));
         if let Some(met) = met {
             return Ok(Fate::Settled(Some(met.at)));
+        }
+        // A row that is marked is as good as gone, if those who download see it so.
+        if change.after.is_none() && table.marks_deletes && !written.is_empty() {
+            return Ok(Fate::Settled(None));
         }
         let central = table.row(self.centre, &change.key)?;
         if is_met(&asked, central.as_ref(), change) {

@@ -47,7 +47,8 @@ pub struct Wanted {
     pub users: Vec<String>,
     /// What remotes set: several values of one name are for several remotes.
     pub parameters: Vec<(String, String)>,
-    /// Columns, as `TABLE.COLUMN`, of which scripts and triggers decide what they hold.
+    /// Columns, as `TABLE.COLUMN`, of which scripts and triggers decide what they hold; or tables, of
+    /// which scripts put what is uploaded elsewhere.
     pub made_by_centre: Vec<String>,
 }
 
@@ -292,14 +293,17 @@ fn empty(path: &Path) -> Result<(), KitError> {
     watch::with_chance(&connection)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     connection.pragma_update(None, "foreign_keys", false)?;
-    let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' \
-               AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND sql NOT LIKE 'CREATE VIRTUAL%'";
-    let names: Vec<String> = connection
-        .prepare(sql)?
-        .query_map([], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    for name in names {
-        connection.execute(&format!("DELETE FROM {}", quote(&name)), [])?;
+    let sql = "SELECT name, type = 'virtual' FROM pragma_table_list WHERE schema = 'main' \
+               AND type IN ('table', 'virtual') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+    let mut statement = connection.prepare(sql)?;
+    let names = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let names: Vec<(String, bool)> = names.collect::<rusqlite::Result<_>>()?;
+    for (name, is_virtual) in names {
+        let emptied = connection.execute(&format!("DELETE FROM {}", quote(&name)), []);
+        // One that only reads has nothing of its own.
+        if !is_virtual {
+            emptied?;
+        }
     }
     Ok(())
 }
@@ -311,16 +315,17 @@ fn name_made(tables: &mut [Table], made: &[String]) -> Result<(), KitError> {
         let mut found = false;
         for known in tables.iter_mut().filter(|it| it.name == table) {
             for (at, it) in known.columns.iter().enumerate() {
-                if it.name == column {
+                if it.name == column || column.is_empty() {
                     known.is_made[at] = true;
                     found = true;
                 }
             }
+            known.is_judged &= !column.is_empty();
         }
         if !found {
             return Err(KitError::Usage {
-                what: format!("there is no published column {named}"),
-                hint: "write TABLE.COLUMN, as they are called in the publication",
+                what: format!("there is no published table or column {named}"),
+                hint: "write TABLE or TABLE.COLUMN, as they are called in the publication",
             });
         }
     }

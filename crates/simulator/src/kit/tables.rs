@@ -4,7 +4,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params_from_iter};
 use serde_json::{Map, Value as Json};
 
-use tidewater_centre::{PublicationSpec, TableSpec};
+use tidewater_centre::{PublicationSpec, ScriptSpec, TableSpec};
 use tidewater_protocol::{Column, Direction, PublicationSchema};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -24,12 +24,20 @@ pub(super) struct Table {
     pub(super) read_only: Vec<bool>,
     /// Columns of which the centre itself decides what they hold.
     pub(super) is_made: Vec<bool>,
+    /// Whether a script says what a delete is.
+    pub(super) marks_deletes: bool,
+    /// Whether what devices write must be found in it.
+    pub(super) is_judged: bool,
 }
 
 impl Table {
     /// The tables of a publication.
     pub(super) fn all(spec: &PublicationSpec, schema: &PublicationSchema) -> Vec<Table> {
         let tables = schema.tables.iter().map(|table| {
+            let deletes = |it: &ScriptSpec| {
+                it.event == "upload_delete" && it.table.as_deref() == Some(&*table.name)
+            };
+            let marks_deletes = spec.scripts.iter().any(deletes);
             let is_meant = |it: &&TableSpec| {
                 let name = it.name.rsplit('.').next().unwrap_or_default();
                 name.eq_ignore_ascii_case(&table.name)
@@ -51,6 +59,8 @@ impl Table {
                 direction: table.direction,
                 is_made: read_only.clone(),
                 read_only,
+                marks_deletes,
+                is_judged: true,
             }
         });
         tables.collect()

@@ -285,3 +285,51 @@ fn what_a_trigger_makes_of_a_row_is_the_centres_own() {
     assert!(kit.remarks().iter().any(told), "{:?}", kit.remarks());
     holds(&kit, 0..10);
 }
+
+#[test]
+fn rows_that_are_only_marked_as_deleted_are_gone() {
+    let desk = Desk::new(
+        "CREATE TABLE customer (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL,
+           deleted INTEGER NOT NULL DEFAULT 0 CHECK (deleted IN (0, 1)),
+           last_modified TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f')));
+         CREATE TABLE gone (id INTEGER NOT NULL PRIMARY KEY, at TEXT NOT NULL);
+         CREATE TRIGGER customer_changed AFTER UPDATE ON customer BEGIN
+           UPDATE customer SET last_modified = strftime('%Y-%m-%d %H:%M:%f') WHERE id = NEW.id; END;
+         CREATE TRIGGER customer_new AFTER INSERT ON customer BEGIN
+           UPDATE customer SET last_modified = strftime('%Y-%m-%d %H:%M:%f') WHERE id = NEW.id; END;
+         CREATE TRIGGER customer_gone AFTER DELETE ON customer BEGIN
+           INSERT OR REPLACE INTO gone VALUES (OLD.id, strftime('%Y-%m-%d %H:%M:%f')); END;
+         INSERT INTO customer (id, name) VALUES (1, 'Nora'), (2, 'Ole'), (3, 'Pia'), (4, 'Rune');",
+        "[[publication]]\nname = \"main\"\n[[publication.table]]\nname = \"customer\"\n\
+         columns = [\"id\", \"name\"]\npartition = \"everyone\"\ntracking = \"off\"\n",
+    );
+    let mark = "UPDATE customer SET deleted = 1 WHERE id = {r.id};";
+    desk.script("customer", "upload_delete", mark);
+    let cursor = "SELECT id, name FROM customer
+         WHERE last_modified >= {s.last_download} AND NOT deleted;";
+    desk.script("customer", "download_cursor", cursor);
+    let deleted = "SELECT id FROM customer WHERE last_modified >= {s.last_download} AND deleted
+         UNION SELECT id FROM gone WHERE at >= {s.last_download};";
+    desk.script("customer", "download_delete_cursor", deleted);
+    holds(&desk.kit(), 0..15);
+    desk.script("customer", "upload_delete", "SELECT {r.id};");
+    caught(&desk.kit(), "I2: ");
+}
+
+#[test]
+fn a_table_whose_rows_go_elsewhere_is_passed_over_when_that_is_said() {
+    let schema = format!("{SCHEMA} CREATE TABLE staged (name TEXT NOT NULL, stock INTEGER);");
+    let tables = TABLES.replace(
+        "name = \"product\"\n",
+        "name = \"product\"\ndirection = \"upload\"\n",
+    );
+    let desk = Desk::new(&schema, &tables);
+    let elsewhere = "INSERT INTO staged VALUES ({r.name}, {r.stock});";
+    desk.script("product", "upload_insert", elsewhere);
+    caught(&desk.kit(), "I2: ");
+    let kit = desk.kit_of(&Wanted {
+        made_by_centre: vec!["product".into()],
+        ..desk.wanted()
+    });
+    holds(&kit, 0..10);
+}
