@@ -239,9 +239,14 @@ impl Parties<'_> {
             .audit
             .of_row(self.centre, (place, &change.key), change.since)?;
         let settled = self.settled(&written)?;
-        let met = settled
-            .iter()
-            .find(|it| is_met(&asked, it.row.as_ref(), change));
+        let mut met = None;
+        for one in settled {
+            let is_as_made = is_met(&asked, one.row.as_ref(), change);
+            if is_as_made || self.is_merged(place, change, &asked, one)? {
+                met = Some(one);
+                break;
+            }
+        }
         if let Some(met) = met {
             return Ok(Fate::Settled(Some(met.at)));
         }
@@ -266,6 +271,31 @@ impl Parties<'_> {
             });
         }
         Ok(Fate::Broken(self.lost(table, named, change, &written)))
+    }
+
+    /// Whether what was written met a row that was not any more as the device had it: what a script
+    /// makes of both is its own affair.
+    fn is_merged(
+        &self,
+        place: usize,
+        change: &Change,
+        asked: &[usize],
+        written: &Written,
+    ) -> rusqlite::Result<bool> {
+        let (Some(_), Some(_)) = (&written.row, &change.after) else {
+            return Ok(false);
+        };
+        let prior = self
+            .audit
+            .prior(self.centre, (place, &change.key), written.at)?;
+        let Some(prior) = prior else {
+            return Ok(false);
+        };
+        let is_other = |image: &Option<Row>| match (&prior, image) {
+            (Some(prior), Some(image)) => asked.iter().any(|&at| prior[at] != image[at]),
+            (prior, image) => prior.is_some() != image.is_some(),
+        };
+        Ok(is_other(&change.base) && is_other(&change.before))
     }
 
     /// Whether the centre still knows of what took effect.

@@ -206,6 +206,24 @@ impl Audit {
         written.collect()
     }
 
+    /// The row as it was before whoever wrote at a position began; outer `None`: nobody had written it.
+    pub(super) fn prior(
+        &self,
+        connection: &Connection,
+        (place, key): (usize, &[Value]),
+        at: i64,
+    ) -> rusqlite::Result<Option<Option<Row>>> {
+        let sql = format!(
+            "SELECT coalesce(max(at), 0) FROM {AUDIT} WHERE place = {BEGINNING} AND at <= ?1"
+        );
+        let began: i64 = connection
+            .prepare_cached(&sql)?
+            .query_row([at], |row| row.get(0))?;
+        let written = self.of_row(connection, (place, key), 0)?;
+        let before = written.into_iter().rfind(|it| it.at < began);
+        Ok(before.map(|it| it.row))
+    }
+
     /// Where whoever wrote at a position began, with how many beginnings at once, and where the
     /// next one does.
     pub(super) fn around(connection: &Connection, at: i64) -> rusqlite::Result<(usize, i64)> {
