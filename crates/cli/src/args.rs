@@ -66,6 +66,7 @@ pub(crate) enum Command {
     Init(command::init::InitArgs),
     Check(command::check::CheckArgs),
     Preview(command::preview::PreviewArgs),
+    Simulate(Box<command::simulate::SimulateArgs>),
     Deploy(command::deploy::DeployArgs),
     Undeploy(command::undeploy::UndeployArgs),
     User(command::user::UserArgs),
@@ -97,6 +98,7 @@ impl Command {
     pub(crate) fn wants_json(&self) -> bool {
         match self {
             Command::Preview(args) => args.json,
+            Command::Simulate(args) => args.json,
             Command::Deploy(args) => args.json,
             Command::Undeploy(args) => args.json,
             Command::User(args) => args.wants_json(),

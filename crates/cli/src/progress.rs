@@ -19,16 +19,7 @@ pub(crate) struct ProgressLine {
 impl ProgressLine {
     /// A line on standard error, or none if that is no terminal or nobody wants it.
     pub(crate) fn new(wanted: bool) -> ProgressLine {
-        let target = if wanted {
-            ProgressDrawTarget::stderr_with_hz(DRAWN_PER_SECOND)
-        } else {
-            ProgressDrawTarget::hidden()
-        };
-        let bar = ProgressBar::with_draw_target(None, target);
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
-            bar.set_style(style);
-        }
-        ProgressLine { bar }
+        ProgressLine { bar: line(wanted) }
     }
 
     /// Shows how far the sync is.
@@ -40,11 +31,55 @@ impl ProgressLine {
     }
 }
 
+/// How many of so many things are done, as one line at the foot of the terminal. Several threads
+/// may show it.
+pub(crate) struct CountLine {
+    bar: ProgressBar,
+    what: &'static str,
+    all: u64,
+}
+
+impl CountLine {
+    /// As [`ProgressLine::new`].
+    pub(crate) fn new(wanted: bool, what: &'static str, all: u64) -> CountLine {
+        let bar = line(wanted);
+        CountLine { bar, what, all }
+    }
+
+    /// Shows how many are done.
+    pub(crate) fn show(&self, done: u64) {
+        if !self.bar.is_hidden() {
+            let (what, all) = (self.what, self.all);
+            self.bar.set_message(format!("{done} of {all} {what}"));
+            self.bar.tick();
+        }
+    }
+}
+
+impl Drop for CountLine {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
 /// What stands on the screen afterwards is the result, not the line.
 impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+fn line(wanted: bool) -> ProgressBar {
+    let target = if wanted {
+        ProgressDrawTarget::stderr_with_hz(DRAWN_PER_SECOND)
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(None, target);
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
+        bar.set_style(style);
+    }
+    bar
 }
 
 fn describe(progress: &Progress) -> String {

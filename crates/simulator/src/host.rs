@@ -26,6 +26,7 @@ use crate::besides::Besides;
 use crate::chronicle::Chronicle;
 use crate::defects;
 use crate::intruder::Intruder;
+use crate::kit;
 use crate::network::{Address, Traces, Way, Weather};
 use crate::random::Random;
 use crate::scenario;
@@ -50,6 +51,8 @@ pub(crate) struct Host {
     /// Whether it serves calls and events.
     is_live: bool,
     besides: Besides,
+    /// What it serves, if that is not the scenario.
+    served: Option<Config>,
     began: Instant,
     random: RefCell<Random>,
     intruder: Intruder,
@@ -79,7 +82,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    fn new(on_disk: vfs::Process) -> Life {
+    pub(crate) fn new(on_disk: vfs::Process) -> Life {
         Life {
             dead: Signal::new(false),
             on_disk,
@@ -147,6 +150,7 @@ impl Host {
             place,
             is_live: false,
             besides: Besides::default(),
+            served: None,
             began,
             random: RefCell::new(random),
             intruder,
@@ -163,6 +167,14 @@ impl Host {
     /// One of a centre that has this beside the tables of all.
     pub(crate) fn with(self, besides: Besides) -> Host {
         Host { besides, ..self }
+    }
+
+    /// One that serves this.
+    pub(crate) fn serving(self, config: &Config) -> Host {
+        Host {
+            served: Some(config.clone()),
+            ..self
+        }
     }
 
     /// The centre as a new process opens it.
@@ -254,15 +266,10 @@ impl Host {
                 blocking: Arc::new(Inline),
                 network: Arc::new(address.clone()),
             };
-            let limits = ["", "memory = 2000", "backlog = 1", "sync = \"10s\""];
-            let limits = random.pick(&limits).unwrap_or_default();
-            let limits = format!("{limits}\nshutdown = \"1s\"");
-            let config = match self.is_live {
-                true => defects::configured(scenario::live_config(&limits, self.besides)),
-                false => scenario::config(&limits, self.besides),
+            let config = match &self.served {
+                Some(config) => config.clone(),
+                None => self.scenario(&mut random)?,
             };
-            let mut config = Config::parse(&config)?;
-            config.publications[0].scripts = scenario::scripts();
             (address, environment, config)
         };
         let running = Server::start(config, centre, environment).await?;
@@ -272,6 +279,20 @@ impl Host {
             running,
         });
         Ok(())
+    }
+
+    /// The scenario as it is served here.
+    fn scenario(&self, random: &mut Random) -> Result<Config, Failed> {
+        let limits = ["", "memory = 2000", "backlog = 1", "sync = \"10s\""];
+        let limits = random.pick(&limits).unwrap_or_default();
+        let limits = format!("{limits}\nshutdown = \"1s\"");
+        let config = match self.is_live {
+            true => defects::configured(scenario::live_config(&limits, self.besides)),
+            false => scenario::config(&limits, self.besides),
+        };
+        let mut config = Config::parse(&config)?;
+        config.publications[0].scripts = scenario::scripts();
+        Ok(config)
     }
 
     /// A connection in this weather; `None` if nobody serves here.
@@ -354,7 +375,7 @@ async fn patiently<F: Future<Output = Result<(), Failed>>>(
     attempt().await
 }
 
-fn sqlite_environment(
+pub(crate) fn sqlite_environment(
     random: &mut Random,
     life: Arc<Life>,
     intruder: &Intruder,
@@ -383,6 +404,7 @@ fn sqlite_environment(
             connection.commit_hook(Some(move || life.refuses_commit()));
             intruder.watch(connection);
             defects::leave_out(connection);
+            kit::opened(connection);
         }),
     }
 }

@@ -13,6 +13,7 @@ mod disks;
 mod host;
 mod intruder;
 mod judge;
+pub mod kit;
 mod liar;
 mod line;
 mod network;

@@ -84,7 +84,7 @@ async fn add_users(centre: &dyn Centre) -> Result<(), Failed> {
 }
 
 /// Hashing is slow on purpose, but not here: at the least cost that there is.
-fn password_hash() -> Result<String, Failed> {
+pub(crate) fn password_hash() -> Result<String, Failed> {
     let impossible = |what: String| Failed(format!("a password cannot be hashed: {what}"));
     let cost = Params::new(Params::MIN_M_COST, 1, 1, None);
     let cost = cost.map_err(|error| impossible(error.to_string()))?;

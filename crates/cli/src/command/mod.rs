@@ -25,6 +25,7 @@ mod refused_in_centre;
 mod refused_on_device;
 pub(crate) mod remote;
 pub(crate) mod serve;
+pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod undeploy;
@@ -42,6 +43,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
     match command {
         Command::Init(args) => init::run(&args),
         Command::Preview(args) => preview::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Deploy(args) => deploy::run(&args),
         Command::Undeploy(args) => undeploy::run(&args),
         Command::User(args) => user::run(&args),

@@ -37,6 +37,7 @@ mod scripts;
 mod serving;
 mod shop;
 mod signing_in;
+mod simulate;
 mod spaces;
 mod statements;
 #[cfg(target_os = "linux")]

@@ -27,6 +27,10 @@ const NAME: &CStr = c"tidewater-simulator";
 /// bytes may be lost, what lies beside the bytes that are written never.
 const SECTOR_SIZE: c_int = 4_096;
 
+/// SQLite counts milliseconds from noon in Greenwich on 24 November 4714 B.C.; until 1970 there are
+/// so many.
+const JULIAN_MS: i64 = 210_866_760_000_000;
+
 /// An open file as SQLite knows it: its own part first, then ours.
 #[repr(C)]
 struct Handle {
@@ -273,7 +277,21 @@ forward! {
     vfs_randomness = xRandomness(room: c_int, out: *mut c_char) -> c_int, or 0;
     vfs_current_time = xCurrentTime(out: *mut f64) -> c_int, or ffi::SQLITE_ERROR;
     vfs_last_error = xGetLastError(room: c_int, out: *mut c_char) -> c_int, or 0;
-    vfs_current_time_int64 = xCurrentTimeInt64(out: *mut sqlite3_int64) -> c_int, or ffi::SQLITE_ERROR;
+    system_time = xCurrentTimeInt64(out: *mut sqlite3_int64) -> c_int, or ffi::SQLITE_ERROR;
+}
+
+unsafe extern "C" fn vfs_current_time_int64(
+    vfs: *mut sqlite3_vfs,
+    out: *mut sqlite3_int64,
+) -> c_int {
+    // SAFETY: the arguments are SQLite's own.
+    unsafe {
+        match registry::now_ms() {
+            Some(now_ms) => *out = now_ms + JULIAN_MS,
+            None => return system_time(vfs, out),
+        }
+    }
+    ffi::SQLITE_OK
 }
 
 /// Runs a method of an open file.

@@ -16,6 +16,7 @@ mod registry;
 pub(crate) use machine::{
     Accident, Machine, Operation, Process, identity, process_at, start_beside,
 };
+pub(crate) use registry::set_clock;
 
 #[cfg(test)]
 mod tests;

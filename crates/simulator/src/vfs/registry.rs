@@ -3,9 +3,11 @@
 //! A simulation runs on one thread; others know nothing of its machines, so that names need
 //! not differ between simulations that run at the same time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
+
+use tokio::time::Instant;
 
 use super::machine::{Life, Shared};
 
@@ -13,6 +15,7 @@ use super::machine::{Life, Shared};
 const ROOT: &str = "/simulated/";
 
 thread_local! {
+    static CLOCK: Cell<Option<(Option<Instant>, i64)>> = const { Cell::new(None) };
     static MACHINES: RefCell<Vec<Weak<Shared>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -21,6 +24,19 @@ pub(super) struct Found {
     pub(super) machine: Arc<Shared>,
     pub(super) life: Arc<Life>,
     pub(super) file: String,
+}
+
+/// What time it is on this thread's machines from now on, in milliseconds since 1970; without, it is
+/// the time outside. It passes with the time of the runtime, or stands still.
+pub(crate) fn set_clock(now_ms: Option<i64>, passes: bool) {
+    CLOCK.set(now_ms.map(|now_ms| (passes.then(Instant::now), now_ms)));
+}
+
+/// What time it is, if that is simulated.
+pub(super) fn now_ms() -> Option<i64> {
+    let (began, began_ms) = CLOCK.try_with(Cell::get).ok().flatten()?;
+    let elapsed = began.map_or(0, |it| it.elapsed().as_millis());
+    Some(began_ms + i64::try_from(elapsed).unwrap_or_default())
 }
 
 pub(super) fn add(machine: &Arc<Shared>) {
