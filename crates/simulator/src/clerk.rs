@@ -162,10 +162,9 @@ async fn settle_refused(world: &Rc<World>, random: &mut Random) -> Result<(), Fa
     ));
     let mut worker = centre.worker().await?;
     let outcome = worker.settle_refused(choice).await;
-    if !matches!(&outcome, Ok(it) if !matches!(it, SettleOutcome::Settled { .. })) {
-        if kind != DISCARDED {
-            world.clerk_wrote((&record.table, &record.key), row.as_deref());
-        }
+    let is_undone = matches!(&outcome, Ok(it) if !matches!(it, SettleOutcome::Settled { .. }));
+    if !is_undone && kind != DISCARDED {
+        world.clerk_wrote((&record.table, &record.key), row.as_deref());
     }
     if tell(world, outcome?) {
         world.chronicle.fault(kind);

@@ -430,10 +430,8 @@ impl Worker for MeddlingWorker {
                 }
                 outcomes => outcomes?,
             };
-            if let Ok(centre) = &centre {
-                if is_on(Defect::ParkedWritten) {
-                    contests::write_parked(centre, since);
-                }
+            if let (Ok(centre), true) = (&centre, is_on(Defect::ParkedWritten)) {
+                contests::write_parked(centre, since);
             }
             for outcome in &mut outcomes {
                 match outcome {
