@@ -68,6 +68,8 @@ pub(crate) struct Besides {
     resolving: Option<usize>,
     /// Whether it has requests, which a handler judges.
     pub(crate) is_judged: bool,
+    /// Whether transactions go up one by one.
+    pub(crate) is_transactional: bool,
 }
 
 impl Besides {
@@ -76,9 +78,12 @@ impl Besides {
         let mut random = Random::new(seed ^ 0x6265_7369_6465);
         let resolves = random.percent(28);
         let which = random.below(TALLIES.len() as u64) as usize;
+        let is_judged = random.percent(33) && is_live;
         Besides {
             resolving: resolves.then_some(which),
-            is_judged: random.percent(33) && is_live,
+            is_judged,
+            // What is refused with its transaction the judges of these tables do not look for.
+            is_transactional: random.percent(30) && !resolves && !is_judged,
         }
     }
 

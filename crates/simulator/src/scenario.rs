@@ -636,10 +636,14 @@ pub(crate) fn config(limits: &str, besides: Besides) -> String {
         mine.trim_start_matches("partition = ")
     );
     let asked = format!("{{u.{ASKED}}}");
+    let uploads = match besides.is_transactional {
+        true => "upload = \"transactional\"",
+        false => "",
+    };
     format!(
         "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\nconsolidated = \"sqlite:simulated\"\n\
          [server.limits]\nsession_workers = 1\nupload_workers = 2\ndownload_workers = 2\n{limits}\n\
-         [[publication]]\nname = \"main\"\n\
+         [[publication]]\nname = \"main\"\n{uploads}\n\
          [[publication.parameter]]\nname = \"{ASKED}\"\nallowed = \
          \"SELECT region FROM assignment WHERE login = {{s.username}}\"\n\
          [[publication.table]]\nname = \"customer\"\n{mine}\n\

@@ -101,7 +101,7 @@ pub(super) fn waits(
 /// Whether all that is pending has to be one transaction: what belongs to which is told by what
 /// rows were before, and that is not known, or changes.
 pub(super) fn has_to_be_one(subscription: &SubscriptionState, is_untracked: bool) -> bool {
-    let is_unknown = subscription.compare_due != CompareDue::No || is_untracked;
+    let is_unknown = subscription.compare_due >= CompareDue::Yes || is_untracked;
     subscription.is_transactional() && (is_unknown || subscription.giving.is_some())
 }
 

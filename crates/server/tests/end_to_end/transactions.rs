@@ -167,7 +167,7 @@ fn rows_of_many_transactions_meet_changes_of_others<B: Backend>() {
         );
         commit(
             &ada,
-            &format!("UPDATE product SET stock = stock + 1 WHERE product_id = 2"),
+            "UPDATE product SET stock = stock + 1 WHERE product_id = 2",
         );
     }
     world.execute("UPDATE product SET stock = 77 WHERE product_id = 1");
@@ -280,7 +280,44 @@ fn another_schema_finds_what_waits_as_one<B: Backend>() {
     assert_eq!(world.rows(PRODUCTS)[2..], ["3|cap|30", "10|y|6", "12|ok|1"]);
 }
 
+/// Remotes that verify themselves keep their transactions.
+fn transactions_stay_what_they_are_when_a_remote_verifies_itself<B: Backend>() {
+    let scenario = transactional(audited_shop::<B>());
+    let world = World::<B>::open_changed(B::new(), scenario, |config| {
+        config.server.verify_every = 1;
+    });
+    let mut ada = world.synced("ada");
+    for round in 0..6 {
+        for name in ["a", "b"] {
+            commit(
+                &ada,
+                &format!("UPDATE product SET name = '{name}{round}' WHERE product_id = 1"),
+            );
+        }
+        commit(
+            &ada,
+            &format!(
+                "INSERT INTO product VALUES ({}, '', 1);
+                 UPDATE product SET stock = 99 WHERE product_id = 2",
+                100 + round
+            ),
+        );
+        ada.sync();
+        ada.discard_refused();
+    }
+    ada.sync();
+    let lines = world.rows("SELECT line FROM audit ORDER BY id");
+    let rounds =
+        (0..6).flat_map(|it| ["a", "b"].map(|name| format!("product|update|1|{name}{it}")));
+    assert_eq!(lines, rounds.collect::<Vec<_>>());
+    let status = world.server.ask(async |centre| centre.status().await);
+    let told = status.expect("it can be read").incidents;
+    assert!(told.is_empty(), "{told:?}");
+    assert_converged(&world, &[&ada]);
+}
+
 on_both_adapters!(
+    transactions_stay_what_they_are_when_a_remote_verifies_itself,
     each_goes_in_whole_or_not_at_all_and_in_order,
     a_transaction_that_builds_on_a_refused_one_waits_with_it,
     what_is_sent_again_fails_with_nobody_else,
