@@ -35,6 +35,9 @@ struct Change {
     /// The last conflict that the remote had been told of.
     told: i64,
     is_settled: bool,
+    /// Whether the row was written once more since, with nothing else: then it may be pending for
+    /// that alone.
+    is_rewritten: bool,
     /// Where it took effect, if it did.
     effect: Option<i64>,
 }
@@ -102,7 +105,7 @@ pub(super) fn begin(connection: &Connection, tables: &[&Table]) -> rusqlite::Res
     connection.execute_batch(&sql)
 }
 
-/// The rows that the transaction has touched and that are otherwise now; with that the triggers go.
+/// The rows that the transaction has touched; with that the triggers go.
 pub(super) fn end(
     connection: &Connection,
     tables: &[&Table],
@@ -147,7 +150,6 @@ pub(super) fn end(
         }
     }
     connection.execute_batch("DROP TABLE temp.simulated_touched")?;
-    touched.retain(|it| it.before != it.after);
     Ok(touched)
 }
 
@@ -162,6 +164,12 @@ impl Ledger {
                 before,
                 after,
             } = row;
+            if before == after {
+                if let Some(known) = self.changes.get_mut(&(place, named)) {
+                    known.is_rewritten = true;
+                }
+                continue;
+            }
             let known = self.changes.remove(&(place, named.clone()));
             let open = known.filter(|it| !it.is_settled);
             let change = Change {
@@ -175,6 +183,7 @@ impl Ledger {
                 before,
                 after,
                 is_settled: false,
+                is_rewritten: false,
                 effect: None,
             };
             self.changes.insert((place, named), change);
@@ -217,7 +226,8 @@ impl Parties<'_> {
         }
         if self.is_pending(table, change)? {
             let here = table.row(self.remote, &change.key)?;
-            return Ok(match is_met(&asked(table, change), here.as_ref(), change) {
+            let is_there = is_met(&asked(table, change), here.as_ref(), change);
+            return Ok(match is_there || change.is_rewritten {
                 true => Fate::Pending,
                 false => Fate::Broken(format!(
                     "I4: {name} {named} is pending, and not any more as the application wrote it: \
