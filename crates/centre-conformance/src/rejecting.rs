@@ -427,7 +427,7 @@ pub async fn an_upload_that_is_aborted_takes_no_effect<F: Fixture>() {
             ("line", "[30]") => assert_eq!(it.code, "foreign_key"),
             _ => {
                 assert_eq!(it.code, "aborted");
-                let begin = "aborted: row [3] of table item was refused: ";
+                let begin = "row [3] of table item was refused: ";
                 assert!(it.reason.starts_with(begin), "{}", it.reason);
             }
         }

@@ -529,7 +529,9 @@ impl SubscriptionReading<'_> {
             let only_compared = *what == TablePlan::Whole && compares[index].is_some();
             let by_script = matches!(what, TablePlan::Scripted { .. });
             let whole = match what {
-                TablePlan::Scripted { whole } | TablePlan::Given { whole, .. } => *whole,
+                // Only the script knows who gets a row: one that is asked for comes with all.
+                TablePlan::Scripted { whole } => *whole || asked.is_some(),
+                TablePlan::Given { whole, .. } => *whole,
                 what => *what == TablePlan::Whole && !only_compared,
             };
             let mut output = Output::new(table, shape, counts, &mut *sink);
@@ -581,8 +583,12 @@ impl SubscriptionReading<'_> {
             }
         }
         for (index, theirs) in compares.into_iter().enumerate() {
-            let is_given = matches!(self.plan.tables[index], TablePlan::Given { .. });
-            let Some(theirs) = theirs.filter(|_| !is_given) else {
+            // What a handler or a script tells is not what the rules yield.
+            let is_told = matches!(
+                self.plan.tables[index],
+                TablePlan::Given { .. } | TablePlan::Scripted { .. }
+            );
+            let Some(theirs) = theirs.filter(|_| !is_told) else {
                 continue;
             };
             let shape = &shapes[index];

@@ -291,7 +291,7 @@ fn an_upload_goes_in_whole_or_not_at_all<B: Backend>() {
     assert_eq!(why.code, "aborted");
     assert!(
         why.reason
-            .starts_with("aborted: row [100] of table product was refused: "),
+            .starts_with("row [100] of table product was refused: "),
         "{}",
         why.reason
     );

@@ -142,9 +142,6 @@ impl Resolver {
             }
         }
         let is_conflict = !contended.is_empty();
-        if is_conflict && self.winner == Winner::Nobody {
-            return Resolved::Parked;
-        }
         if is_conflict && self.winner == Winner::Handler {
             return Resolved::Asked;
         }
@@ -167,6 +164,9 @@ impl Resolver {
                 (false, _) => {}
             }
             contended.remove(place);
+        }
+        if !contended.is_empty() && self.winner == Winner::Nobody {
+            return Resolved::Parked;
         }
         if self.remote_wins(new, central) {
             from_remote.append(&mut contended);

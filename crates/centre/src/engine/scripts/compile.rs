@@ -261,6 +261,9 @@ async fn one<T: Tracking>(
             let hint = format!("select {}", names.join(", "));
             return Err(wrong(&place, &what, hint));
         }
+        if is_query && let Some(table) = table {
+            check_order(&place, event, table, &found)?;
+        }
         let sets = match event.form {
             Form::Once => sets(&place, event, &word, &script, &found)?,
             _ => Vec::new(),
@@ -353,10 +356,52 @@ fn sets(
         set.map(|it| Parameter::System(it))
     });
     let columns: Vec<Option<Parameter>> = columns.collect();
+    let unknown = columns.iter().position(Option::is_none);
+    if let Some(unknown) = unknown.filter(|_| !event.sets.is_empty()) {
+        let name = &found[unknown];
+        let what = format!("yields a column {name:?}, which sets nothing");
+        let hint = match nearest(name, event.sets.iter().copied()) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!(
+                "name it {}, or \"u.NAME\" to keep it for other scripts",
+                event.sets.join(" or ")
+            ),
+        };
+        return Err(wrong(place, &what, hint));
+    }
     Ok(match columns.iter().any(Option::is_some) {
         true => columns,
         false => Vec::new(),
     })
+}
+
+/// What a query yields is taken by its place: whoever names the table's columns in another order
+/// means something else.
+fn check_order(place: &str, event: &Event, table: &Table, found: &[String]) -> Result<()> {
+    let wanted: Vec<String> = match event.form {
+        Form::Keys => table
+            .key_columns()
+            .map(|it| it.name.to_lowercase())
+            .collect(),
+        _ => table
+            .columns
+            .iter()
+            .map(|it| it.name.to_lowercase())
+            .collect(),
+    };
+    let found: Vec<String> = found.iter().map(|it| it.to_lowercase()).collect();
+    let elsewhere = |(at, name): &(usize, &String)| {
+        let place = wanted.iter().position(|it| it == *name);
+        place.is_some_and(|it| it != *at)
+    };
+    match found.iter().enumerate().find(elsewhere) {
+        None => Ok(()),
+        Some((_, name)) => Err(wrong(
+            place,
+            &format!("yields the column {name:?} in another place than the table has it"),
+            format!("select {}", wanted.join(", ")),
+        )),
+    }
 }
 
 /// The type of a parameter, if the event has it.

@@ -224,9 +224,12 @@ impl Scripting<'_> {
 
     /// Whether the status that a script has set lets the remote go on.
     fn check_status(&self) -> Result<()> {
-        match self.number("authentication_status") {
-            Some(status) if status >= REFUSED_FROM => Err(CentreError::NotAuthenticated { status }),
-            _ => Ok(()),
+        match self.fact("authentication_status") {
+            None => Ok(()),
+            Some(Value::Integer(status)) if (1..REFUSED_FROM).contains(&status) => Ok(()),
+            // Whoever says nothing that can be understood lets nobody in.
+            Some(Value::Integer(status)) => Err(CentreError::NotAuthenticated { status }),
+            Some(_) => Err(CentreError::NotAuthenticated { status: 0 }),
         }
     }
 }

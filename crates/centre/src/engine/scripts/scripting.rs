@@ -169,9 +169,14 @@ impl<'r> Scripting<'r> {
         self.context.scripts.set_fact(self.publication, name, value);
     }
 
+    /// What a script has set.
+    pub fn fact(&self, name: &str) -> Option<Value> {
+        self.context.scripts.fact(self.publication, name)
+    }
+
     /// A number that a script has set.
     pub fn number(&self, name: &str) -> Option<i64> {
-        match self.context.scripts.fact(self.publication, name) {
+        match self.fact(name) {
             Some(Value::Integer(number)) => Some(number),
             _ => None,
         }

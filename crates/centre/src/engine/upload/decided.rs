@@ -203,7 +203,7 @@ impl Decided {
         let first = first.or(refused.first());
         let reason = first.map_or_else(String::new, |it| {
             format!(
-                ": row {} of table {} was refused: {}",
+                "row {} of table {} was refused: {}",
                 it.key, it.table, it.reason
             )
         });
@@ -215,7 +215,7 @@ impl Decided {
             own: refusals.collect(),
             others: Refusal {
                 code: Code::RowAborted,
-                reason: format!("aborted{reason}"),
+                reason,
             },
         }));
     }
