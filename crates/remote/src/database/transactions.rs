@@ -60,18 +60,30 @@ pub(super) fn oldest(
 }
 
 /// What is taken next: a group of refused changes that wait for another try, else the oldest
-/// transaction.
+/// transaction. If it takes along what was refused, and later transactions have taken over some of
+/// that, it is one with all up to the last of these: what they were made from is whole then.
 pub(super) fn next(
     connection: &Connection,
     subscription: &SubscriptionState,
     schema: &PublicationSchema,
 ) -> Result<Next, RemoteError> {
-    let oldest = oldest(connection, schema)?.unwrap_or(subscription.generation);
-    let again = match subscription.any_refused {
-        true => together::first_waiting(connection, subscription)?,
-        false => Vec::new(),
-    };
-    let generation = if again.is_empty() { oldest } else { oldest - 1 };
+    let (mut generation, mut again) = (subscription.generation, Vec::new());
+    if subscription.any_refused {
+        again = together::first_waiting(connection, subscription)?;
+    }
+    if let Some(oldest) = oldest(connection, schema)? {
+        generation = oldest;
+        while again.is_empty()
+            && subscription.any_refused
+            && let Some(last) = together::last_taken_over(connection, subscription, generation)?
+        {
+            unite(connection, schema, (generation - 1, last))?;
+            generation = last;
+        }
+    }
+    if !again.is_empty() {
+        generation -= 1;
+    }
     Ok(Next { generation, again })
 }
 
@@ -101,7 +113,8 @@ pub(super) fn waits(
 /// Whether all that is pending has to be one transaction: what belongs to which is told by what
 /// rows were before, and that is not known, or changes.
 pub(super) fn has_to_be_one(subscription: &SubscriptionState, is_untracked: bool) -> bool {
-    let is_unknown = subscription.compare_due >= CompareDue::Yes || is_untracked;
+    // That the server wants to be sure says nothing against what is known here.
+    let is_unknown = subscription.compare_due > CompareDue::Verify || is_untracked;
     subscription.is_transactional() && (is_unknown || subscription.giving.is_some())
 }
 
@@ -111,8 +124,16 @@ pub(super) fn make_one(
     subscription: &SubscriptionState,
     schema: &PublicationSchema,
 ) -> Result<(), RemoteError> {
-    let current = subscription.generation;
     let taken = subscription.taken_generation.unwrap_or(PARKED);
+    unite(connection, schema, (taken, subscription.generation))
+}
+
+/// Makes one transaction, the last, of those after the one and up to the other.
+fn unite(
+    connection: &Connection,
+    schema: &PublicationSchema,
+    (after, last): (i64, i64),
+) -> Result<(), RemoteError> {
     for table in schema.tables.iter().filter(|it| it.direction.uploads()) {
         let names = Names::of(table);
         let waiting: Vec<i64> = connection
@@ -122,7 +143,7 @@ pub(super) fn make_one(
                 names.change
             ))
             .and_then(|mut statement| {
-                let found = statement.query_map([taken, current], |row| row.get(0))?;
+                let found = statement.query_map([after, last], |row| row.get(0))?;
                 found.collect()
             })
             .doing(DOING)?;
@@ -135,7 +156,7 @@ pub(super) fn make_one(
             );
             let keys = keys_of(connection, &sql, &[&generation], table).doing(DOING)?;
             for key in &keys {
-                changes::move_to(connection, &names, key, generation, current).doing(DOING)?;
+                changes::move_to(connection, &names, key, generation, last).doing(DOING)?;
             }
         }
     }

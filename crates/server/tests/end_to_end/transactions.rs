@@ -2,8 +2,10 @@
 //! order, and takes effect as a whole or not at all.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidewater_client::Which;
+use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;
@@ -316,7 +318,203 @@ fn transactions_stay_what_they_are_when_a_remote_verifies_itself<B: Backend>() {
     assert_converged(&world, &[&ada]);
 }
 
+/// What a later transaction has taken over of a refused one is not left out when the rest is sent
+/// again.
+fn what_is_sent_again_while_another_builds_on_it_is_whole<B: Backend>() {
+    let is_cut_between = (1..8).any(cut_before_hello::<B>);
+    assert!(is_cut_between, "no sync was cut between the two");
+}
+
+/// Whether the first transaction had been refused when the sync was cut.
+fn cut_before_hello<B: Backend>(number: usize) -> bool {
+    let world = World::<B>::open(transactional(shop()));
+    let mut ada = world.synced("ada");
+    commit(
+        &ada,
+        "INSERT INTO customer VALUES (60, 1, 'same', 'one@x', '0.00');
+         UPDATE product SET stock = 1 WHERE product_id = 1",
+    );
+    commit(
+        &ada,
+        "UPDATE product SET stock = 2 WHERE product_id = 1; INSERT INTO product VALUES (20, '', 1)",
+    );
+    let hellos = AtomicUsize::new(0);
+    ada.network.plan(
+        Place::message(Way::Up, move |it| {
+            matches!(it, Control::Hello(_)) && hellos.fetch_add(1, Ordering::Relaxed) == number
+        }),
+        Accident::CutInside,
+    );
+    // It may be over before.
+    let _ = ada.try_sync();
+    ada.network.finish_plan();
+    if refused_keys(&mut ada) != ["[1]", "[60]"] {
+        return false;
+    }
+    world.execute("UPDATE customer SET email = NULL WHERE customer_id = 1");
+    ada.remote
+        .retry_refused(Which::All)
+        .expect("they are there");
+    ada.sync();
+    let first = world.rows("SELECT name FROM customer WHERE customer_id = 60");
+    let second = world.rows("SELECT stock FROM product WHERE product_id = 1");
+    assert_eq!(
+        first.is_empty(),
+        second == ["10"],
+        "half a transaction: {first:?} {second:?}; refused: {:#?}",
+        ada.refused()
+    );
+    ada.edit("UPDATE product SET name = 'twenty' WHERE product_id = 20");
+    ada.sync();
+    ada.sync();
+    assert_eq!(refused_keys(&mut ada), [""; 0]);
+    assert_converged(&world, &[&ada]);
+    true
+}
+
+/// Two transactions have taken over rows of a refused one: it goes up whole all the same.
+fn what_two_others_build_on_is_whole<B: Backend>() {
+    let world = World::<B>::open(transactional(shop()));
+    let mut ada = world.synced("ada");
+    commit(
+        &ada,
+        "INSERT INTO product VALUES (20, '', 1); UPDATE product SET stock = 11 WHERE product_id = 1;
+         UPDATE product SET stock = 21 WHERE product_id = 2",
+    );
+    commit(&ada, "UPDATE product SET stock = 12 WHERE product_id = 1");
+    commit(
+        &ada,
+        "UPDATE product SET name = 'twenty' WHERE product_id = 20;
+         UPDATE product SET name = '' WHERE product_id = 3",
+    );
+    ada.sync();
+    // The last one is refused, and so nothing of the first is there.
+    assert_eq!(world.rows(PRODUCTS), ["1|pen|10", "2|ink|20", "3|cap|30"]);
+    assert_eq!(refused_keys(&mut ada), ["[1]", "[20]", "[2]", "[3]"]);
+    commit(&ada, "UPDATE product SET name = 'cup' WHERE product_id = 3");
+    ada.sync();
+    assert_eq!(refused_keys(&mut ada), [""; 0]);
+    assert_eq!(
+        world.rows(PRODUCTS),
+        ["1|pen|12", "2|ink|21", "3|cup|30", "20|twenty|1"]
+    );
+    assert_converged(&world, &[&ada]);
+}
+
+/// Two rows of each transaction, which nobody else writes, are there together or not at all.
+fn pairs<B: Backend>(world: &World<B>, when: &str) {
+    let odd = world.rows(
+        "SELECT 'product', product_id FROM product WHERE product_id >= 1000 AND product_id NOT IN
+           (SELECT invoice_id FROM invoice)
+         UNION ALL SELECT 'invoice', invoice_id FROM invoice WHERE invoice_id >= 1000
+           AND invoice_id NOT IN (SELECT product_id FROM product)",
+    );
+    assert!(odd.is_empty(), "{when}: {odd:?}");
+}
+
+fn transactions_are_whole_in_any_history<B: Backend>() {
+    for seed in 0..3 {
+        play::<B>(seed);
+    }
+}
+
+/// A history of one device that does anything, and of another one that meets it.
+fn play<B: Backend>(seed: u64) {
+    let world = World::<B>::open(transactional(shop()));
+    let (mut ada, mut cleo) = (world.synced("ada"), world.synced("cleo"));
+    let mut random = Random::seeded(1_000 + seed);
+    let mut number = 1_000;
+    for step in 0..40 {
+        match random.below(10) {
+            0..=4 => {
+                number += 1;
+                let bad = random.below(3) == 0;
+                let name = if bad { "" } else { "fine" };
+                let mut sql = format!(
+                    "INSERT INTO product VALUES ({number}, '{name}', 1);
+                     INSERT INTO invoice VALUES ({number}, 1, 1, 't{number}')"
+                );
+                for _ in 0..random.below(3) {
+                    let (at, to) = (1 + random.below(6), 1 + random.below(6));
+                    sql += &match random.below(6) {
+                        0 => format!(";DELETE FROM product WHERE product_id = {at}"),
+                        1 => format!(
+                            ";INSERT OR IGNORE INTO product VALUES ({at}, 'p{number}', {to})"
+                        ),
+                        2 => format!(
+                            ";UPDATE product SET product_id = {to} WHERE product_id = {at} AND NOT EXISTS (SELECT 1 FROM product WHERE product_id = {to})"
+                        ),
+                        3 => format!(
+                            ";INSERT OR REPLACE INTO product VALUES ({at}, 'r{number}', {to})"
+                        ),
+                        4 => format!(
+                            ";UPDATE OR REPLACE product SET product_id = {to} WHERE product_id = {at}"
+                        ),
+                        _ => format!(
+                            ";UPDATE product SET name = 'n{number}' WHERE product_id = {at}"
+                        ),
+                    };
+                }
+                commit(&ada, &sql);
+            }
+            5 => {
+                let (at, to) = (1 + random.below(6), random.below(100));
+                let sql = format!("UPDATE product SET stock = {to} WHERE product_id = {at}");
+                commit(&cleo, &sql);
+                cleo.sync();
+            }
+            6 => {
+                ada.remote
+                    .retry_refused(Which::All)
+                    .expect("they are there");
+            }
+            7 => {
+                // What is wrong is put right, sometimes.
+                let sql = "UPDATE product SET name = 'right' WHERE product_id IN (SELECT product_id FROM product WHERE product_id >= 1000 AND name = '' LIMIT 1)";
+                commit(&ada, sql);
+            }
+            _ => {
+                let cut = random.below(2) == 0;
+                if cut {
+                    let way = *random.one_of(&[Way::Up, Way::Down]);
+                    let at = random.below(24) as usize;
+                    ada.network.plan(
+                        Place::frame(way, at),
+                        *random.one_of(&[Accident::CutAfter, Accident::CutInside]),
+                    );
+                }
+                let outcome = ada.try_sync();
+                let was_cut = ada.network.finish_plan();
+                assert!(was_cut || outcome.is_ok(), "{outcome:?}");
+            }
+        }
+        pairs(&world, &format!("seed {seed} step {step}"));
+    }
+    ada.sync();
+    pairs(&world, "end");
+    ada.edit("UPDATE product SET name = 'right' WHERE name = ''");
+    ada.remote
+        .retry_refused(Which::All)
+        .expect("they are there");
+    ada.sync();
+    pairs(&world, "corrected");
+    for _ in 0..20 {
+        if ada.refused().is_empty() && ada.pending() == 0 {
+            break;
+        }
+        ada.discard_refused();
+        ada.sync();
+    }
+    cleo.sync();
+    ada.sync();
+    assert_eq!((ada.pending(), ada.refused().len()), (0, 0));
+    assert_converged(&world, &[&ada, &cleo]);
+}
+
 on_both_adapters!(
+    what_is_sent_again_while_another_builds_on_it_is_whole,
+    what_two_others_build_on_is_whole,
+    transactions_are_whole_in_any_history,
     transactions_stay_what_they_are_when_a_remote_verifies_itself,
     each_goes_in_whole_or_not_at_all_and_in_order,
     a_transaction_that_builds_on_a_refused_one_waits_with_it,

@@ -1,14 +1,14 @@
 //! Refused changes that go up together: rows with those that were refused because of them, and all
 //! of an upload that was aborted as a whole.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, hash_map};
 
 use rusqlite::Connection;
 use rusqlite::types::Value as Stored;
 use tidewater_protocol::{Code, Table, Value};
 
 use super::{Database, PARKED, RefusedRow, SELECT, is_parked, key_of, read, settled};
-use crate::database::changes::{has_change, move_to};
+use crate::database::changes::{has_change, move_to, next_of};
 use crate::database::subscription::load_all;
 use crate::database::tables::Names;
 use crate::database::{SubscriptionState, quote};
@@ -93,14 +93,65 @@ pub(crate) fn first_waiting(
             )?
             .query_map([&subscription.publication], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
-        let waits = entries.iter().filter(|it| waiting.contains(&it.refused.id));
-        let first = waits.clone().map(|it| it.refused.sequence).min();
-        let of_first = waits.filter(|it| Some(it.refused.sequence) == first);
-        let mut chosen: HashSet<i64> = of_first.map(|it| it.refused.id).collect();
-        expand(connection, &entries, &mut chosen)?;
-        Ok(chosen.intersection(&waiting).copied().collect())
+        let mut left = waiting.clone();
+        loop {
+            let waits = entries.iter().filter(|it| left.contains(&it.refused.id));
+            let Some(first) = waits.clone().map(|it| it.refused.sequence).min() else {
+                return Ok(Vec::new());
+            };
+            let of_first = waits.filter(|it| it.refused.sequence == first);
+            let mut chosen: HashSet<i64> = of_first.map(|it| it.refused.id).collect();
+            expand(connection, &entries, &mut chosen)?;
+            // It goes up whole with the transaction that has taken over some of it.
+            if taken_over(connection, &entries, &chosen, PARKED)?.is_none() {
+                return Ok(chosen.intersection(&waiting).copied().collect());
+            }
+            left.retain(|it| !chosen.contains(it));
+        }
     };
     read().doing("trying refused rows again")
+}
+
+/// The last transaction after this one that has taken over something of what goes up with it.
+pub(crate) fn last_taken_over(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    generation: i64,
+) -> Result<Option<i64>, RemoteError> {
+    let read = || -> rusqlite::Result<Option<i64>> {
+        let entries = entries(connection, std::slice::from_ref(subscription))?;
+        let mut chosen = HashSet::new();
+        for entry in &entries {
+            if has_change(connection, &Names::of(entry.table), &entry.key, generation)? {
+                chosen.insert(entry.refused.id);
+            }
+        }
+        if chosen.is_empty() {
+            return Ok(None);
+        }
+        expand(connection, &entries, &mut chosen)?;
+        taken_over(connection, &entries, &chosen, generation)
+    };
+    read().doing("trying refused rows again")
+}
+
+/// The last transaction after this one that has taken over any of the chosen changes, which are not
+/// parked then.
+fn taken_over(
+    connection: &Connection,
+    entries: &[Entry<'_>],
+    chosen: &HashSet<i64>,
+    generation: i64,
+) -> rusqlite::Result<Option<i64>> {
+    let mut last = None;
+    for entry in entries.iter().filter(|it| chosen.contains(&it.refused.id)) {
+        let (names, key) = (Names::of(entry.table), &entry.key);
+        let is_in = |generation| has_change(connection, &names, key, generation);
+        if !(is_in(PARKED)? || generation > PARKED && is_in(generation)?) {
+            last = last.max(next_of(connection, &names, key, generation)?);
+        }
+    }
+    Ok(last)
 }
 
 fn entries<'s>(
@@ -151,11 +202,11 @@ fn expand(
         let all: Vec<&Entry<'_>> = entries.iter().collect();
         let parents: Vec<&&Entry<'_>> = all.iter().filter(is_chosen).collect();
         let uploads: HashSet<(i64, u64)> = parents.iter().map(|it| upload(it)).collect();
-        let mut found = Vec::new();
+        let (mut found, mut known) = (Vec::new(), HashMap::new());
         waiting.retain(|it| !chosen.contains(&it.refused.id));
         for it in &waiting {
             let is_of_aborted = aborted.contains(&upload(it)) && uploads.contains(&upload(it));
-            if is_of_aborted || refers_to_one(connection, it, &parents)? {
+            if is_of_aborted || refers_to_one(connection, it, &parents, &mut known)? {
                 found.push(it.refused.id);
             }
         }
@@ -166,29 +217,37 @@ fn expand(
     }
 }
 
-/// Whether a row was refused for what it refers to, and refers to one of these.
-fn refers_to_one(
+/// Whether a row was refused for what it refers to, and refers to one of these. What these have in
+/// the columns that are referred to is read once.
+fn refers_to_one<'e>(
     connection: &Connection,
-    child: &Entry<'_>,
+    child: &'e Entry<'_>,
     parents: &[&&Entry<'_>],
+    known: &mut HashMap<(&'e str, &'e [String]), HashSet<String>>,
 ) -> rusqlite::Result<bool> {
     if child.refused.code != Code::RowForeignKey.name() {
         return Ok(false);
     }
     for key in &child.table.foreign_keys {
-        let is_parent = |it: &&&&Entry<'_>| it.table.name == key.parent;
-        let mut value = None;
-        for parent in parents.iter().filter(is_parent) {
-            let columns = key.parent_columns.iter().map(|it| parent.table.column(it));
-            let Some(columns) = columns.collect::<Option<Vec<usize>>>() else {
-                continue;
-            };
-            if value.is_none() {
-                value = values(connection, child, &key.columns)?;
+        let of_parents = match known.entry((&key.parent, &key.parent_columns)) {
+            hash_map::Entry::Occupied(known) => known.into_mut(),
+            hash_map::Entry::Vacant(unknown) => {
+                let mut all = HashSet::new();
+                for parent in parents.iter().filter(|it| it.table.name == key.parent) {
+                    let columns = key.parent_columns.iter().map(|it| parent.table.column(it));
+                    if let Some(columns) = columns.collect::<Option<Vec<usize>>>() {
+                        let values = values(connection, parent, &columns)?;
+                        all.extend(values.map(|it| format!("{it:?}")));
+                    }
+                }
+                unknown.insert(all)
             }
-            if value.is_some() && values(connection, parent, &columns)? == value {
-                return Ok(true);
-            }
+        };
+        if !of_parents.is_empty()
+            && let Some(values) = values(connection, child, &key.columns)?
+            && of_parents.contains(&format!("{values:?}"))
+        {
+            return Ok(true);
         }
     }
     Ok(false)
