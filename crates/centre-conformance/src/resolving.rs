@@ -379,6 +379,11 @@ pub async fn resolvers_that_cannot_be_are_named<F: Fixture>() {
             "did you mean \"later\"?",
         ),
         (
+            &["client_wins()"],
+            "\"client_wins()\" names nobody",
+            "client_wins for all",
+        ),
+        (
             &["later"],
             "\"later\" does not name the columns that it needs",
             "write later(changed_at)",

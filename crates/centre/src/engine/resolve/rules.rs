@@ -125,7 +125,7 @@ pub fn compile(
             ));
         };
         let (is_fit, what) = match (wanted, names.len()) {
-            (Columns::None | Columns::Users, 0) => {
+            (Columns::None | Columns::Users, 0) if !written.contains('(') => {
                 set_winner(&place, &mut resolver, &mut winner, name, 0)?;
                 continue;
             }
@@ -136,6 +136,12 @@ pub fn compile(
             }
             (Columns::One(is_fit, what), 1) => (is_fit, what),
             (Columns::Some(is_fit, what), 1..) => (is_fit, what),
+            (Columns::Users, _) => {
+                return Err(wrong(
+                    format!("{place}: {written:?} names nobody"),
+                    "name users, or write client_wins for all",
+                ));
+            }
             _ => {
                 return Err(wrong(
                     format!("{place}: {written:?} does not name the columns that it needs"),
