@@ -529,9 +529,7 @@ impl SubscriptionReading<'_> {
             let only_compared = *what == TablePlan::Whole && compares[index].is_some();
             let by_script = matches!(what, TablePlan::Scripted { .. });
             let whole = match what {
-                // Only the script knows who gets a row: one that is asked for comes with all.
-                TablePlan::Scripted { whole } => *whole || asked.is_some(),
-                TablePlan::Given { whole, .. } => *whole,
+                TablePlan::Scripted { whole } | TablePlan::Given { whole, .. } => *whole,
                 what => *what == TablePlan::Whole && !only_compared,
             };
             let mut output = Output::new(table, shape, counts, &mut *sink);

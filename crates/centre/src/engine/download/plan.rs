@@ -93,7 +93,14 @@ impl Plan {
             .is_some_and(|it| it.watermark.role != opened.role);
         let last_download = presented.as_ref().filter(|_| !is_outdated && !is_another);
         let last_download = last_download.and_then(|it| it.watermark.last_download);
-        let last_download = last_download.filter(|_| opened.marked_ms.is_some());
+        // Only scripts know who gets a row: one that is asked for comes with all.
+        let tables = &published.schema.tables;
+        let by_script = |index: usize| scripts.is_some_and(|it| it.downloads(index));
+        let asks = subscription.requests.iter().any(|request| {
+            let asked = tables.iter().position(|it| it.name == request.begin.table);
+            asked.is_some_and(by_script)
+        });
+        let last_download = last_download.filter(|_| opened.marked_ms.is_some() && !asks);
         let mut scope_changed = false;
         let mut by_rule = Vec::with_capacity(rules.len());
         let of_rules = rules.iter().zip(&opened.scope.rules).zip(&opened.held);
