@@ -316,55 +316,6 @@ fn transactions_stay_what_they_are_when_a_remote_verifies_itself<B: Backend>() {
     assert_converged(&world, &[&ada]);
 }
 
-/// What a later transaction has taken over of a refused one is not left out when the rest is sent
-/// again.
-fn what_is_sent_again_while_another_builds_on_it_is_whole<B: Backend>() {
-    let is_cut_between = (0..40).any(cut_after::<B>);
-    assert!(is_cut_between, "no sync was cut between the two");
-}
-
-/// Whether the first transaction had been refused when the sync was cut.
-fn cut_after<B: Backend>(frame: usize) -> bool {
-    let world = World::<B>::open(transactional(shop()));
-    let mut ada = world.synced("ada");
-    commit(
-        &ada,
-        "INSERT INTO customer VALUES (60, 1, 'same', 'one@x', '0.00');
-         UPDATE product SET stock = 1 WHERE product_id = 1",
-    );
-    commit(
-        &ada,
-        "UPDATE product SET stock = 2 WHERE product_id = 1; INSERT INTO product VALUES (20, '', 1)",
-    );
-    ada.network
-        .plan(Place::frame(Way::Down, frame), Accident::CutAfter);
-    // It may be over before.
-    let _ = ada.try_sync();
-    ada.network.finish_plan();
-    if refused_keys(&mut ada) != ["[1]", "[60]"] {
-        return false;
-    }
-    world.execute("UPDATE customer SET email = NULL WHERE customer_id = 1");
-    ada.remote
-        .retry_refused(Which::All)
-        .expect("they are there");
-    ada.sync();
-    let first = world.rows("SELECT name FROM customer WHERE customer_id = 60");
-    let second = world.rows("SELECT stock FROM product WHERE product_id = 1");
-    assert_eq!(
-        first.is_empty(),
-        second == ["10"],
-        "half a transaction: {first:?} {second:?}; refused: {:#?}",
-        ada.refused()
-    );
-    ada.edit("UPDATE product SET name = 'twenty' WHERE product_id = 20");
-    ada.sync();
-    ada.sync();
-    assert_eq!(refused_keys(&mut ada), [""; 0]);
-    assert_converged(&world, &[&ada]);
-    true
-}
-
 /// Two transactions have taken over rows of a refused one: it goes up whole all the same.
 fn what_two_others_build_on_is_whole<B: Backend>() {
     let world = World::<B>::open(transactional(shop()));
@@ -505,7 +456,6 @@ fn play<B: Backend>(seed: u64) {
 }
 
 on_both_adapters!(
-    what_is_sent_again_while_another_builds_on_it_is_whole,
     what_two_others_build_on_is_whole,
     transactions_are_whole_in_any_history,
     transactions_stay_what_they_are_when_a_remote_verifies_itself,
