@@ -73,7 +73,7 @@ impl<'w, F: Fixture> Contest<'w, F> {
 
 /// What each resolver makes of an update of both sides: berta's row, anna's, and what is there in
 /// the end.
-const UPDATES: [(&[&str], &str, &str, &str, ConflictOutcome); 14] = [
+const UPDATES: [(&[&str], &str, &str, &str, ConflictOutcome); 16] = [
     (
         &["server_wins"],
         "1|tea|8|1.50|2026-01-02T00:00:00.000000|x",
@@ -158,6 +158,21 @@ const UPDATES: [(&[&str], &str, &str, &str, ConflictOutcome); 14] = [
         "1|tea|10|1.50|2026-01-01T10:00:00.000000|EINS\ntwo\nthree\nfour\nfive\n",
         "1|tea|10|1.50|2026-01-01T10:00:00.000000|ONE\ntwo\nthree\nfour\nfive\n",
         ConflictOutcome::Centre,
+    ),
+    (
+        // Nothing is left to decide.
+        &["merge_text(notes)", "park"],
+        "1|tea|10|1.50|2026-01-01T10:00:00.000000|ONE\ntwo\nthree\nfour\nfive\n",
+        "1|tea|10|1.50|2026-01-01T10:00:00.000000|one\ntwo\nthree\nfour\nFIVE\n",
+        "1|tea|10|1.50|2026-01-01T10:00:00.000000|ONE\ntwo\nthree\nfour\nFIVE\n",
+        ConflictOutcome::Merged,
+    ),
+    (
+        &["additive(stock)", "park"],
+        "1|tea|8|1.60|2026-01-01T10:00:00.000000|x",
+        "1|TEA|7|1.50|2026-01-01T10:00:00.000000|x",
+        "1|tea|8|1.60|2026-01-01T10:00:00.000000|x",
+        ConflictOutcome::Parked,
     ),
     (
         &["additive(stock)", "later(changed)"],

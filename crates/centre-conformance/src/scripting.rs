@@ -509,6 +509,24 @@ pub async fn scripts_that_cannot_be_are_named<F: Fixture>() {
         ),
         (
             "cust",
+            "download_cursor",
+            "SELECT name, cust_id, rep FROM cust",
+            "yields the column \"name\" in another place",
+        ),
+        (
+            "connection",
+            "authenticate_parameters",
+            "SELECT 4000 AS authentication_staus",
+            "yields a column \"authentication_staus\", which sets nothing",
+        ),
+        (
+            "connection",
+            "authenticate_parameters",
+            "SELECT 4000 AS authentication_status, 1 AS level",
+            "yields a column \"level\", which sets nothing",
+        ),
+        (
+            "cust",
             "upload_insert",
             "INSERT INTO cust (cust_id) VALUES ({r.custid})",
             "no such column",

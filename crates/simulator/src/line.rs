@@ -42,6 +42,12 @@ pub(crate) struct Line {
     pub(crate) said: VecDeque<Said>,
 }
 
+/// The moment of so many ticks since then.
+fn moment(began: Instant, ticks_ms: u64) -> Instant {
+    // Longer than any simulation, and short enough to be a time.
+    began + Duration::from_millis(ticks_ms.min(1 << 40))
+}
+
 /// An answer that comes in pieces, or something else that has come of a call.
 #[derive(Default)]
 struct Coming {
@@ -125,7 +131,7 @@ impl Line {
     /// The connection has ended, which it has not been told yet.
     pub(crate) async fn turn(
         &mut self,
-        world: &World,
+        began: Instant,
         now: &dyn Fn() -> Now,
         until: Option<Instant>,
     ) -> Result<(), Option<io::Error>> {
@@ -134,7 +140,7 @@ impl Line {
             return Err(None);
         };
         let connection = &mut self.connection;
-        let deadline = world.instant(connection.poll_timeout().unwrap_or(u64::MAX));
+        let deadline = moment(began, connection.poll_timeout().unwrap_or(u64::MAX));
         let deadline = until.map_or(deadline, |until| until.min(deadline));
         let mut buffer = [0; 2_048];
         tokio::select! {
@@ -163,7 +169,7 @@ impl Line {
         now: &dyn Fn() -> Now,
         until: Option<Instant>,
     ) {
-        if let Err(error) = self.turn(world, now, until).await {
+        if let Err(error) = self.turn(world.began, now, until).await {
             self.connection.handle_end(error);
         }
         self.listen();

@@ -68,7 +68,7 @@ pub(crate) struct World {
     pub(crate) keys: FreshKeys,
     /// Where the centre is.
     pub(crate) disk: CentreDisk,
-    began: Instant,
+    pub(crate) began: Instant,
     /// Where servers run; a remote takes any.
     pub(crate) hosts: Vec<Host>,
     next_host: Cell<usize>,
@@ -345,12 +345,6 @@ impl World {
     /// How long nothing happened, in milliseconds.
     pub(crate) fn passed_ms(&self) -> i64 {
         self.days_passed.get() * DAY_MS
-    }
-
-    /// The moment of so many ticks.
-    pub(crate) fn instant(&self, ticks_ms: u64) -> Instant {
-        // Longer than any simulation, and short enough to be a time.
-        self.began + Duration::from_millis(ticks_ms.min(1 << 40))
     }
 
     /// A connection to one server after the other.

@@ -92,7 +92,7 @@ impl Images {
         let Some(before) = recorded(&old, generation)? else {
             return Ok(None);
         };
-        let later = next_generation(connection, &names, &new, generation)?;
+        let later = changes::next_of(connection, &names, &new, generation)?;
         let after = match later {
             Some(later) => recorded(&new, later)?.flatten(),
             None => present(connection, &names, &new)?,
@@ -209,25 +209,6 @@ fn recorded(
     let is_present: bool = found.get(0)?;
     let values = is_present.then(|| row::owned(found, 1, names.pre.len()));
     values.transpose().map(Some)
-}
-
-/// The next generation in which this key was changed.
-fn next_generation(
-    connection: &Connection,
-    names: &Names,
-    key: &[Value],
-    generation: i64,
-) -> rusqlite::Result<Option<i64>> {
-    let mut statement = connection.prepare_cached(&format!(
-        "SELECT generation FROM {} WHERE {} AND generation > ?{} ORDER BY generation LIMIT 1",
-        names.change,
-        names.change_key_is_bound(),
-        key.len() + 1
-    ))?;
-    names.bind_key(&mut statement, key)?;
-    statement.raw_bind_parameter(key.len() + 1, generation)?;
-    let mut rows = statement.raw_query();
-    rows.next()?.map(|found| found.get(0)).transpose()
 }
 
 /// The values of a row as it is, those of the key aside.

@@ -49,7 +49,8 @@ impl Database {
         let in_order = triggers::are_checked(&snapshot)?;
         let mut to_take = false;
         if direction != SyncDirection::DownloadOnly {
-            for subscription in &subscriptions {
+            for subscription in &mut subscriptions {
+                note_more(&snapshot, subscription)?;
                 to_take |= can_take(&snapshot, subscription, direction, compares_next)?
                     || is_scattered(&snapshot, subscription)?;
             }
@@ -73,6 +74,7 @@ impl Database {
         if direction != SyncDirection::DownloadOnly {
             let mut all_taken = true;
             for subscription in &mut subscriptions {
+                note_more(&transaction, subscription)?;
                 if is_scattered(&transaction, subscription)?
                     && let Some(schema) = &subscription.schema
                 {
@@ -94,6 +96,21 @@ impl Database {
         transaction.commit().doing(doing)?;
         Ok(subscriptions)
     }
+}
+
+/// Notes whether transactions wait behind one that was on its way already.
+fn note_more(
+    connection: &Connection,
+    subscription: &mut SubscriptionState,
+) -> Result<(), RemoteError> {
+    let schema = subscription.schema.as_ref();
+    if let (Some(schema), Some(taken)) = (
+        schema.filter(|it| it.transactional),
+        subscription.taken_generation,
+    ) {
+        subscription.more = transactions::waits(connection, subscription, schema, taken)?;
+    }
+    Ok(())
 }
 
 /// Whether there are changes of the current generation and nothing is on its way.
@@ -147,9 +164,12 @@ fn is_scattered(
         return Ok(false);
     };
     let is_untracked = has_untracked(connection, subscription)?;
-    let waits = transactions::has_to_be_one(subscription, is_untracked)
-        && transactions::oldest(connection, schema)?.is_some_and(|it| it < subscription.generation);
-    Ok(waits)
+    if !transactions::has_to_be_one(subscription, is_untracked) {
+        return Ok(false);
+    }
+    let taken = subscription.taken_generation.unwrap_or(PARKED);
+    let oldest = transactions::oldest(connection, schema, taken)?;
+    Ok(oldest.is_some_and(|it| it < subscription.generation))
 }
 
 /// Whether there are changes that nobody has taken.
@@ -158,11 +178,11 @@ fn has_pending(
     subscription: &SubscriptionState,
     schema: &PublicationSchema,
 ) -> Result<bool, RemoteError> {
-    match (schema.transactional, subscription.taken_generation) {
-        (true, Some(taken)) => transactions::waits(connection, subscription, schema, taken),
-        (true, None) => Ok(transactions::oldest(connection, schema)?.is_some()),
-        (false, _) => has_generation(connection, schema, subscription.generation),
+    if !schema.transactional {
+        return has_generation(connection, schema, subscription.generation);
     }
+    let taken = subscription.taken_generation.unwrap_or(PARKED);
+    Ok(transactions::oldest(connection, schema, taken)?.is_some())
 }
 
 /// Whether a table was untracked, and is not compared yet: nobody knows what its changes were made

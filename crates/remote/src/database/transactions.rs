@@ -37,10 +37,11 @@ impl SubscriptionState {
     }
 }
 
-/// The oldest generation of which anything is pending, while nothing is taken.
+/// The oldest generation after this one of which anything is pending.
 pub(super) fn oldest(
     connection: &Connection,
     schema: &PublicationSchema,
+    after: i64,
 ) -> Result<Option<i64>, RemoteError> {
     let tables = schema.tables.iter().filter(|it| it.direction.uploads());
     let tables: Vec<&Table> = tables.collect();
@@ -48,11 +49,11 @@ pub(super) fn oldest(
     for tables in tables.chunks(TABLES_AT_ONCE) {
         let sql = quote::list(tables, " UNION ALL ", |table| {
             let change = quote::name(&change_table(&table.name));
-            format!("SELECT min(generation) AS g FROM {change} WHERE generation > {PARKED}")
+            format!("SELECT min(generation) AS g FROM {change} WHERE generation > ?1")
         });
         let found: Option<i64> = connection
             .prepare_cached(&format!("SELECT min(g) FROM ({sql})"))
-            .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+            .and_then(|mut statement| statement.query_row([after], |row| row.get(0)))
             .doing(DOING)?;
         oldest = oldest.into_iter().chain(found).min();
     }
@@ -71,7 +72,7 @@ pub(super) fn next(
     if subscription.any_refused {
         again = together::first_waiting(connection, subscription)?;
     }
-    if let Some(oldest) = oldest(connection, schema)? {
+    if let Some(oldest) = oldest(connection, schema, PARKED)? {
         generation = oldest;
         while again.is_empty()
             && subscription.any_refused
@@ -94,17 +95,8 @@ pub(super) fn waits(
     schema: &PublicationSchema,
     taken: i64,
 ) -> Result<bool, RemoteError> {
-    for table in schema.tables.iter().filter(|it| it.direction.uploads()) {
-        let change = quote::name(&change_table(&table.name));
-        let found = connection
-            .prepare_cached(&format!(
-                "SELECT 1 FROM {change} WHERE generation > ?1 LIMIT 1"
-            ))
-            .and_then(|mut statement| statement.exists([taken]))
-            .doing(DOING)?;
-        if found {
-            return Ok(true);
-        }
+    if oldest(connection, schema, taken)?.is_some() {
+        return Ok(true);
     }
     let publication = &subscription.publication;
     Ok(subscription.any_refused && refused::wait_for_another_try(connection, publication)?)

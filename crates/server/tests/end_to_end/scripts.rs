@@ -1,6 +1,7 @@
 //! Scripts at the events of a sync: each in its order and transaction, and what they decide.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use tidewater_centre::ScriptSpec;
@@ -233,7 +234,60 @@ fn a_script_knows_passwords<B: Backend>() {
     ada.sync();
 }
 
+/// Whatever asks for rows beside the downloads does not get those of others.
+fn only_the_script_says_who_gets_which_rows<B: Backend>() {
+    let cursor = "SELECT product_id, name, stock FROM product WHERE name LIKE {s.username} || '%'";
+    let scripts = vec![script("product", "download_cursor", cursor)];
+    let world = World::<B>::open_changed(B::new(), shop(), |config| {
+        config.publications[0].scripts = scripts;
+        config.server.verify_every = 1;
+    });
+    world.execute(
+        "UPDATE product SET name = 'bob ' || product_id;
+         INSERT INTO product VALUES (10, 'ada 10', 1), (11, 'ada 11', 1)",
+    );
+    let mut ada = world.synced("ada");
+    let mine = "SELECT product_id FROM product ORDER BY product_id";
+    assert_eq!(ada.rows(mine), ["10", "11"]);
+    // It verifies itself with each.
+    for _ in 0..4 {
+        ada.sync();
+        assert_eq!(ada.rows(mine), ["10", "11"]);
+    }
+    let verified = ada.remote.verify(true, &mut |_| ControlFlow::Continue(()));
+    verified.expect("it can be verified");
+    assert_eq!(ada.rows(mine), ["10", "11"]);
+    let told = world.server.ask(async |centre| centre.status().await);
+    assert!(told.expect("it can be read").incidents.is_empty());
+    // Of two refused changes one row has gone to bob by the time when ada gives up.
+    ada.edit("UPDATE product SET name = ''");
+    assert_eq!(ada.sync().refused, 2);
+    world.execute("UPDATE product SET name = 'bob too' WHERE product_id = 10");
+    ada.discard_refused();
+    ada.sync();
+    assert_eq!(
+        ada.rows("SELECT product_id, name FROM product"),
+        ["11|ada 11"]
+    );
+}
+
+/// Whatever a script says that is not clear lets nobody in.
+fn parameters_are_authenticated_only_by_what_is_clear<B: Backend>() {
+    let with = |status: &str| {
+        let sql = format!("SELECT {status} AS authentication_status");
+        open::<B>(vec![script("connection", "authenticate_parameters", &sql)])
+    };
+    with("1000").synced("ada");
+    for status in ["4000", "2000", "0", "-1", "NULL", "'yes'"] {
+        let world = with(status);
+        let error = world.device("ada").try_sync().expect_err(status);
+        assert_eq!(error.code(), Code::ParameterNotAllowed, "{status}: {error}");
+    }
+}
+
 on_both_adapters!(
+    only_the_script_says_who_gets_which_rows,
+    parameters_are_authenticated_only_by_what_is_clear,
     connections_begin_and_end_with_their_scripts,
     a_script_knows_passwords,
     every_event_happens_in_its_order_and_transaction

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use tidewater_client::Which;
+use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;
@@ -455,7 +456,28 @@ fn play<B: Backend>(seed: u64) {
     assert_converged(&world, &[&ada, &cleo]);
 }
 
+/// What was on its way when a sync broke off is followed by the others in the next one.
+fn the_next_sync_goes_on_where_one_broke_off<B: Backend>() {
+    let world = World::<B>::open(transactional(shop()));
+    let mut ada = world.synced("ada");
+    for number in 10..15 {
+        commit(
+            &ada,
+            &format!("INSERT INTO product VALUES ({number}, 'x', 1)"),
+        );
+    }
+    let result = |it: &Control| matches!(it, Control::ResultBegin(_));
+    ada.network
+        .plan(Place::message(Way::Down, result), Accident::CutInside);
+    ada.try_sync().unwrap_err();
+    assert_eq!(ada.pending(), 5);
+    ada.sync();
+    assert_eq!(ada.pending(), 0);
+    assert_converged(&world, &[&ada]);
+}
+
 on_both_adapters!(
+    the_next_sync_goes_on_where_one_broke_off,
     what_two_others_build_on_is_whole,
     transactions_are_whole_in_any_history,
     transactions_stay_what_they_are_when_a_remote_verifies_itself,

@@ -10,7 +10,6 @@ mod double;
 mod editable;
 mod editor;
 mod ledger;
-mod line;
 mod prepare;
 mod range;
 mod remote;

@@ -19,12 +19,12 @@ use tidewater_remote::spool::MemorySpool;
 use super::editable::{self, Editable};
 use super::editor::Editor;
 use super::ledger::{self, Ledger, Parties};
-use super::line::Line;
 use super::tables::Table;
 use super::watch::{Audit, with_chance};
 use super::world::World;
 use crate::application;
 use crate::disks::{self, Device};
+use crate::line::Line;
 use crate::network::{Traces, Weather};
 use crate::random::Random;
 use crate::vfs::Process;
@@ -483,7 +483,7 @@ impl Remote {
                     line.cut();
                     return Ok(());
                 }
-                turned = line.turn(self.world.began, &now) => turned.err(),
+                turned = line.turn(self.world.began, &now, None) => turned.err(),
             };
             if let Some(error) = ended {
                 line.connection.handle_end(error);

@@ -287,7 +287,7 @@ fn what_a_trigger_makes_of_a_row_is_the_centres_own() {
 }
 
 #[test]
-fn a_delete_that_is_only_a_mark_is_no_loss() {
+fn a_delete_that_is_only_a_mark_is_let_be() {
     let desk = Desk::new(
         "CREATE TABLE customer (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL,
            deleted INTEGER NOT NULL DEFAULT 0 CHECK (deleted IN (0, 1)),
@@ -311,15 +311,7 @@ fn a_delete_that_is_only_a_mark_is_no_loss() {
     let deleted = "SELECT id FROM customer WHERE last_modified >= {s.last_download} AND deleted
          UNION SELECT id FROM gone WHERE at >= {s.last_download};";
     desk.script("customer", "download_delete_cursor", deleted);
-    let kit = desk.kit();
-    for seed in 0..15 {
-        // Whether others get to know of every mark is another promise.
-        let failure = run(&kit, seed, EXTENT, false).failure.unwrap_or_default();
-        let is_loss = failure.starts_with("I1") || failure.starts_with("I2");
-        assert!(!is_loss, "seed {seed}: {failure}");
-    }
-    desk.script("customer", "upload_delete", "SELECT {r.id};");
-    caught(&desk.kit(), "I2: ");
+    holds(&desk.kit(), 0..15);
 }
 
 #[test]

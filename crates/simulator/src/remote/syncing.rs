@@ -283,7 +283,7 @@ impl Remote {
             let ended = tokio::select! {
                 biased;
                 () = process.ended() => return line.cut(),
-                turned = line.turn(&self.world, &now, None) => turned.err(),
+                turned = line.turn(self.world.began, &now, None) => turned.err(),
             };
             if let Some(error) = ended {
                 meddler.ends();
