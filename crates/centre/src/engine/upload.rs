@@ -56,8 +56,9 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// The reason for which changes of a table are refused that is only downloaded.
 pub const DOWNLOAD_ONLY: &str = "this table takes no changes from remotes";
 
-/// So many records are written at once.
+/// So many records are written at once, and so many bytes, but for the last one.
 const RECORDS_AT_ONCE: usize = 500;
+const BYTES_AT_ONCE: usize = 4 << 20;
 
 /// Takes the numbers of uploads; [`taken`] reads the answers. Whoever comes second finds his used.
 pub fn take(uploads: &[&SyncUpload]) -> [Own; 2] {
@@ -336,30 +337,48 @@ pub struct Refused {
 impl Records {
     /// Keeps them.
     pub async fn store(&self, connection: &mut impl Connection, upload: &SyncUpload) -> Result<()> {
-        let what = "recording conflicts and refused rows";
-        for some in self.conflicts.chunks(RECORDS_AT_ONCE) {
-            let conflicts = each(
-                "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication,
-                 table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome)
-                 SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12 FROM {rows INTEGER BLOB \
-                 TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT} ORDER BY n",
-                some.iter().map(|it| it.row(upload)).collect(),
-            );
-            connection.flight(what, &[conflicts]).await?;
+        let conflicts = self.conflicts.iter().map(|it| it.row(upload));
+        let refused = self.refused.iter().map(|it| it.row(upload));
+        store_in(CONFLICTS, conflicts, connection).await?;
+        store_in(REFUSED, refused, connection).await
+    }
+}
+
+const CONFLICTS: &str = "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication,
+     table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome)
+     SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12 FROM {rows INTEGER BLOB TEXT TEXT \
+     TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT} ORDER BY n";
+
+const REFUSED: &str = "INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication,
+     table_name, row_key, operation, uploaded, code, reason, sequence, pre_image, parent_table,
+     parent_key)
+     SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14 FROM {rows INTEGER BLOB \
+     TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT INTEGER TEXT TEXT TEXT} ORDER BY n";
+
+/// Writes records, as many at once as a statement may carry.
+async fn store_in(
+    sql: &'static str,
+    records: impl Iterator<Item = Vec<Value>>,
+    connection: &mut impl Connection,
+) -> Result<()> {
+    let what = "recording conflicts and refused rows";
+    let mut records = records.peekable();
+    while records.peek().is_some() {
+        let (mut some, mut bytes) = (Vec::new(), 0);
+        while some.len() < RECORDS_AT_ONCE && bytes < BYTES_AT_ONCE {
+            let Some(record) = records.next() else { break };
+            bytes += record.iter().map(text_bytes).sum::<usize>();
+            some.push(record);
         }
-        for some in self.refused.chunks(RECORDS_AT_ONCE) {
-            let refused = each(
-                "INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication,
-                 table_name, row_key, operation, uploaded, code, reason, sequence, pre_image,
-                 parent_table, parent_key)
-                 SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14 FROM {rows \
-                 INTEGER BLOB TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT INTEGER TEXT TEXT TEXT} \
-                 ORDER BY n",
-                some.iter().map(|it| it.row(upload)).collect(),
-            );
-            connection.flight(what, &[refused]).await?;
-        }
-        Ok(())
+        connection.flight(what, &[each(sql, some)]).await?;
+    }
+    Ok(())
+}
+
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::Text(text) => text.len(),
+        _ => 0,
     }
 }
 

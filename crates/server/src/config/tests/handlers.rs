@@ -1,3 +1,5 @@
+//! Where handlers stand in a configuration, and what cannot be said of them.
+
 use super::*;
 
 /// A configuration with a table of these lines, and whatever follows.

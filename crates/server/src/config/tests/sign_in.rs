@@ -1,3 +1,5 @@
+//! Who says who users are.
+
 use super::*;
 
 #[test]
