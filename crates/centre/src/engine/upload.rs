@@ -337,40 +337,39 @@ pub struct Refused {
 impl Records {
     /// Keeps them.
     pub async fn store(&self, connection: &mut impl Connection, upload: &SyncUpload) -> Result<()> {
-        let conflicts = self.conflicts.iter().map(|it| it.row(upload));
-        let refused = self.refused.iter().map(|it| it.row(upload));
-        store_in(CONFLICTS, conflicts, connection).await?;
-        store_in(REFUSED, refused, connection).await
+        store_all(&self.conflicts, upload, connection).await?;
+        store_all(&self.refused, upload, connection).await
     }
 }
 
-const CONFLICTS: &str = "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication,
-     table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome)
-     SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12 FROM {rows INTEGER BLOB TEXT TEXT \
-     TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT} ORDER BY n";
+/// What is kept for people.
+trait Record: Sync {
+    /// The statement that keeps some.
+    const INSERT: &'static str;
 
-const REFUSED: &str = "INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication,
-     table_name, row_key, operation, uploaded, code, reason, sequence, pre_image, parent_table,
-     parent_key)
-     SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14 FROM {rows INTEGER BLOB \
-     TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT INTEGER TEXT TEXT TEXT} ORDER BY n";
+    fn row(&self, upload: &SyncUpload) -> Vec<Value>;
+}
 
 /// Writes records, as many at once as a statement may carry.
-async fn store_in(
-    sql: &'static str,
-    records: impl Iterator<Item = Vec<Value>>,
+async fn store_all<R: Record>(
+    records: &[R],
+    upload: &SyncUpload,
     connection: &mut impl Connection,
 ) -> Result<()> {
     let what = "recording conflicts and refused rows";
-    let mut records = records.peekable();
-    while records.peek().is_some() {
-        let (mut some, mut bytes) = (Vec::new(), 0);
-        while some.len() < RECORDS_AT_ONCE && bytes < BYTES_AT_ONCE {
-            let Some(record) = records.next() else { break };
-            bytes += record.iter().map(text_bytes).sum::<usize>();
-            some.push(record);
+    let mut rest = records;
+    while !rest.is_empty() {
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        while let Some((record, after)) = rest.split_first() {
+            if rows.len() == RECORDS_AT_ONCE || bytes >= BYTES_AT_ONCE {
+                break;
+            }
+            let row = record.row(upload);
+            bytes += row.iter().map(text_bytes).sum::<usize>();
+            rows.push(row);
+            rest = after;
         }
-        connection.flight(what, &[each(sql, some)]).await?;
+        connection.flight(what, &[each(R::INSERT, rows)]).await?;
     }
     Ok(())
 }
@@ -382,7 +381,12 @@ fn text_bytes(value: &Value) -> usize {
     }
 }
 
-impl Conflict {
+impl Record for Conflict {
+    const INSERT: &'static str = "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name,
+         publication, table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome)
+         SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12 FROM {rows INTEGER BLOB TEXT TEXT \
+         TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT} ORDER BY n";
+
     fn row(&self, upload: &SyncUpload) -> Vec<Value> {
         own_row![
             upload.context.now_ms,
@@ -401,7 +405,13 @@ impl Conflict {
     }
 }
 
-impl Refused {
+impl Record for Refused {
+    const INSERT: &'static str = "INSERT INTO tidewater.refused (at_ms, remote_id, user_name,
+         publication, table_name, row_key, operation, uploaded, code, reason, sequence, pre_image,
+         parent_table, parent_key)
+         SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14 FROM {rows INTEGER BLOB \
+         TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT INTEGER TEXT TEXT TEXT} ORDER BY n";
+
     fn row(&self, upload: &SyncUpload) -> Vec<Value> {
         own_row![
             upload.context.now_ms,

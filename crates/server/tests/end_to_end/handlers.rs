@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tidewater_client::{Called, ColumnType, Datum, Request, SyncDirection};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
-use tidewater_testing::proxy::{Accident, Place, Way};
+use tidewater_testing::proxy::{Place, Way};
 
 use crate::backend::Backend;
 use crate::compare::assert_converged;

@@ -11,7 +11,7 @@ use tidewater_testing::proxy::Accident;
 use super::{PRODUCTS, apply, by_name, handled, result_begins, world_with};
 use crate::backend::Backend;
 use crate::compare::assert_converged;
-use crate::handler::{Answer, Handler, Say};
+use crate::handler::{Answer, Asked, Handler, Say};
 use crate::scenario::shop;
 use crate::world::World;
 
