@@ -97,6 +97,8 @@ pub(crate) struct World {
     contests: RefCell<Contests>,
     /// What others made of them on devices that are gone, or forgot it.
     doubtful: RefCell<Contests>,
+    /// Applications that have got another device while a copy of the first one's file lives on.
+    pub(crate) in_two_files: RefCell<BTreeSet<String>>,
     /// What judges requests.
     pub(crate) backend: RefCell<Backend>,
 }
@@ -144,6 +146,7 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
         differences: Rc::default(),
         contests: RefCell::default(),
         doubtful: RefCell::default(),
+        in_two_files: RefCell::default(),
         backend: RefCell::default(),
     });
     for host in &world.hosts {
@@ -291,7 +294,7 @@ fn judge_calls(world: &World, called: &[Wish]) -> Result<(), Failed> {
     }
     // What a failing disk has made fail may come again with an old connection, after others.
     if !excuses.pruned && !excuses.restored && !excuses.disk {
-        found = found.or(judge::out_of_order(&centre)?);
+        found = found.or(judge::out_of_order(&centre, &world.in_two_files.borrow())?);
     }
     found.map_or(Ok(()), |found| Err(Failed(found)))
 }

@@ -58,9 +58,12 @@ pub(crate) fn settled_otherwise(parties: &Parties<'_>) -> rusqlite::Result<Optio
             row.get(0)
         })?;
     let by_operator = "settled_as IN ('replayed', 'edited', 'discarded')";
-    let of_row = "remote_id = ?1 AND table_name = ?2 AND row_key = ?3 AND sequence = ?4";
-    let how = format!("SELECT settled_as FROM tidewater_settled_refusal WHERE {of_row}");
-    let mut how = centre.prepare_cached(&how)?;
+    // A copied file that goes on as another remote keeps what it was told before.
+    let how = "SELECT settled_as FROM tidewater_settled_refusal
+               WHERE table_name = ?2 AND row_key = ?3 AND sequence = ?4
+               AND (remote_id = ?1 OR ?5 <> 'refused')
+               ORDER BY remote_id = ?1 DESC, settled_as = ?5 DESC";
+    let mut how = centre.prepare_cached(how)?;
     // What the remote lists, as refused or as settled by an operator.
     let sql = "SELECT table_name, key, sequence, 'refused' FROM tidewater_refused
                UNION ALL SELECT table_name, key, sequence, outcome FROM tidewater_settled
@@ -71,7 +74,7 @@ pub(crate) fn settled_otherwise(parties: &Parties<'_>) -> rusqlite::Result<Optio
         let (table, key, sequence): (String, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
         let here: String = row.get(3)?;
         let there: Option<String> = how
-            .query_row(params![id, table, key, sequence], |row| row.get(0))
+            .query_row(params![id, table, key, sequence, here], |row| row.get(0))
             .optional()?;
         let is_told = match there.as_deref() {
             Some("replayed" | "edited" | "discarded") => there.as_ref() == Some(&here),

@@ -182,8 +182,11 @@ pub(crate) fn done_twice(centre: &Connection) -> rusqlite::Result<Option<String>
 }
 
 /// What one publisher wanted was done in its order: calls that the database does, and the events
-/// of each space.
-pub(crate) fn out_of_order(centre: &Connection) -> rusqlite::Result<Option<String>> {
+/// of each space. `in_two_files`: those whose order no file knows any more.
+pub(crate) fn out_of_order(
+    centre: &Connection,
+    in_two_files: &BTreeSet<String>,
+) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT '', token, at FROM called WHERE procedure IN ('note', 'confide')
                UNION ALL SELECT space, CAST(payload AS TEXT), id FROM tidewater_event
                ORDER BY 1, 3";
@@ -195,6 +198,9 @@ pub(crate) fn out_of_order(centre: &Connection) -> rusqlite::Result<Option<Strin
         let Some((author, number)) = numbered(&token) else {
             continue;
         };
+        if in_two_files.contains(author) {
+            continue;
+        }
         let before = last.insert((place, author.to_owned()), number);
         if before.is_some_and(|before| before > number) {
             return Ok(Some(format!(

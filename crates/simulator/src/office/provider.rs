@@ -54,7 +54,7 @@ pub(super) async fn work(
     Ok(())
 }
 
-/// As long as the connection and the program last.
+/// As long as the connection and the program last; over a bad line no longer than there are any.
 async fn serve(world: &Rc<World>, mut line: Line, random: &mut Random) -> Result<(), Failed> {
     let judged = world.plan.besides().is_judged.then_some(JUDGED);
     for name in [FETCHED, REPEATED].into_iter().chain(judged) {
@@ -67,7 +67,8 @@ async fn serve(world: &Rc<World>, mut line: Line, random: &mut Random) -> Result
         }
     }
     let now = || world.now();
-    while !world.is_over() && line.connection.is_open() {
+    let was_healed = world.is_healed();
+    while !world.is_over() && line.connection.is_open() && world.is_healed() == was_healed {
         let Some(said) = line.said.pop_front() else {
             let until = Instant::now() + GLANCE;
             line.wait(world, &now, Some(until)).await;

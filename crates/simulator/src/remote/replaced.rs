@@ -33,6 +33,10 @@ impl Remote {
         self.last_tracked.take();
         self.sequences.take();
         self.copy.take();
+        if self.twin.borrow().is_some() {
+            let mut in_two_files = self.world.in_two_files.borrow_mut();
+            in_two_files.insert(self.name.clone());
+        }
         self.told_alone.set(false);
         self.was_refused.set(false);
         self.reopened.set(self.world.restorations.get());

@@ -8,7 +8,8 @@ use super::rows::Sink;
 use super::{ApplySummary, ConflictSummary};
 use crate::database::conflicts::{self, Images, Outcome};
 use crate::database::kept::Giving;
-use crate::database::refused::{self, Refusal};
+use crate::database::refused::settled::End;
+use crate::database::refused::{self, Refusal, TIME_UNKNOWN};
 use crate::database::tables::{TABLES_AT_ONCE, change_table, rekeyed_table};
 use crate::database::take::PARKED;
 use crate::database::{SubscriptionState, changes, quote, row};
@@ -151,16 +152,17 @@ impl Sink<'_> {
             // with the next upload.
             Some(later) => {
                 changes::move_to(self.connection, names, &key, taken, later).doing(DOING)?;
+                let id = self.write_refused(refused_row, &readable)?;
                 if self.subscription.is_transactional() {
                     // The transaction that changed it again takes the rest of this one along.
-                    return self.note_refused(refused_row, &readable);
-                }
-                if !self.subscription.any_unsettled {
+                    self.tell_refused(refused_row, &readable);
                     return Ok(());
                 }
-                let packed = row::pack_key(&self.table.key_types, &refused_row.key);
-                refused::settled::moved(self.connection, self.table.name(), &packed, later)
-                    .doing(DOING)
+                let end = End {
+                    at_ms: Some(TIME_UNKNOWN),
+                    ..End::retried(later)
+                };
+                refused::settled::settle(self.connection, id, &end).doing(DOING)
             }
             None => self.park(refused_row, taken, &key, &readable),
         }
@@ -179,14 +181,19 @@ impl Sink<'_> {
             return Ok(());
         }
         changes::move_to(self.connection, names, owned, taken, PARKED).doing(DOING)?;
-        self.note_refused(refused_row, readable)
+        self.write_refused(refused_row, readable)?;
+        self.tell_refused(refused_row, readable);
+        Ok(())
     }
 
-    fn note_refused(&mut self, refused_row: &Row<'_>, readable: &str) -> Result<(), RemoteError> {
-        let key = &refused_row.key;
+    fn tell_refused(&mut self, refused_row: &Row<'_>, readable: &str) {
         self.summary
             .note_refused(self.table.name(), readable, refused_row.reason);
-        let packed = row::pack_key(&self.table.key_types, key);
+    }
+
+    /// Writes a refusal down; the number of its entry.
+    fn write_refused(&self, refused_row: &Row<'_>, readable: &str) -> Result<i64, RemoteError> {
+        let packed = row::pack_key(&self.table.key_types, &refused_row.key);
         refused::supersede(self.connection, self.table.name(), &packed)?;
         refused::record(
             self.connection,
@@ -206,7 +213,8 @@ impl Sink<'_> {
                 row_values: None,
             },
         )
-        .doing(DOING)
+        .doing(DOING)?;
+        Ok(self.connection.last_insert_rowid())
     }
 
     /// A change that lost against a row of the centre.

@@ -85,7 +85,9 @@ impl Applier {
             conflicts::settle(connection, now_ms)?;
         }
         let mut subscriptions = self.subscriptions.iter();
-        if subscriptions.any(|it| it.state.any_refused || it.state.any_unsettled) {
+        if self.uploads.had_rows
+            || subscriptions.any(|it| it.state.any_refused || it.state.any_unsettled)
+        {
             refused::settled::settle_times(connection, now_ms)?;
         }
         for subscription in self.subscriptions.iter().filter(|each| each.synced) {

@@ -9,7 +9,7 @@ use rusqlite::{Connection, params};
 use serde::Serialize;
 use tidewater_protocol::message::{GivenUp, MAX_GIVEN_UP, SettledRefusal};
 
-use super::{Database, Found, RefusedRow, find, give_up};
+use super::{Database, Found, RefusedRow, TIME_UNKNOWN, find, give_up};
 use crate::database::SubscriptionState;
 use crate::database::upload::mark_stale;
 use crate::error::{Doing, RemoteError};
@@ -19,9 +19,6 @@ const MOST_KEPT: u64 = 10_000;
 
 /// So many bytes of keys and names go with one upload.
 const MOST_BYTES: usize = 200 << 10;
-
-/// The time of what an apply has settled before it knows its own.
-pub(crate) const TIME_UNKNOWN: i64 = -1;
 
 /// The generation of what the centre is to be told with the next upload.
 const UNTOLD: i64 = 0;
@@ -171,22 +168,6 @@ pub(crate) fn lost(
         .map(drop)
 }
 
-/// The change of a generation goes up with a later one.
-pub(crate) fn moved(
-    connection: &Connection,
-    table: &str,
-    key_packed: &[u8],
-    later: i64,
-) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(
-            "UPDATE tidewater_settled SET generation = ?3 WHERE table_name = ?1 \
-             AND key_packed = ?2 AND outcome = 'retried' AND generation < ?3",
-        )?
-        .execute(params![table, key_packed, later])
-        .map(drop)
-}
-
 /// What the user has given up goes with the upload of this generation, as much as one takes.
 pub(crate) fn take(
     connection: &Connection,
@@ -273,12 +254,13 @@ pub(crate) fn acknowledged(
         .map(drop)
 }
 
-/// Gives what an apply has settled its time, and drops the oldest.
+/// Gives what an apply has refused and settled its time, and drops the oldest.
 pub(crate) fn settle_times(connection: &Connection, now_ms: i64) -> Result<(), RemoteError> {
     let doing = "settling refused rows";
     connection
         .execute(
-            "UPDATE tidewater_settled SET settled_at = ?1 WHERE settled_at = ?2",
+            "UPDATE tidewater_settled SET at = iif(at = ?2, ?1, at), \
+             settled_at = iif(settled_at = ?2, ?1, settled_at) WHERE ?2 IN (at, settled_at)",
             [now_ms, TIME_UNKNOWN],
         )
         .doing(doing)?;

@@ -110,10 +110,23 @@ fn a_change_made_while_the_refusal_was_on_its_way_takes_over_the_pre_image() {
         Vec::<String>::new(),
         "it is pending instead"
     );
+    let listed = |remote: &Remote| {
+        let settled = remote.database().settled_refused().unwrap();
+        let each = settled.into_iter().map(|it| {
+            let times = (it.refused.at_ms, it.settled_at_ms);
+            (it.refused.key, it.outcome, times)
+        });
+        each.collect::<Vec<_>>()
+    };
+    let retried = ("[1]".to_owned(), "retried".to_owned(), (1_000, 1_000));
+    assert_eq!(listed(&remote), [retried]);
     assert_eq!(
         remote.upload(),
         [update(&item(1, "a", 10), &item(1, "second", 10))]
     );
+    remote.acknowledge(|_| {});
+    let taken = ("[1]".to_owned(), "taken".to_owned(), (1_000, 1_000));
+    assert_eq!(listed(&remote), [taken]);
 }
 
 #[test]
