@@ -27,7 +27,7 @@ impl MayRepeat {
     /// Adds what a file holds.
     pub(crate) fn add(&mut self, remote: &Connection) -> rusqlite::Result<()> {
         for table in EDITED.iter().chain(besides::TABLES) {
-            let (name, key, text) = (table.name, table.key(), table.text);
+            let (name, key) = (table.name, table.key());
             if !has_table(remote, &format!("tidewater_change_{name}"))? {
                 continue;
             }
@@ -38,7 +38,7 @@ impl MayRepeat {
             };
             for sql in [
                 format!("SELECT * FROM tidewater_change_{name}"),
-                format!("SELECT {text} FROM {name} WHERE {pending}"),
+                format!("SELECT * FROM {name} WHERE {pending}"),
             ] {
                 let mut statement = remote.prepare_cached(&sql)?;
                 let columns = statement.column_count();

@@ -37,7 +37,8 @@ pub(super) async fn work(
     mut random: Random,
 ) -> Result<(), Failed> {
     while !world.is_over() {
-        let weather = match world.is_healed() {
+        let is_healed = world.is_healed();
+        let weather = match is_healed {
             true => Weather::fine(random.fork()),
             // What it has answered once must not come as the answer to something else.
             false => Weather {
@@ -47,7 +48,7 @@ pub(super) async fn work(
         };
         let place = place % world.hosts.len();
         if let Some(line) = sign_in(world, Some(place), weather).await? {
-            serve(world, line, &mut random).await?;
+            serve(world, line, is_healed, &mut random).await?;
         }
         sleep(Duration::from_millis(random.between(200, 2_000))).await;
     }
@@ -55,7 +56,12 @@ pub(super) async fn work(
 }
 
 /// As long as the connection and the program last; over a bad line no longer than there are any.
-async fn serve(world: &Rc<World>, mut line: Line, random: &mut Random) -> Result<(), Failed> {
+async fn serve(
+    world: &Rc<World>,
+    mut line: Line,
+    is_good: bool,
+    random: &mut Random,
+) -> Result<(), Failed> {
     let judged = world.plan.besides().is_judged.then_some(JUDGED);
     for name in [FETCHED, REPEATED].into_iter().chain(judged) {
         let provide = call_with("tidewater.provide", &[("name", name)]);
@@ -67,8 +73,7 @@ async fn serve(world: &Rc<World>, mut line: Line, random: &mut Random) -> Result
         }
     }
     let now = || world.now();
-    let was_healed = world.is_healed();
-    while !world.is_over() && line.connection.is_open() && world.is_healed() == was_healed {
+    while !world.is_over() && line.connection.is_open() && world.is_healed() == is_good {
         let Some(said) = line.said.pop_front() else {
             let until = Instant::now() + GLANCE;
             line.wait(world, &now, Some(until)).await;
