@@ -2,22 +2,35 @@
 //!
 //! Owns the waiting at the socket, of which each has an end, and the order of the layers.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "waiting for the network needs real time"
+)]
+
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
+use rustls::ClientConfig;
 
 use crate::error::CarrierError;
+use crate::exchanges;
+use crate::proxy::{self, Proxy};
 use crate::tcp;
 use crate::tls::{self, ClientCertificate, Tls};
-use crate::url::{ServerUrl, Transport};
+use crate::url::{ServerUrl, ServerUrls, Transport};
+use crate::websocket::WebSocket;
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
+
+/// How often `go_on` is asked.
+pub(crate) const TICK: Duration = Duration::from_millis(200);
 
 /// How long a write waits for the server before we look whether it has sent something.
 const WRITE_SLICE: Duration = Duration::from_millis(20);
@@ -82,10 +95,144 @@ pub struct DialOptions<'a> {
     pub ca_file: Option<&'a Path>,
     /// Who we are, for a server that asks.
     pub certificate: Option<&'a ClientCertificate>,
-    /// Whether `tcp://` to other machines is allowed.
+    /// Whether what is not encrypted may go to other machines.
     pub insecure: bool,
+    /// The proxy through which other machines are reached; `none` for none. If nothing is said, what
+    /// the environment names: see [`Proxy::of_environment`].
+    pub proxy: Option<&'a str>,
     /// How long the server may be silent.
     pub timeout: Duration,
+}
+
+/// All that it takes to reach a server, once more too.
+#[derive(Clone, Debug)]
+pub(crate) struct Dialer {
+    pub(crate) url: ServerUrl,
+    tls: Option<Arc<ClientConfig>>,
+    proxy: Option<Proxy>,
+    loopback_only: bool,
+    /// How long the server may be silent.
+    pub(crate) timeout: Duration,
+}
+
+impl Dialer {
+    fn new(url: &ServerUrl, options: &DialOptions<'_>) -> Result<Dialer, CarrierError> {
+        if url.is_exposed() && !options.insecure {
+            let server = url.to_string();
+            return Err(CarrierError::Exposed { server });
+        }
+        let is_encrypted = url.transport.is_encrypted();
+        Ok(Dialer {
+            url: url.clone(),
+            tls: match is_encrypted {
+                true => Some(tls::config(options)?),
+                false => None,
+            },
+            proxy: match options.proxy {
+                Some("none") => None,
+                Some(proxy) => Some(proxy.parse()?),
+                None => Proxy::of_environment(url, |name| std::env::var(name).ok())?,
+            },
+            loopback_only: !options.insecure && !is_encrypted,
+            timeout: options.timeout,
+        })
+    }
+
+    /// A new line to the server, on which nothing has been said yet.
+    pub(crate) fn dial(
+        &self,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Box<dyn Layer>, CarrierError> {
+        let client = match &self.tls {
+            None => None,
+            Some(config) => Some(tls::client_of(config, &self.url.host)?),
+        };
+        let socket = match &self.proxy {
+            None => tcp::dial(&self.url, self.loopback_only, self.timeout, go_on)?,
+            Some(proxy) => proxy::dial(proxy, self, go_on)?,
+        };
+        socket
+            .set_nodelay(true)
+            .map_err(|source| self.unreachable(source))?;
+        Ok(match client {
+            None => Box::new(socket),
+            Some(client) => Box::new(Tls {
+                client,
+                below: Box::new(socket),
+            }),
+        })
+    }
+
+    pub(crate) fn unreachable(&self, source: io::Error) -> CarrierError {
+        CarrierError::Unreachable {
+            server: self.url.to_string(),
+            source,
+        }
+    }
+
+    /// What has gone wrong while the two sides were agreeing on how to go on.
+    fn objection(&self, error: io::Error) -> CarrierError {
+        match error.downcast::<CarrierError>() {
+            Ok(told) => told,
+            Err(error) => {
+                let objection = tls::objection(&error, &self.url.to_string());
+                objection.unwrap_or_else(|| self.unreachable(error))
+            }
+        }
+    }
+
+    /// Has two sides that take turns agree: repeats what is not done yet, as long as `go_on` does
+    /// not break and the server is not silent for too long.
+    pub(crate) fn agree<T>(
+        &self,
+        socket: &TcpStream,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+        mut step: impl FnMut() -> io::Result<Option<T>>,
+    ) -> Result<T, CarrierError> {
+        let timeouts = socket
+            .set_read_timeout(Some(TICK))
+            .and_then(|()| socket.set_write_timeout(Some(TICK)));
+        timeouts.map_err(|error| self.unreachable(error))?;
+        let end = Instant::now() + self.timeout;
+        loop {
+            match step() {
+                Ok(Some(done)) => return Ok(done),
+                Ok(None) => {}
+                Err(error) if is_patience(&error) => {}
+                Err(error) => return Err(self.objection(error)),
+            }
+            if go_on().is_break() {
+                return Err(CarrierError::Cancelled);
+            }
+            if Instant::now() >= end {
+                return Err(self.unreachable(ErrorKind::TimedOut.into()));
+            }
+        }
+    }
+}
+
+/// Has the two sides of a layer agree on how to go on.
+pub(crate) fn open(
+    layer: &mut Box<dyn Layer>,
+    dialer: &Dialer,
+    go_on: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<(), CarrierError> {
+    let handle = layer.socket().try_clone().map_err(CarrierError::Lost)?;
+    dialer.agree(&handle, go_on, || {
+        if layer.owes() {
+            layer.write_own()?;
+        }
+        if !layer.is_opening() {
+            return Ok(Some(()));
+        }
+        match layer.read(&mut [0]) {
+            Ok(0) => Err(io::Error::other(CarrierError::closes(&dialer.url))),
+            // Who waits for a request does not speak first.
+            Ok(_) => Err(ErrorKind::InvalidData.into()),
+            Err(error) if is_patience(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    })
 }
 
 /// A connection to a server.
@@ -114,30 +261,18 @@ impl Carrier {
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Carrier, CarrierError> {
         let server = url.to_string();
-        if url.is_exposed() && !options.insecure {
-            return Err(CarrierError::Exposed { server });
+        let dialer = Dialer::new(url, options)?;
+        let mut layers = dialer.dial(go_on)?;
+        match url.transport {
+            Transport::Tcp | Transport::Tls => {}
+            Transport::Ws | Transport::Wss => {
+                layers = Box::new(WebSocket::open(layers, &dialer, go_on)?);
+            }
+            Transport::Http | Transport::Https => {
+                layers = Box::new(exchanges::begin(layers, dialer, go_on)?);
+            }
         }
-        let client = match url.transport {
-            Transport::Tcp => None,
-            Transport::Tls => Some(tls::dial(&url.host, options)?),
-        };
-        let loopback_only = !options.insecure && url.transport == Transport::Tcp;
-        let socket = tcp::dial(url, loopback_only, options.timeout, go_on)?;
-        let set_up = socket
-            .set_nodelay(true)
-            .and_then(|()| socket.set_write_timeout(Some(WRITE_SLICE)));
-        set_up.map_err(|source| CarrierError::Unreachable {
-            server: server.clone(),
-            source,
-        })?;
-        let mut layers: Box<dyn Layer> = Box::new(socket);
-        if let Some(client) = client {
-            layers = Box::new(Tls {
-                client,
-                below: layers,
-            });
-        }
-        Ok(Carrier {
+        let mut carrier = Carrier {
             layers,
             output: Bytes::new(),
             buffer: vec![0; READ_BYTES],
@@ -145,7 +280,45 @@ impl Carrier {
             read_timeout: None,
             deaf: false,
             server,
-        })
+        };
+        carrier.set_up()?;
+        Ok(carrier)
+    }
+
+    /// Whatever was waited for before, from now on only a moment.
+    fn set_up(&mut self) -> Result<(), CarrierError> {
+        self.read_timeout = None;
+        let set = self.layers.socket().set_write_timeout(Some(WRITE_SLICE));
+        set.map_err(CarrierError::Lost)
+    }
+
+    /// Connects to the first address at which a server answers, and says which it is. The error is
+    /// that of the first one.
+    ///
+    /// # Errors
+    /// None of them can be reached, or the options cannot be used.
+    pub fn dial_any<'u>(
+        urls: &'u ServerUrls,
+        options: &DialOptions<'_>,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<(Carrier, &'u ServerUrl), CarrierError> {
+        let mut first = None;
+        for url in urls.urls() {
+            let carrier = Carrier::dial(url, options, go_on).and_then(|mut carrier| {
+                // Who has no other way learns soon enough whether it is one.
+                if urls.urls().len() > 1 {
+                    open(&mut carrier.layers, &Dialer::new(url, options)?, go_on)?;
+                    carrier.set_up()?;
+                }
+                Ok(carrier)
+            });
+            match carrier {
+                Ok(carrier) => return Ok((carrier, url)),
+                Err(CarrierError::Cancelled) => return Err(CarrierError::Cancelled),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        Err(first.unwrap_or(CarrierError::Cancelled))
     }
 
     /// Whether bytes wait to be sent that can be.
@@ -235,15 +408,17 @@ impl Carrier {
     }
 
     fn ended(&self, error: Option<io::Error>) -> Result<Received, CarrierError> {
+        let error = match error.map(io::Error::downcast::<CarrierError>) {
+            Some(Ok(told)) => return Err(told),
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
         let objection = error
             .as_ref()
             .and_then(|it| tls::objection(it, &self.server));
         match objection {
             Some(objection) => Err(objection),
-            None if self.layers.is_opening() => Err(CarrierError::Tls {
-                server: self.server.clone(),
-                what: "the server does not answer to TLS, but closes the connection".into(),
-            }),
+            None if self.layers.is_opening() => Err(CarrierError::closes(&self.server)),
             None => Ok(Received::End(error)),
         }
     }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::url::UrlError;
+
 /// Why there is no connection, or none any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -53,6 +55,25 @@ pub enum CarrierError {
         /// Why.
         what: String,
     },
+    /// The proxy has no URL that could be one.
+    #[error("the proxy: {0}")]
+    ProxyUrl(#[from] UrlError),
+    /// A proxy does not connect us with the server.
+    #[error("the proxy {proxy} is of no help: {what}")]
+    Proxy {
+        /// Its URL.
+        proxy: String,
+        /// Why.
+        what: String,
+    },
+    /// What answers is no Tidewater server: a login page, another program, a proxy.
+    #[error("something else answers in place of {server}: {what}")]
+    Other {
+        /// Its URL.
+        server: String,
+        /// What it says.
+        what: String,
+    },
     /// The socket is of no use any more.
     #[error("the connection is lost: {0}")]
     Lost(#[source] io::Error),
@@ -65,6 +86,14 @@ pub enum CarrierError {
 }
 
 impl CarrierError {
+    /// A server ends the connection in the middle of the handshake.
+    pub(crate) fn closes(server: &impl ToString) -> CarrierError {
+        CarrierError::Tls {
+            server: server.to_string(),
+            what: "the server does not answer to TLS, but closes the connection".into(),
+        }
+    }
+
     pub(crate) fn file(file: &Path, what: impl ToString) -> CarrierError {
         CarrierError::File {
             file: file.to_owned(),

@@ -1,19 +1,25 @@
 //! Under a connection: what carries its bytes from one machine to another.
 //!
-//! Owns addresses, TCP, and the one set-up of TLS. [`Carrier`] dials, for a program that
+//! Owns addresses, TCP, the one set-up of TLS, and WebSocket and HTTP as carriers. [`Carrier`] dials, for a program that
 //! blocks; `listen` (with the feature `tokio`) takes connections, for a server. Each is a
 //! stack of layers over a socket, of which every layer knows only the one below. Leaves
 //! what the bytes mean to those who dial and listen.
 
+mod answer;
 mod dial;
 mod error;
+mod exchanges;
 #[cfg(feature = "tokio")]
 pub mod listen;
+mod proxy;
 mod tcp;
 pub mod tls;
 mod url;
+mod websocket;
 
 pub use dial::{Carrier, DialOptions, Layer, Received};
 pub use error::CarrierError;
+pub use exchanges::{END, HOLD, MAX_BODY_BYTES, NUMBER, SESSION};
+pub use proxy::Proxy;
 pub use tls::ClientCertificate;
-pub use url::{DEFAULT_PORT, ServerUrl, Transport, UrlError};
+pub use url::{DEFAULT_PATH, DEFAULT_PORT, ServerUrl, ServerUrls, Transport, UrlError};

@@ -2,6 +2,9 @@
 //!
 //! A simulator listens on a [`Network`] of its own.
 
+mod first;
+mod websocket;
+
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -13,6 +16,8 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
+pub use self::first::{First, first};
+pub use self::websocket::{accept_key, websocket};
 use crate::error::CarrierError;
 use crate::tls::{self, ClientAuthorities};
 

@@ -15,11 +15,9 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use crate::dial::TICK;
 use crate::error::CarrierError;
 use crate::url::ServerUrl;
-
-/// How often `go_on` is asked.
-const TICK: Duration = Duration::from_millis(200);
 
 /// How long one address may take to answer.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,7 +25,8 @@ const ADDRESS_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it all may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connects to the first address that answers. With `loopback_only`, whatever a name server
+/// Connects to the first address that answers. This machine's network ends at its host name; a proxy
+/// is reached so, too. With `loopback_only`, whatever a name server
 /// says that `localhost` is.
 pub(crate) fn dial(
     url: &ServerUrl,

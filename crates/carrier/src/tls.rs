@@ -227,19 +227,23 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CarrierErro
     }
 }
 
+/// Whom to trust, and who we are.
+pub(crate) fn config(options: &DialOptions<'_>) -> Result<Arc<ClientConfig>, CarrierError> {
+    match options.certificate {
+        None => client(options.ca_file),
+        Some(certificate) => known_client(options.ca_file, certificate),
+    }
+}
+
 /// A client for the server of this name. Its handshake goes along with reading and writing.
-pub(crate) fn dial(
+pub(crate) fn client_of(
+    config: &Arc<ClientConfig>,
     host: &str,
-    options: &DialOptions<'_>,
 ) -> Result<ClientConnection, CarrierError> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| CarrierError::HostName {
         host: host.to_owned(),
     })?;
-    let config = match options.certificate {
-        None => client(options.ca_file)?,
-        Some(certificate) => known_client(options.ca_file, certificate)?,
-    };
-    ClientConnection::new(config, name).map_err(CarrierError::Defect)
+    ClientConnection::new(config.clone(), name).map_err(CarrierError::Defect)
 }
 
 /// TLS over another layer.
@@ -272,7 +276,16 @@ impl Write for Tls {
         if self.is_opening() {
             return Err(ErrorKind::WouldBlock.into());
         }
-        self.client.writer().write(bytes)
+        let mut count = self.client.writer().write(bytes)?;
+        if count == 0 && !bytes.is_empty() {
+            // Its buffer is full.
+            self.write_own()?;
+            count = self.client.writer().write(bytes)?;
+        }
+        match count {
+            0 if !bytes.is_empty() => Err(ErrorKind::WouldBlock.into()),
+            count => Ok(count),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,4 +1,5 @@
-//! Where a server is: `tcp://` and `tls://` URLs.
+//! Where a server is, and how it is reached: `tls://`, `wss://`, `https://`, and the same without
+//! encryption.
 //!
 //! Owns their spelling and the rule that nothing travels unencrypted off this machine
 //! unless somebody says so. Leaves resolving names to `tcp`.
@@ -10,17 +11,72 @@ use std::str::FromStr;
 /// The port of servers, where a URL names none.
 pub const DEFAULT_PORT: u16 = 7439;
 
+/// The path of servers over WebSocket and HTTP, where a URL names none.
+pub const DEFAULT_PATH: &str = "/tidewater";
+
+/// The schemes that there are, for people.
+const SCHEMES: &str = "tls://, wss://, https://, tcp://, ws:// or http://";
+
 /// How bytes travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// As they are.
     Tcp,
     /// Encrypted, and the server proves who it is.
     Tls,
+    /// In messages of a WebSocket.
+    Ws,
+    /// The same, encrypted.
+    Wss,
+    /// In numbered requests and their answers.
+    Http,
+    /// The same, encrypted.
+    Https,
+}
+
+impl Transport {
+    const ALL: [Transport; 6] = [
+        Transport::Tcp,
+        Transport::Tls,
+        Transport::Ws,
+        Transport::Wss,
+        Transport::Http,
+        Transport::Https,
+    ];
+
+    /// As URLs begin.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Tls => "tls",
+            Transport::Ws => "ws",
+            Transport::Wss => "wss",
+            Transport::Http => "http",
+            Transport::Https => "https",
+        }
+    }
+
+    /// Whether nobody on the way can read it.
+    pub fn is_encrypted(self) -> bool {
+        matches!(self, Transport::Tls | Transport::Wss | Transport::Https)
+    }
+
+    /// Whether what is spoken first is HTTP.
+    pub fn is_web(self) -> bool {
+        !matches!(self, Transport::Tcp | Transport::Tls)
+    }
+
+    fn default_port(self) -> u16 {
+        match self {
+            Transport::Tcp | Transport::Tls => DEFAULT_PORT,
+            Transport::Ws | Transport::Http => 80,
+            Transport::Wss | Transport::Https => 443,
+        }
+    }
 }
 
 /// A server's address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServerUrl {
     /// How bytes travel.
     pub transport: Transport,
@@ -28,6 +84,8 @@ pub struct ServerUrl {
     pub host: String,
     /// The port.
     pub port: u16,
+    /// Where at the host, for WebSocket and HTTP: it begins with a slash. Empty for others.
+    pub path: String,
 }
 
 /// Why a text is no server URL.
@@ -47,18 +105,25 @@ impl ServerUrl {
     /// # Errors
     /// It is no such URL.
     pub fn to_listen(text: &str) -> Result<ServerUrl, UrlError> {
-        match text.contains("://") {
-            true => ServerUrl::read(text, 0),
-            false => Err(UrlError {
-                url: text.to_owned(),
-                what: "it does not begin with tls:// or tcp://".into(),
-            }),
+        let wrong = |what: String| UrlError {
+            url: text.to_owned(),
+            what,
+        };
+        if !text.contains("://") {
+            return Err(wrong(format!("it does not begin with {SCHEMES}")));
+        }
+        let url = ServerUrl::read(text, 0)?;
+        match url.path.as_str() {
+            "" | DEFAULT_PATH => Ok(url),
+            _ => Err(wrong(format!(
+                "a server is at {DEFAULT_PATH}; a proxy before it may have it elsewhere"
+            ))),
         }
     }
 
     /// Whether everything would travel readable over a network.
     pub fn is_exposed(&self) -> bool {
-        self.transport == Transport::Tcp && !self.is_loopback()
+        !self.transport.is_encrypted() && !self.is_loopback()
     }
 
     /// What a socket is bound to: `host:port`.
@@ -66,6 +131,16 @@ impl ServerUrl {
         match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),
             false => format!("{}:{}", self.host, self.port),
+        }
+    }
+
+    /// As the `Host` of a request has it: without the port that goes without saying.
+    pub fn authority(&self) -> String {
+        let address = self.address();
+        let usual = format!(":{}", self.transport.default_port());
+        match address.strip_suffix(&usual) {
+            Some(host) => host.to_owned(),
+            None => address,
         }
     }
 
@@ -85,21 +160,22 @@ impl ServerUrl {
         };
         let trimmed = text.trim();
         let (transport, rest) = match trimmed.split_once("://") {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("tcp") => {
-                (Some(Transport::Tcp), rest)
-            }
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("tls") => {
-                (Some(Transport::Tls), rest)
-            }
-            Some((scheme, _)) => {
-                return Err(wrong(&format!(
-                    "unknown scheme {scheme:?}; it is tls:// or tcp://"
-                )));
+            Some((scheme, rest)) => {
+                let is_meant = |it: &Transport| it.scheme().eq_ignore_ascii_case(scheme);
+                let transport = Transport::ALL
+                    .into_iter()
+                    .find(is_meant)
+                    .ok_or_else(|| wrong(&format!("unknown scheme {scheme:?}; it is {SCHEMES}")))?;
+                (Some(transport), rest)
             }
             None => (None, trimmed),
         };
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        if rest.contains(['/', '?', '#', '@']) || rest.contains(char::is_whitespace) {
+        let (rest, path) = match rest.find('/') {
+            Some(at) => rest.split_at(at),
+            None => (rest, ""),
+        };
+        let path = path.trim_end_matches('/');
+        if rest.contains(['?', '#', '@', '\\']) || rest.contains(|it: char| !is_printable(it)) {
             return Err(wrong("only a host and a port can follow the scheme"));
         }
         let (host, port) = split_port(rest).ok_or_else(|| {
@@ -108,26 +184,30 @@ impl ServerUrl {
         if host.is_empty() {
             return Err(wrong("the host is missing"));
         }
-        let port = match port {
-            None => DEFAULT_PORT,
-            Some(port) => port
-                .parse()
-                .ok()
-                .filter(|&port| port >= lowest_port)
-                .ok_or_else(|| {
-                    wrong(&format!("the port is a number from {lowest_port} to 65535"))
-                })?,
-        };
-        let mut url = ServerUrl {
-            transport: Transport::Tls,
-            host: host.to_ascii_lowercase(),
-            port,
-        };
-        url.transport = transport.unwrap_or(if url.is_loopback() {
-            Transport::Tcp
-        } else {
-            Transport::Tls
+        let port = port.map(|port| {
+            let port = port.parse().ok().filter(|&port| port >= lowest_port);
+            port.ok_or_else(|| wrong(&format!("the port is a number from {lowest_port} to 65535")))
         });
+        let mut url = ServerUrl {
+            transport: transport.unwrap_or(Transport::Tls),
+            host: host.to_ascii_lowercase(),
+            port: 0,
+            path: String::new(),
+        };
+        if transport.is_none() && url.is_loopback() {
+            url.transport = Transport::Tcp;
+        }
+        url.port = port.unwrap_or_else(|| Ok(url.transport.default_port()))?;
+        if !url.transport.is_web() {
+            return match path.is_empty() {
+                true => Ok(url),
+                false => Err(wrong("only a host and a port can follow the scheme")),
+            };
+        }
+        if path.contains(['?', '#', '\\']) || path.contains(|it: char| !is_printable(it)) {
+            return Err(wrong("only a path can follow host and port"));
+        }
+        url.path = if path.is_empty() { DEFAULT_PATH } else { path }.to_owned();
         Ok(url)
     }
 }
@@ -139,6 +219,11 @@ impl FromStr for ServerUrl {
     fn from_str(text: &str) -> Result<ServerUrl, UrlError> {
         ServerUrl::read(text, 1)
     }
+}
+
+/// Whether a character may stand in a URL as it is.
+fn is_printable(character: char) -> bool {
+    character.is_ascii_graphic()
 }
 
 /// Splits host and port; `None` when brackets are missing or do not fit.
@@ -159,14 +244,89 @@ fn split_port(text: &str) -> Option<(&str, Option<&str>)> {
     }
 }
 
-/// The canonical spelling: scheme, host and port.
+/// The canonical spelling: scheme, host and port, and a path that is not the usual one.
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.transport {
-            Transport::Tcp => "tcp",
-            Transport::Tls => "tls",
+        write!(f, "{}://{}", self.transport.scheme(), self.address())?;
+        match self.path == DEFAULT_PATH {
+            true => Ok(()),
+            false => f.write_str(&self.path),
+        }
+    }
+}
+
+/// The addresses at which a server, or one of a farm, can be reached, in the order in which they
+/// are tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerUrls(Vec<ServerUrl>);
+
+/// So many addresses are tried.
+const MAX_URLS: usize = 16;
+
+impl ServerUrls {
+    /// At least one.
+    pub fn urls(&self) -> &[ServerUrl] {
+        &self.0
+    }
+
+    /// The same, of which this one is tried first if it is among them.
+    #[must_use]
+    pub fn beginning_with(mut self, first: &ServerUrl) -> ServerUrls {
+        if let Some(at) = self.0.iter().position(|it| it == first) {
+            self.0[..=at].rotate_right(1);
+        }
+        self
+    }
+}
+
+impl ServerUrls {
+    /// The same, in the order of others if they are the same ones.
+    #[must_use]
+    pub fn in_the_order_of(self, others: ServerUrls) -> ServerUrls {
+        let is_same =
+            self.0.len() == others.0.len() && self.0.iter().all(|it| others.0.contains(it));
+        if is_same { others } else { self }
+    }
+
+    /// Whether all that is sent to one of them could be read on the way.
+    pub fn exposed(&self) -> Option<&ServerUrl> {
+        self.0.iter().find(|it| it.is_exposed())
+    }
+}
+
+impl From<ServerUrl> for ServerUrls {
+    fn from(url: ServerUrl) -> ServerUrls {
+        ServerUrls(vec![url])
+    }
+}
+
+/// One URL or several, with commas or blanks between them.
+impl FromStr for ServerUrls {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<ServerUrls, UrlError> {
+        let each = text.split(|it: char| it == ',' || it.is_whitespace());
+        let each = each.filter(|it| !it.is_empty()).map(str::parse);
+        let urls: Vec<ServerUrl> = each.collect::<Result<_, _>>()?;
+        let what = match urls.len() {
+            0 => "the host is missing".to_owned(),
+            1..=MAX_URLS => return Ok(ServerUrls(urls)),
+            more => format!("of {more} addresses, at most {MAX_URLS} can be tried"),
         };
-        write!(f, "{scheme}://{}", self.address())
+        Err(UrlError {
+            url: text.to_owned(),
+            what,
+        })
+    }
+}
+
+/// With a comma between two.
+impl fmt::Display for ServerUrls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, url) in self.0.iter().enumerate() {
+            write!(f, "{}{url}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
     }
 }
 
@@ -185,6 +345,10 @@ mod tests {
             ("127.0.0.9:80", "tcp://127.0.0.9:80"),
             ("::1", "tcp://[::1]:7439"),
             ("tls://[2001:db8::1]:9", "tls://[2001:db8::1]:9"),
+            ("https://sync.example.com", "https://sync.example.com:443"),
+            ("ws://h/", "ws://h:80"),
+            ("wss://h/tidewater", "wss://h:443"),
+            ("https://H:8443/a/b/", "https://h:8443/a/b"),
         ] {
             assert_eq!(text.parse::<ServerUrl>().unwrap().to_string(), canonical);
         }
@@ -195,7 +359,10 @@ mod tests {
         for text in [
             "",
             "tcp://",
-            "http://example.com",
+            "ftp://example.com",
+            "https://h/a?b",
+            "https://h/a b",
+            "https://h/\r\nx:y",
             "tcp://host:0",
             "tcp://host:70000",
             "tcp://host:x",
@@ -220,8 +387,25 @@ mod tests {
         ] {
             assert_eq!(ServerUrl::to_listen(text).unwrap().address(), address);
         }
-        for wrong in ["127.0.0.1:7439", "http://x:1", "tcp://", "tcp://h:99999"] {
+        for wrong in ["127.0.0.1:7439", "http://x:1/y", "tcp://", "tcp://h:99999"] {
             assert!(ServerUrl::to_listen(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn several_addresses_are_tried_in_their_order_or_from_one_that_got_through() {
+        let urls: ServerUrls = " tls://a, wss://b https://c:1 ".parse().unwrap();
+        assert_eq!(urls.to_string(), "tls://a:7439,wss://b:443,https://c:1");
+        let urls = urls.beginning_with(&"https://c:1".parse().unwrap());
+        assert_eq!(urls.to_string(), "https://c:1,tls://a:7439,wss://b:443");
+        let urls = urls.beginning_with(&"tls://elsewhere:1".parse().unwrap());
+        assert_eq!(urls.urls()[0].to_string(), "https://c:1");
+        let given: ServerUrls = "tls://a,wss://b,https://c:1".parse().unwrap();
+        assert_eq!(given.in_the_order_of(urls.clone()), urls);
+        let other: ServerUrls = "tls://a,wss://b,https://d".parse().unwrap();
+        assert_eq!(other.clone().in_the_order_of(urls), other);
+        for wrong in [" ", ",", "tls://a,x://b"] {
+            assert!(wrong.parse::<ServerUrls>().is_err(), "{wrong:?}");
         }
     }
 
@@ -233,6 +417,10 @@ mod tests {
             ("tcp://localhost:1", false),
             ("tcp://0.0.0.0:1", true),
             ("tls://0.0.0.0:1", false),
+            ("ws://h", true),
+            ("wss://h", false),
+            ("http://h", true),
+            ("https://h", false),
         ] {
             assert_eq!(text.parse::<ServerUrl>().unwrap().is_exposed(), exposed);
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use tidewater_carrier::ServerUrl;
+use tidewater_carrier::ServerUrls;
 use tidewater_protocol::Code;
 use tidewater_remote::database::{Account, Database};
 use tidewater_remote::session::{Outcome, ProofKind, SessionOptions};
@@ -31,6 +31,8 @@ struct Syncing<'a> {
     elsewhere: Option<&'a str>,
     clock: Clock,
     account: Account,
+    /// The addresses to be remembered, if they or their order are others than those that are.
+    moves_to: Option<String>,
     link: &'a mut Option<Link>,
     /// The connection stays when the sync has ended.
     keeps: bool,
@@ -62,6 +64,7 @@ pub(crate) fn sync(
         elsewhere,
         clock,
         account,
+        moves_to: None,
         link,
         keeps,
         before: [0; 2],
@@ -258,12 +261,20 @@ impl<'a> Syncing<'a> {
             }
             .into());
         }
-        let url: ServerUrl = server.parse()?;
+        let known = &self.account.server;
+        let mut urls: ServerUrls = server.parse()?;
+        if let Ok(known) = known.parse() {
+            // That has those first that got through.
+            urls = urls.in_the_order_of(known);
+        }
         let remembered = self.account.ca.as_deref().map(Path::new);
         let ca_file = self.options.ca_file.as_deref().or(remembered);
         let connecting = Progress::default();
         let go_on = &mut || progress(&connecting);
-        let line = Line::dial(&url, ca_file, self.options, self.clock, go_on)?;
+        let line = Line::dial(&urls, ca_file, self.options, self.clock, go_on)?;
+        let urls = urls.beginning_with(&line.url).to_string();
+        let is_kept = self.elsewhere.is_none() && urls != *known;
+        self.moves_to = is_kept.then_some(urls);
         let link = Link::over(line)?;
         if self.keeps {
             link.keep()?;
@@ -284,7 +295,7 @@ impl<'a> Syncing<'a> {
             direction: options.direction,
             verify: options.verify,
             user_proof: options.user_proof(is_needed)?,
-            server: options.server.clone(),
+            server: self.moves_to.clone(),
             other_centre: options.other_centre,
             adopt: options.adopt,
             first_proof,

@@ -28,8 +28,12 @@ impl ClientError {
             ClientError::Carrier(error) => match error {
                 CarrierError::Exposed { .. }
                 | CarrierError::HostName { .. }
+                | CarrierError::ProxyUrl(_)
                 | CarrierError::File { .. } => Code::Usage,
-                CarrierError::Unreachable { .. } | CarrierError::Tls { .. } => Code::Unreachable,
+                CarrierError::Unreachable { .. }
+                | CarrierError::Tls { .. }
+                | CarrierError::Proxy { .. }
+                | CarrierError::Other { .. } => Code::Unreachable,
                 CarrierError::Certificate { .. } => Code::CertificateInvalid,
                 _ => Code::Internal,
             },
@@ -46,7 +50,20 @@ impl ClientError {
             ClientError::Carrier(error) => error,
         };
         match error {
-            CarrierError::Exposed { .. } => "use tls://, or allow it with the option `insecure`",
+            CarrierError::Exposed { .. } => {
+                "use tls://, wss:// or https://, or allow it with the option `insecure`"
+            }
+            CarrierError::ProxyUrl(_) => {
+                "write the proxy as http://host:port, or none (--proxy, HTTPS_PROXY)"
+            }
+            CarrierError::Proxy { .. } => {
+                "see that the proxy is right (--proxy, HTTPS_PROXY) and lets you through to this \
+                 port; local changes are kept"
+            }
+            CarrierError::Other { .. } => {
+                "the network may want you to sign in on a web page first; or see that address and \
+                 path are those of a Tidewater server; local changes are kept"
+            }
             CarrierError::HostName { .. } => "write the server's address as tls://host:port",
             CarrierError::File { .. } => {
                 "name a PEM file with the certificate of the server's authority"

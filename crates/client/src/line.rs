@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tidewater_carrier::{Carrier, CarrierError, DialOptions, Received, ServerUrl};
+use tidewater_carrier::{Carrier, CarrierError, DialOptions, Received, ServerUrl, ServerUrls};
 use tidewater_remote::Connection;
 
 use crate::clock::Clock;
@@ -25,13 +25,15 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub(crate) struct Line {
     pub(crate) connection: Connection,
     carrier: Carrier,
+    /// Where it was that somebody answered.
+    pub(crate) url: ServerUrl,
     pub(crate) clock: Clock,
 }
 
 impl Line {
-    /// Opens a connection, as long as `go_on` does not break.
+    /// Opens a connection to the first address that answers, as long as `go_on` does not break.
     pub(crate) fn dial(
-        url: &ServerUrl,
+        urls: &ServerUrls,
         ca_file: Option<&Path>,
         options: &SyncOptions,
         clock: Clock,
@@ -41,10 +43,13 @@ impl Line {
             ca_file,
             certificate: options.certificate.as_ref(),
             insecure: options.insecure,
+            proxy: options.proxy.as_deref(),
             timeout: options.timeout,
         };
+        let (carrier, url) = Carrier::dial_any(urls, &dial, go_on)?;
         Ok(Line {
-            carrier: Carrier::dial(url, &dial, go_on)?,
+            carrier,
+            url: url.clone(),
             connection: Connection::dial(&options.client, options.timeout, clock.now()),
             clock,
         })

@@ -37,8 +37,12 @@ pub struct SyncOptions {
     /// A PEM file with the authorities to trust, instead of those that the remote
     /// remembers.
     pub ca_file: Option<PathBuf>,
-    /// Whether `tcp://` to other machines is allowed.
+    /// Whether what is not encrypted may go to other machines.
     pub insecure: bool,
+    /// The HTTP proxy through which other machines are reached, `http://host:port`, or `none`. If
+    /// nothing is said, what `HTTPS_PROXY`, `HTTP_PROXY` or `ALL_PROXY` name, but for the hosts of
+    /// `NO_PROXY`.
+    pub proxy: Option<String>,
     /// How long the server may be silent.
     pub timeout: Duration,
     /// What becomes of a sync that the server turns away with a time to come back.
@@ -60,6 +64,7 @@ impl Default for SyncOptions {
             verify: Verify::No,
             ca_file: None,
             insecure: false,
+            proxy: None,
             timeout: Duration::from_secs(120),
             retry: Retry::default(),
             client: concat!("tidewater-client/", env!("CARGO_PKG_VERSION")).into(),
@@ -97,6 +102,7 @@ impl fmt::Debug for SyncOptions {
             .field("verify", &self.verify)
             .field("ca_file", &self.ca_file)
             .field("insecure", &self.insecure)
+            .field("proxy", &self.proxy.as_ref().map(|_| "..."))
             .field("timeout", &self.timeout)
             .field("retry", &self.retry)
             .field("client", &self.client)

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use serde::Serialize;
-use tidewater_carrier::ServerUrl;
+use tidewater_carrier::ServerUrls;
 use tidewater_protocol::message::Pong;
 use tidewater_remote::Event;
 
@@ -34,11 +34,11 @@ pub struct PingReport {
 /// # Errors
 /// It is not there, not trusted, or no Tidewater server.
 pub fn ping(url: &str, options: &SyncOptions) -> Result<PingReport, ClientError> {
-    let url: ServerUrl = url.parse()?;
+    let urls: ServerUrls = url.parse()?;
     let clock = Clock::start();
     let ca_file = options.ca_file.as_deref();
     let go_on = &mut || ControlFlow::Continue(());
-    let mut line = Line::dial(&url, ca_file, options, clock, go_on)?;
+    let mut line = Line::dial(&urls, ca_file, options, clock, go_on)?;
     // The first answer pays for the handshake, the second measures the way.
     exchange(&mut line, 1)?;
     let connected = clock.elapsed();
@@ -48,7 +48,7 @@ pub fn ping(url: &str, options: &SyncOptions) -> Result<PingReport, ClientError>
     let milliseconds = |it: std::time::Duration| (it.as_secs_f64() * 1e6).round() / 1e3;
     let version = pong.protocol_version;
     Ok(PingReport {
-        url: url.to_string(),
+        url: line.url.to_string(),
         server: pong.server,
         protocol_version: format!("{}.{}", version >> 16, version & 0xffff),
         connect_ms: milliseconds(connected),

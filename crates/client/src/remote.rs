@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidewater_carrier::ServerUrl;
+use tidewater_carrier::ServerUrls;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Answer, CallFailed};
 use tidewater_remote::database::{
@@ -94,7 +94,9 @@ impl Remote {
     /// token or a certificate tells who he is.
     ///
     /// A remote that has signed in may be moved to another address this way. The address is
-    /// remembered once the server there has let the remote in.
+    /// remembered once the server there has let the remote in. Several addresses, with commas
+    /// between them, are tried one after the other; the one that got through is tried first the
+    /// next time.
     ///
     /// # Errors
     /// The URL is none, or the remote belongs to another user.
@@ -104,7 +106,7 @@ impl Remote {
         user: &str,
         publications: &[&str],
     ) -> Result<(), ClientError> {
-        let server = server.parse::<ServerUrl>()?.to_string();
+        let server = server.parse::<ServerUrls>()?.to_string();
         let database = self.database()?;
         database.subscribe(&server, user, publications)?;
         let moves = database.account()?.server != server;
@@ -227,10 +229,15 @@ impl Remote {
         self.database()?.store_ca(Some(name))
     }
 
-    /// Allows `tcp://` to other machines: everything travels readable for everybody on the
+    /// Allows what is not encrypted to other machines: everything travels readable for everybody on the
     /// way, the password included.
     pub fn set_insecure(&mut self, insecure: bool) {
         self.options.insecure = insecure;
+    }
+
+    /// The HTTP proxy through which other machines are reached: see [`SyncOptions::proxy`].
+    pub fn set_proxy(&mut self, proxy: Option<String>) {
+        self.options.proxy = proxy;
     }
 
     /// How long the server may be silent before a sync gives up. Two minutes by default.

@@ -22,8 +22,10 @@ pub struct LinkOptions {
     pub proof: LinkProof,
     /// A PEM file with the authorities to trust, instead of those that browsers trust.
     pub ca_file: Option<PathBuf>,
-    /// Whether `tcp://` to other machines is allowed.
+    /// Whether what is not encrypted may go to other machines.
     pub insecure: bool,
+    /// See [`SyncOptions::proxy`].
+    pub proxy: Option<String>,
     /// How long the server may be silent.
     pub timeout: Duration,
     /// The program, for the server's logs.
@@ -57,6 +59,7 @@ impl LinkOptions {
             proof,
             ca_file: None,
             insecure: false,
+            proxy: None,
             timeout: defaults.timeout,
             client: defaults.client,
         }

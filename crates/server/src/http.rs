@@ -1,9 +1,11 @@
-//! The web protocol: the same procedures and spaces over HTTP with JSON.
+//! What a server has on the web: the web protocol, which is the same procedures and spaces over HTTP
+//! with JSON, and connections that come in HTTP ([`carry`]).
 //!
 //! Owns the paths, what a request must carry, and how errors are told
 //! (`application/problem+json`). What a call is, and who may call, is [`crate::calls`]'s affair.
 
 mod caller;
+mod carry;
 mod describe;
 mod events;
 mod problem;
@@ -24,18 +26,22 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Map, Value};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-use tidewater_carrier::listen::Stream;
+use tidewater_carrier::listen::{Shown, Stream};
+use tidewater_carrier::{DEFAULT_PATH, MAX_BODY_BYTES};
 use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
 use tidewater_protocol::json;
 use tidewater_protocol::message::{Answer, Argument, Call};
 
 use self::caller::{Identified, Peer};
+use self::carry::Carried;
 use self::problem::Problem;
 use self::provide::WebProviders;
 use crate::calls::{self, built_in};
 use crate::fault::Fault;
+use crate::listener::Spoken;
 use crate::server::Shared;
 
 /// How long the head of a request may take to arrive.
@@ -53,22 +59,58 @@ pub(crate) struct Web {
     server: Arc<Shared>,
     callers: Arc<caller::Callers>,
     providers: Arc<WebProviders>,
+    carried: Arc<Carried>,
 }
 
-/// The web protocol of a server.
+/// All that a server has on the web: the web protocol, and connections that come in HTTP.
 pub(crate) struct Site {
     web: Web,
-    router: Router,
 }
 
 impl Site {
-    pub(crate) fn new(server: Arc<Shared>) -> Arc<Site> {
+    /// `places`: for connections in HTTP; `alive` is gone when the server shuts down and nothing is
+    /// under way any more.
+    pub(crate) fn new(
+        server: Arc<Shared>,
+        places: Arc<Semaphore>,
+        alive: mpsc::WeakSender<()>,
+    ) -> Arc<Site> {
         let web = Web {
             server,
             callers: Arc::default(),
             providers: Arc::default(),
+            carried: Arc::new(Carried::new(places, alive)),
         };
-        let router = Router::new()
+        Arc::new(Site { web })
+    }
+
+    /// What there is at an address where this is spoken.
+    pub(crate) fn router(&self, spoken: Spoken) -> Router {
+        let web = &self.web;
+        let mut router = match spoken.web {
+            true => Site::web_protocol(web),
+            false => Router::new(),
+        };
+        let mut carries = None;
+        if spoken.http {
+            let carry = post(carry::carry).layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
+            carries = Some(carry);
+        }
+        if spoken.websocket {
+            carries = Some(carries.unwrap_or_default().get(carry::upgrade));
+        }
+        if let Some(carries) = carries {
+            router = router.route(DEFAULT_PATH, carries);
+        }
+        router
+            .fallback(async || Problem::not_found("there is nothing under this path"))
+            .method_not_allowed_fallback(async || Problem::method())
+            .layer(map_response(problem::of_response))
+            .with_state(web.clone())
+    }
+
+    fn web_protocol(web: &Web) -> Router<Web> {
+        Router::new()
             .route("/openapi.json", get(describe::openapi))
             .route(
                 "/v1/sign-in",
@@ -83,18 +125,21 @@ impl Site {
             )
             .route("/v1/answer/{call}", post(provide::answer))
             .route("/v1/fail/{call}", post(provide::fail))
-            .fallback(async || Problem::not_found("there is nothing under this path"))
-            .method_not_allowed_fallback(async || Problem::method())
             .layer(DefaultBodyLimit::max(MAX_MESSAGE_BYTES))
             .layer(from_fn_with_state(web.clone(), unless_draining))
-            .layer(map_response(problem::of_response))
-            .with_state(web.clone());
-        Arc::new(Site { web, router })
     }
 
-    /// Serves one connection until it ends, or the server shuts down.
-    pub(crate) async fn serve(&self, stream: Box<dyn Stream>, peer: String) {
-        let router = self.router.clone().layer(axum::Extension(Peer(peer)));
+    /// Serves one connection until it ends, or the server shuts down. `shown`: the certificates that
+    /// were shown there.
+    pub(crate) async fn serve(
+        &self,
+        router: Router,
+        stream: Box<dyn Stream>,
+        peer: String,
+        shown: Shown,
+    ) {
+        let router = router.layer(axum::Extension(Peer(peer)));
+        let router = router.layer(axum::Extension(shown));
         let service = TowerToHyperService::new(router);
         let server = &self.web.server;
         let is_draining = server.is_draining();
@@ -102,7 +147,8 @@ impl Site {
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
             .keep_alive(!is_draining)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades();
         let mut connection = pin!(connection);
         if !is_draining {
             tokio::select! {
@@ -119,9 +165,10 @@ impl Site {
         }
     }
 
-    /// Gives up providers that do not come back for more.
+    /// Gives up providers that do not come back for more, and connections in requests.
     pub(crate) async fn sweep(&self) {
-        self.web.providers.sweep(&self.web.server).await;
+        let providers = self.web.providers.sweep(&self.web.server);
+        tokio::join!(providers, self.web.carried.sweep());
     }
 }
 

@@ -17,6 +17,84 @@ use crate::auth::external;
 use crate::config::{CertificatesConfig, ServerConfig, TlsConfig};
 use crate::error::ServerError;
 
+/// What is spoken at an address, once it is known whether that is encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spoken {
+    /// Connections as they are.
+    pub(crate) tidewater: bool,
+    /// Connections in a WebSocket.
+    pub(crate) websocket: bool,
+    /// Connections in requests of HTTP.
+    pub(crate) http: bool,
+    /// The web protocol.
+    pub(crate) web: bool,
+}
+
+impl Spoken {
+    /// Whether HTTP is what is spoken first.
+    pub(crate) fn any_http(self) -> bool {
+        self.websocket || self.http || self.web
+    }
+
+    pub(crate) fn any(self) -> bool {
+        self.tidewater || self.any_http()
+    }
+}
+
+/// An address, and what is spoken there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// `host:port`.
+    pub(crate) address: String,
+    /// The URLs that it has in the configuration.
+    pub(crate) urls: Vec<ServerUrl>,
+    pub(crate) plain: Spoken,
+    pub(crate) encrypted: Spoken,
+    /// Whether `server.http` is one of them.
+    pub(crate) is_web: bool,
+}
+
+/// Every address of a configuration. Several URLs may share one: they are told apart by the first
+/// bytes that come.
+pub(crate) fn addresses(config: &ServerConfig) -> Result<Vec<Address>, ServerError> {
+    let mut addresses: Vec<Address> = Vec::new();
+    let web = http(config)?;
+    let all = urls(config)?.into_iter().map(|it| (it, false));
+    for (url, is_web) in all.chain(web.map(|it| (it, true))) {
+        let own = url.address();
+        let shared = addresses
+            .iter_mut()
+            .find(|it| it.address == own && url.port > 0);
+        let address = match shared {
+            Some(address) => address,
+            None => {
+                addresses.push(Address {
+                    address: own,
+                    urls: Vec::new(),
+                    plain: Spoken::default(),
+                    encrypted: Spoken::default(),
+                    is_web: false,
+                });
+                let last = addresses.len() - 1;
+                &mut addresses[last]
+            }
+        };
+        let spoken = match url.transport.is_encrypted() {
+            true => &mut address.encrypted,
+            false => &mut address.plain,
+        };
+        match url.transport {
+            _ if is_web => spoken.web = true,
+            Transport::Tcp | Transport::Tls => spoken.tidewater = true,
+            Transport::Ws | Transport::Wss => spoken.websocket = true,
+            Transport::Http | Transport::Https => spoken.http = true,
+        }
+        address.is_web |= is_web;
+        address.urls.push(url);
+    }
+    Ok(addresses)
+}
+
 /// Every URL of a configuration, if it allows them all.
 pub(crate) fn urls(config: &ServerConfig) -> Result<Vec<ServerUrl>, ServerError> {
     config.listen.iter().map(|url| read(url, config)).collect()
@@ -72,8 +150,8 @@ pub(crate) fn http(config: &ServerConfig) -> Result<Option<ServerUrl>, ServerErr
         trimmed.strip_prefix("http://"),
         trimmed.strip_prefix("https://"),
     ) {
-        (Some(rest), _) => ("tcp", rest),
-        (_, Some(rest)) => ("tls", rest),
+        (Some(rest), _) => ("http", rest),
+        (_, Some(rest)) => ("https", rest),
         _ => {
             return wrong(
                 format!("{text:?} begins with neither http:// nor https://"),
@@ -87,7 +165,7 @@ pub(crate) fn http(config: &ServerConfig) -> Result<Option<ServerUrl>, ServerErr
     if !names_port(rest, &url) {
         url.port = HTTP_PORT;
     }
-    if url.transport == Transport::Tls && config.tls.is_none() {
+    if url.transport.is_encrypted() && config.tls.is_none() {
         return wrong(
             format!("{text} needs a certificate"),
             "write [server.tls] with certificate and key",
@@ -122,7 +200,7 @@ fn read(url: &str, config: &ServerConfig) -> Result<ServerUrl, ServerError> {
             return wrong(error.to_string(), hint);
         }
     };
-    if url.transport == Transport::Tls && config.tls.is_none() {
+    if url.transport.is_encrypted() && config.tls.is_none() {
         return wrong(
             format!("{url} needs a certificate"),
             "write [server.tls] with certificate and key; to try it out, make them: tidewater \
@@ -132,7 +210,7 @@ fn read(url: &str, config: &ServerConfig) -> Result<ServerUrl, ServerError> {
     if url.is_exposed() && !config.insecure {
         return wrong(
             format!("{url} would send everything unencrypted"),
-            "listen on tls://, or write insecure = true under [server]",
+            "listen on tls://, wss:// or https://, or write insecure = true under [server]",
         );
     }
     Ok(url)

@@ -2,18 +2,20 @@
 
 mod regularly;
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use axum::Router;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use tidewater_carrier::listen::{Incoming, Listener, Shown, Stream, Tls};
-use tidewater_carrier::{ServerUrl, Transport};
+use tidewater_carrier::ServerUrl;
+use tidewater_carrier::listen::{First, Incoming, Listener, Shown, Stream, Tls, first};
 use tidewater_centre::Centre;
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::event::EVENT_BYTES;
@@ -38,7 +40,7 @@ use crate::fault::Fault;
 use crate::handlers::Handlers;
 use crate::http;
 use crate::http::Site;
-use crate::listener;
+use crate::listener::{self, Spoken};
 use crate::memory::{MemoryBudget, MemoryGauge};
 use crate::metrics::Metrics;
 use crate::nats;
@@ -222,9 +224,8 @@ impl Server {
         centre: Arc<dyn Centre>,
         environment: Environment,
     ) -> Result<Running, ServerError> {
-        let urls = listener::urls(&config.server)?;
+        let places_to_listen = listener::addresses(&config.server)?;
         let admin = listener::admin(&config.server)?;
-        let http = listener::http(&config.server)?;
         let certificate = Certificate::load(&config)?;
         let ways = Arc::new(Ways::new(&config.sign_in)?);
         let handlers = Handlers::new(&config)?;
@@ -239,21 +240,16 @@ impl Server {
             None => None,
         };
         let mut listeners = Vec::new();
-        for url in &urls {
-            let listener = environment.network.listen(&url.address()).await;
+        for place in places_to_listen {
+            let listener = environment.network.listen(&place.address).await;
             let listener = listener.map_err(|source| ServerError::Listen {
-                url: url.to_string(),
+                url: place
+                    .urls
+                    .first()
+                    .map_or(String::new(), ToString::to_string),
                 source,
             })?;
-            listeners.push((listener, is_tls(url), Speaks::Tidewater));
-        }
-        if let Some(url) = &http {
-            let listener = environment.network.listen(&url.address()).await;
-            let listener = listener.map_err(|source| ServerError::Listen {
-                url: config.server.http.clone().unwrap_or_default(),
-                source,
-            })?;
-            listeners.push((listener, is_tls(url), Speaks::Http));
+            listeners.push((listener, place));
         }
 
         let admin = match &admin {
@@ -292,44 +288,48 @@ impl Server {
             shared.spaces.reach_out(nats);
             bridge
         });
-        let site = http.is_some().then(|| Site::new(shared.clone()));
         let (alive, connections) = mpsc::channel(1);
         let places = Arc::new(Semaphore::new(shared.limits.connections));
+        let mut all = listeners.iter();
+        let any_http = all.any(|(_, it)| it.plain.any_http() || it.encrypted.any_http());
+        let site = any_http.then(|| Site::new(shared.clone(), places.clone(), alive.downgrade()));
         let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
         let mut addresses = Vec::new();
         let mut tasks = Vec::new();
         let mut web = Vec::new();
         let mut http_address = None;
-        for (listener, is_tls, speaks) in listeners {
-            let scheme = match (&speaks, is_tls) {
-                (Speaks::Tidewater, true) => "tls",
-                (Speaks::Tidewater, false) => "tcp",
-                (Speaks::Http, true) => "https",
-                (Speaks::Http, false) => "http",
-            };
-            let address = format!("{scheme}://{}", listener.address());
-            tracing::info!(address, "listening");
-            let site = match speaks {
-                Speaks::Tidewater => {
-                    addresses.push(address);
-                    None
+        for (listener, place) in listeners {
+            let last = place.urls.len().saturating_sub(1);
+            for (index, url) in place.urls.iter().enumerate() {
+                let scheme = url.transport.scheme();
+                let address = format!("{scheme}://{}", listener.address());
+                tracing::info!(address, "listening");
+                match place.is_web && index == last {
+                    true => http_address = Some(address),
+                    false => addresses.push(address),
                 }
-                Speaks::Http => {
-                    http_address = Some(address);
-                    site.clone()
-                }
+            }
+            let speaks = |spoken: Spoken| Speaks {
+                spoken,
+                router: match &site {
+                    Some(site) if spoken.any_http() => Some(site.router(spoken)),
+                    _ => None,
+                },
             };
             let door = Door {
                 shared: shared.clone(),
-                site,
-                certificate: is_tls.then(|| certificate.clone()),
+                site: site.clone(),
+                plain: speaks(place.plain),
+                encrypted: speaks(place.encrypted),
+                certificate: certificate.clone(),
                 alive: alive.downgrade(),
                 places: places.clone(),
                 turned_away: turned_away.clone(),
             };
-            let is_web = door.site.is_some();
-            let door = tokio::spawn(door.accept_all(listener));
-            match is_web {
+            // What calls wait for, and connections that are under way, may come over HTTP.
+            let stays = place.plain.any_http() || place.encrypted.any_http();
+            let door = tokio::spawn(Arc::new(door).accept_all(listener));
+            match stays {
                 true => web.push(door),
                 false => tasks.push(door),
             }
@@ -519,8 +519,8 @@ impl Certificate {
     fn read(config: &Config) -> Result<Option<Served>, ServerError> {
         let server = &config.server;
         let mut urls = listener::urls(server)?;
+        let encrypts = urls.iter().any(is_tls);
         urls.extend(listener::http(server)?);
-        let encrypts = listener::urls(server)?.iter().any(is_tls);
         if config.sign_in.certificates.is_some() && !encrypts {
             return Err(ServerError::configuration(
                 "sign_in.certificates: the server listens on no tls:// address",
@@ -571,23 +571,24 @@ async fn bind_admin(url: &ServerUrl) -> Result<(String, TcpListener), ServerErro
     })
 }
 
-/// What is spoken at an address.
-enum Speaks {
-    Tidewater,
-    Http,
+fn is_tls(url: &ServerUrl) -> bool {
+    url.transport.is_encrypted()
 }
 
-fn is_tls(url: &ServerUrl) -> bool {
-    url.transport == Transport::Tls
+/// What is spoken at an address.
+struct Speaks {
+    spoken: Spoken,
+    /// What there is in HTTP.
+    router: Option<Router>,
 }
 
 /// Lets connections in through one listener.
 struct Door {
     shared: Arc<Shared>,
-    /// The web protocol, if that is spoken here.
     site: Option<Arc<Site>>,
-    /// Of `tls://`.
-    certificate: Option<Arc<Certificate>>,
+    plain: Speaks,
+    encrypted: Speaks,
+    certificate: Arc<Certificate>,
     /// Gone when the server shuts down and nothing is under way any more.
     alive: mpsc::WeakSender<()>,
     places: Arc<Semaphore>,
@@ -595,7 +596,7 @@ struct Door {
 }
 
 impl Door {
-    async fn accept_all(self, mut listener: Box<dyn Listener>) {
+    async fn accept_all(self: Arc<Door>, mut listener: Box<dyn Listener>) {
         let mut said: Option<Instant> = None;
         loop {
             let incoming = match listener.accept().await {
@@ -612,11 +613,7 @@ impl Door {
             };
             match self.places.clone().try_acquire_owned() {
                 Ok(place) => {
-                    let shared = self.shared.clone();
-                    let guard = (place, alive);
-                    let tls = self.tls();
-                    let site = self.site.clone();
-                    tokio::spawn(serve(shared, site, tls, incoming, guard));
+                    tokio::spawn(self.clone().serve(incoming, (place, alive)));
                 }
                 Err(_) => {
                     if said.is_none_or(|at| at.elapsed() >= FULL_AGAIN_AFTER) {
@@ -632,34 +629,103 @@ impl Door {
         }
     }
 
-    fn tls(&self) -> Option<Tls> {
-        let certificate = self.certificate.as_ref()?;
-        certificate.current(self.site.is_some())
+    /// Finds out what is spoken.
+    async fn hear(&self, mut stream: Box<dyn Stream>) -> io::Result<Heard<'_>> {
+        let (plain, encrypted) = (self.plain.spoken, self.encrypted.spoken);
+        let mut begins = None;
+        if plain.any() && (encrypted.any() || plain.tidewater && plain.any_http()) {
+            let (first, again) = first(stream).await?;
+            (begins, stream) = (Some(first), again);
+        }
+        let is_encrypted = encrypted.any() && begins.is_none_or(|it| it == First::Tls);
+        let mut shown = Shown::new();
+        if is_encrypted {
+            // Browsers would ask their users for a certificate.
+            let only_web = encrypted.web && !(encrypted.tidewater || encrypted.http);
+            let tls = self.certificate.current(only_web && !encrypted.websocket);
+            let tls = tls.ok_or(io::ErrorKind::NotFound)?;
+            (stream, shown) = tls.accept(stream).await?;
+            begins = None;
+        }
+        let speaks = match is_encrypted {
+            true => &self.encrypted,
+            false => &self.plain,
+        };
+        if speaks.spoken.tidewater && speaks.spoken.any_http() && begins.is_none() {
+            let (first, again) = first(stream).await?;
+            (begins, stream) = (Some(first), again);
+        }
+        let is_tidewater = match begins {
+            Some(first) if speaks.spoken.any_http() => first == First::Preface,
+            _ => speaks.spoken.tidewater,
+        };
+        Ok(Heard {
+            stream,
+            shown,
+            router: speaks.router.as_ref().filter(|_| !is_tidewater),
+        })
+    }
+
+    /// One connection from its first byte to its last.
+    async fn serve(
+        self: Arc<Door>,
+        incoming: Incoming,
+        _guard: (OwnedSemaphorePermit, mpsc::Sender<()>),
+    ) {
+        let shared = &self.shared;
+        let _counted = shared.metrics.connected();
+        let Incoming { stream, peer } = incoming;
+        let heard = match timeout(shared.limits.handshake, self.hear(stream)).await {
+            Ok(Ok(heard)) => heard,
+            Ok(Err(error)) => {
+                tracing::warn!(peer, %error, "no connection");
+                return;
+            }
+            Err(_) => {
+                tracing::warn!(peer, "the handshake took too long");
+                return;
+            }
+        };
+        let Heard {
+            stream,
+            shown,
+            router,
+        } = heard;
+        match (&self.site, router) {
+            (Some(site), Some(router)) => {
+                site.serve(router.clone(), stream, peer, shown).await;
+            }
+            _ => {
+                let origin = Origin {
+                    peer: &peer,
+                    shown: &shown,
+                };
+                connection::serve(shared, stream, origin).await;
+            }
+        }
     }
 
     /// Busy is an answer, not a dropped socket: whoever is only cut off does not know when to come
     /// back. A crowd that takes its answers slowly waits in the listener's queue.
-    async fn turn_away(&self, incoming: Incoming) {
+    async fn turn_away(self: &Arc<Door>, incoming: Incoming) {
         let place = self.turned_away.clone().acquire_owned();
         let Ok(Ok(place)) = timeout(LINGER, place).await else {
             return;
         };
-        let tls = self.tls();
         self.shared.metrics.turned_away();
         let busy = self.shared.busy();
-        let is_web = self.site.is_some();
+        let door = self.clone();
         tokio::spawn(async move {
-            let mut answer = bytes::BytesMut::new();
-            if is_web {
-                answer.extend_from_slice(&http::too_many(busy));
-            } else {
-                let _ = put_control(&mut answer, CONNECTION_CHANNEL, busy.to_control());
-            }
             let goodbye = async {
-                let mut stream = match tls {
-                    Some(tls) => tls.accept(incoming.stream).await?.0,
-                    None => incoming.stream,
-                };
+                let Heard {
+                    mut stream, router, ..
+                } = door.hear(incoming.stream).await?;
+                let mut answer = bytes::BytesMut::new();
+                if router.is_some() {
+                    answer.extend_from_slice(&http::too_many(busy));
+                } else {
+                    let _ = put_control(&mut answer, CONNECTION_CHANNEL, busy.to_control());
+                }
                 stream.write_all(&answer).await?;
                 stream.shutdown().await?;
                 tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
@@ -670,41 +736,10 @@ impl Door {
     }
 }
 
-/// One connection from its first byte to its last.
-async fn serve(
-    shared: Arc<Shared>,
-    site: Option<Arc<Site>>,
-    tls: Option<Tls>,
-    incoming: Incoming,
-    _guard: (OwnedSemaphorePermit, mpsc::Sender<()>),
-) {
-    let _counted = shared.metrics.connected();
-    let Incoming { stream, peer } = incoming;
-    let (stream, shown): (Box<dyn Stream>, Shown) = match tls {
-        None => (stream, Shown::new()),
-        Some(tls) => {
-            let handshake = timeout(shared.limits.handshake, tls.accept(stream));
-            match handshake.await {
-                Ok(Ok(accepted)) => accepted,
-                Ok(Err(error)) => {
-                    tracing::warn!(peer, %error, "no TLS connection");
-                    return;
-                }
-                Err(_) => {
-                    tracing::warn!(peer, "the TLS handshake took too long");
-                    return;
-                }
-            }
-        }
-    };
-    match site {
-        Some(site) => site.serve(stream, peer).await,
-        None => {
-            let origin = Origin {
-                peer: &peer,
-                shown: &shown,
-            };
-            connection::serve(&shared, stream, origin).await;
-        }
-    }
+/// A connection of which it is known what is spoken.
+struct Heard<'d> {
+    stream: Box<dyn Stream>,
+    shown: Shown,
+    /// What there is, if it is HTTP.
+    router: Option<&'d Router>,
 }

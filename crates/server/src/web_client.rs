@@ -22,7 +22,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use tidewater_carrier::listen::Stream;
-use tidewater_carrier::{CarrierError, Transport, tls};
+use tidewater_carrier::{CarrierError, tls};
 
 use crate::config::WebAddress;
 
@@ -131,7 +131,7 @@ impl WebClient {
         let built = hyper::Request::builder()
             .method(request.method.clone())
             .uri(&address.path)
-            .header(HOST, authority(address));
+            .header(HOST, address.host.authority());
         let headers = request.headers.iter();
         let built = headers.fold(built, |built, (name, value)| built.header(*name, value));
         let body = Body::from(request.body.clone());
@@ -176,9 +176,9 @@ async fn open(
     let host = &address.host;
     let stream = TcpStream::connect(host.address()).await?;
     let _ = stream.set_nodelay(true);
-    let stream: Box<dyn Stream> = match host.transport {
-        Transport::Tcp => Box::new(stream),
-        Transport::Tls => {
+    let stream: Box<dyn Stream> = match host.transport.is_encrypted() {
+        false => Box::new(stream),
+        true => {
             let name = ServerName::try_from(host.host.clone())?;
             let connector = TlsConnector::from(tls.clone());
             Box::new(connector.connect(name, stream).await?)
@@ -195,20 +195,6 @@ async fn open(
         _driver: driver,
         since: Instant::now(),
     })
-}
-
-/// The host as a header has it: with its port only if that is not the scheme's own.
-fn authority(address: &WebAddress) -> String {
-    let host = &address.host;
-    let own = match host.transport {
-        Transport::Tcp => 80,
-        Transport::Tls => 443,
-    };
-    let full = host.address();
-    match host.port == own {
-        true => full[..full.len() - format!(":{own}").len()].to_owned(),
-        false => full,
-    }
 }
 
 /// An answer that tells what was wanted, and not to look elsewhere.

@@ -15,6 +15,7 @@ pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod listen;
 pub(crate) mod live;
+mod network;
 pub(crate) mod ping;
 pub(crate) mod preview;
 mod program;

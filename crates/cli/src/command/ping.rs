@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use tidewater_carrier::ServerUrl;
+use tidewater_carrier::ServerUrls;
 use tidewater_client::{ClientError, SyncError, SyncOptions, ping};
 use tidewater_protocol::Code;
 
 use crate::Done;
 use crate::args::with_exit_codes;
-use crate::command::sync;
+use crate::command::network::NetworkArgs;
 use crate::failure::Failure;
 use crate::output;
 
@@ -27,21 +27,20 @@ Examples:
   tidewater ping tcp://127.0.0.1:7439
   tidewater ping tls://sync.example.com --json"))]
 pub(crate) struct PingArgs {
-    /// The server: tls://host:port, or tcp://host:port on loopback [default port: 7439]
+    /// The server: tls://host:port, wss:// or https://, tcp:// on loopback [default port: 7439]
     url: String,
     /// Trust the authorities in this PEM file, and no others
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Allow tcp:// off loopback: everything can be read on the way
-    #[arg(long)]
-    insecure: bool,
+    #[command(flatten)]
+    network: NetworkArgs,
     /// Print {"url","server","protocol_version","connect_ms","round_trip_ms"}
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 /// What no answer means to somebody who has nothing to lose.
-fn unanswered(url: &ServerUrl, error: ClientError) -> Failure {
+fn unanswered(url: &ServerUrls, error: ClientError) -> Failure {
     let silent = matches!(
         error,
         ClientError::Sync(SyncError::ConnectionLost { .. } | SyncError::Timeout { .. })
@@ -58,15 +57,15 @@ fn unanswered(url: &ServerUrl, error: ClientError) -> Failure {
 }
 
 pub(crate) fn run(args: &PingArgs) -> Result<Done, Failure> {
-    let url: ServerUrl = args.url.parse().map_err(ClientError::from)?;
-    sync::check_transport(&url, args.insecure)?;
+    let urls = args.network.addresses(&args.url)?;
     let options = SyncOptions {
         ca_file: args.ca.clone(),
-        insecure: args.insecure,
+        insecure: args.network.insecure,
+        proxy: args.network.proxy.clone(),
         timeout: TIMEOUT,
         ..SyncOptions::default()
     };
-    let report = ping(&args.url, &options).map_err(|error| unanswered(&url, error))?;
+    let report = ping(&args.url, &options).map_err(|error| unanswered(&urls, error))?;
     if args.json {
         output::json(&report)?;
     } else {

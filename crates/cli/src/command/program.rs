@@ -7,11 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use tidewater_carrier::ServerUrl;
-use tidewater_client::{CallError, ClientError, Given, Link, LinkOptions, Request};
+use tidewater_client::{CallError, Given, Link, LinkOptions, Request};
 use tidewater_protocol::{Code, json};
 
-use crate::command::sync;
+use crate::command::network::NetworkArgs;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output;
@@ -27,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Whom to connect to, and as whom.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ProgramArgs {
-    /// The server: tls://host:port, or tcp://host:port on loopback [default port: 7439]
+    /// The server: tls://host:port, wss:// or https://, tcp:// on loopback [default port: 7439]
     #[arg(long, value_name = "URL")]
     server: String,
     /// The user who signs in; a token or a certificate tells by itself
@@ -36,9 +35,8 @@ pub(crate) struct ProgramArgs {
     /// Trust the authorities in this PEM file, and no others
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Allow tcp:// off loopback: everything can be read on the way
-    #[arg(long)]
-    insecure: bool,
+    #[command(flatten)]
+    network: NetworkArgs,
     #[command(flatten)]
     pub(crate) proof: ProofArgs,
 }
@@ -46,8 +44,7 @@ pub(crate) struct ProgramArgs {
 impl ProgramArgs {
     /// How to connect; the password is asked for here.
     pub(crate) fn options(&self) -> Result<LinkOptions, Failure> {
-        let url: ServerUrl = self.server.parse().map_err(ClientError::from)?;
-        sync::check_transport(&url, self.insecure)?;
+        self.network.addresses(&self.server)?;
         let user = self.user.clone().unwrap_or_default();
         if user.is_empty() && !self.proof.tells_user() {
             return Err(Failure::usage(
@@ -59,7 +56,8 @@ impl ProgramArgs {
         let proof = self.proof.obtain(&prompt)?.for_link();
         let mut options = LinkOptions::proven(user, proof);
         options.ca_file.clone_from(&self.ca);
-        options.insecure = self.insecure;
+        options.insecure = self.network.insecure;
+        options.proxy.clone_from(&self.network.proxy);
         options.client = concat!("tidewater/", env!("CARGO_PKG_VERSION")).into();
         Ok(options)
     }

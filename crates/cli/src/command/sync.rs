@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tidewater_carrier::ServerUrl;
 use tidewater_client::{
     Account, Adopt, ClientError, LiveOptions, OutboxCounts, Remote, Report, Retry, SyncDirection,
     SyncError,
@@ -13,6 +12,7 @@ use tidewater_client::{
 use tidewater_protocol::Code;
 
 use super::live;
+use super::network::NetworkArgs;
 use crate::Done;
 use crate::args::with_exit_codes;
 use crate::failure::Failure;
@@ -82,8 +82,9 @@ pub(crate) struct SyncArgs {
     /// The remote's file
     #[arg(value_name = "REMOTE.db")]
     remote: PathBuf,
-    /// The server: tls://host:port, or tcp://host:port on loopback [default port: 7439];
-    /// remembered
+    /// The server: tls://host:port, wss:// or https:// where nothing else gets through, tcp:// on
+    /// loopback [default port: 7439, of https and wss 443]. Several with commas between them are
+    /// tried one after the other. Remembered, that one first which got through
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// The user who signs in; remembered. A token or a certificate tells by itself
@@ -114,9 +115,8 @@ pub(crate) struct SyncArgs {
     /// Go over to another centre: its rows take the place of those that the file has
     #[arg(long)]
     other_centre: bool,
-    /// Allow tcp:// off loopback: everything can be read on the way
-    #[arg(long)]
-    insecure: bool,
+    #[command(flatten)]
+    network: NetworkArgs,
     #[command(flatten)]
     pub(super) proof: ProofArgs,
     /// Do not wait for a server that is busy: exit with 2 at once
@@ -287,8 +287,7 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
             format!("add {}", missing.join(", ")),
         ));
     }
-    let server: ServerUrl = server.parse().map_err(ClientError::from)?;
-    check_transport(&server, args.insecure)?;
+    let server = args.network.addresses(&server)?;
     let given = match known.credential {
         Some(_) => args.proof.given()?,
         None => Some(args.proof.obtain(&prompt(&user))?),
@@ -322,7 +321,8 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
     if let Some(file) = &args.ca {
         remote.set_ca_file(Some(file))?;
     }
-    remote.set_insecure(args.insecure);
+    remote.set_insecure(args.network.insecure);
+    remote.set_proxy(args.network.proxy.clone());
     remote.set_other_centre(args.other_centre);
     if args.no_retry {
         remote.set_retry(Retry::Off);
@@ -345,17 +345,6 @@ fn check_folder(remote: &Path) -> Result<(), Failure> {
         )),
         _ => Ok(()),
     }
-}
-
-/// Checked before anything is remembered; the driver checks again.
-pub(super) fn check_transport(server: &ServerUrl, insecure: bool) -> Result<(), Failure> {
-    if insecure || !server.is_exposed() {
-        return Ok(());
-    }
-    Err(Failure::usage(
-        format!("{server} would send everything unencrypted over the network"),
-        "use tls://, or allow it with --insecure",
-    ))
 }
 
 fn prompt(user: &str) -> String {

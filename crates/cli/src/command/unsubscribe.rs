@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use tidewater_client::{LeftTable, Remote};
 
+use super::network::NetworkArgs;
 use super::sync;
 use crate::Done;
 use crate::args::with_exit_codes;
@@ -42,9 +43,8 @@ pub(crate) struct UnsubscribeArgs {
     /// Give up what is pending, and do without the server
     #[arg(long)]
     discard_pending: bool,
-    /// Allow tcp:// off loopback: everything can be read on the way
-    #[arg(long)]
-    insecure: bool,
+    #[command(flatten)]
+    network: NetworkArgs,
     #[command(flatten)]
     proof: ProofArgs,
     /// Show no progress
@@ -59,7 +59,8 @@ pub(crate) fn run(args: &UnsubscribeArgs) -> Result<Done, Failure> {
     remote_file::require(&args.remote)?;
     let given = args.proof.given()?;
     let mut remote = Remote::open(&args.remote)?;
-    remote.set_insecure(args.insecure);
+    remote.set_insecure(args.network.insecure);
+    remote.set_proxy(args.network.proxy.clone());
     remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION")));
     let interrupt = Interrupt::listen()?;
     let left = sync::signed_in(&mut remote, &args.proof, given, |remote| {

@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use tidewater_client::{Remote, Verification};
 
+use super::network::NetworkArgs;
 use super::sync;
 use crate::Done;
 use crate::args::with_exit_codes;
@@ -51,9 +52,8 @@ pub(crate) struct VerifyArgs {
     /// Take the centre's rows where something differs
     #[arg(long)]
     repair: bool,
-    /// Allow tcp:// off loopback: everything can be read on the way
-    #[arg(long)]
-    insecure: bool,
+    #[command(flatten)]
+    network: NetworkArgs,
     #[command(flatten)]
     proof: ProofArgs,
     /// Show no progress
@@ -68,7 +68,8 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Done, Failure> {
     remote_file::require(&args.remote)?;
     let given = args.proof.given()?;
     let mut remote = Remote::open(&args.remote)?;
-    remote.set_insecure(args.insecure);
+    remote.set_insecure(args.network.insecure);
+    remote.set_proxy(args.network.proxy.clone());
     remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION")));
     let interrupt = Interrupt::listen()?;
     let verification = sync::signed_in(&mut remote, &args.proof, given, |remote| {

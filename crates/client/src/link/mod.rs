@@ -21,7 +21,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use tidewater_carrier::{CarrierError, ServerUrl};
+use tidewater_carrier::{CarrierError, ServerUrls};
 use tidewater_protocol::message::{Failure, Proof};
 use tidewater_remote::{Event, SyncError};
 
@@ -60,9 +60,10 @@ impl Link {
     /// # Errors
     /// The server cannot be reached, or does not let the program in.
     pub fn connect(server: &str, options: &LinkOptions) -> Result<Link, ClientError> {
-        let url: ServerUrl = server.parse()?;
+        let urls: ServerUrls = server.parse()?;
         let dial = SyncOptions {
             insecure: options.insecure,
+            proxy: options.proxy.clone(),
             timeout: options.timeout,
             client: options.client.clone(),
             certificate: match &options.proof {
@@ -73,7 +74,7 @@ impl Link {
         };
         let go_on = &mut || ControlFlow::Continue(());
         let ca_file = options.ca_file.as_deref();
-        let mut line = Line::dial(&url, ca_file, &dial, Clock::start(), go_on)?;
+        let mut line = Line::dial(&urls, ca_file, &dial, Clock::start(), go_on)?;
         let proof = match &options.proof {
             LinkProof::Password(password) => Proof::Password(password.clone()),
             LinkProof::Token(token) => Proof::Token(token.clone()),

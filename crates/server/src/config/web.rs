@@ -2,8 +2,6 @@
 
 use tidewater_carrier::ServerUrl;
 
-use crate::listener::names_port;
-
 /// An `http://` or `https://` address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebAddress {
@@ -25,10 +23,9 @@ impl WebAddress {
     /// It is none.
     pub(crate) fn read(url: &str, insecure: bool) -> Result<WebAddress, Unfit> {
         let hint = "write https://HOST/PATH";
-        let (scheme, rest, port) = match (url.strip_prefix("https://"), url.strip_prefix("http://"))
-        {
-            (Some(rest), _) => ("tls", rest, 443),
-            (_, Some(rest)) => ("tcp", rest, 80),
+        let (scheme, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
+            (Some(rest), _) => ("https", rest),
+            (_, Some(rest)) => ("http", rest),
             _ => return Err(("does not begin with https:// or http://", hint)),
         };
         let (authority, path) = match rest.split_once('/') {
@@ -36,10 +33,7 @@ impl WebAddress {
             None => (rest, "/".to_owned()),
         };
         let host = ServerUrl::to_listen(&format!("{scheme}://{authority}"));
-        let mut host = host.map_err(|_| ("names no host", hint))?;
-        if !names_port(authority, &host) {
-            host.port = port;
-        }
+        let host = host.map_err(|_| ("names no host", hint))?;
         if !path.chars().all(|it| it.is_ascii_graphic()) {
             return Err(("has a path that can be none", hint));
         }

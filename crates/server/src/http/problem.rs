@@ -110,6 +110,12 @@ impl Problem {
         )
     }
 
+    /// The request does not go with what was before.
+    pub(crate) fn conflict(detail: String, hint: &str) -> Problem {
+        let (code, status) = (Code::UnexpectedMessage, StatusCode::CONFLICT);
+        Problem::new(code, status, detail, hint.into())
+    }
+
     /// The body does not come.
     pub(crate) fn late() -> Problem {
         Problem::new(

@@ -10,7 +10,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use tidewater_carrier::listen::Stream;
-use tidewater_carrier::{Transport, tls};
+use tidewater_carrier::tls;
 
 use crate::config::{WakeConfig, WebAddress};
 use crate::error::ServerError;
@@ -45,9 +45,9 @@ impl Target {
             Ok((TlsConnector::from(client), name))
         };
         Ok(Target {
-            tls: match config.address.host.transport {
-                Transport::Tls => Some(secure()?),
-                Transport::Tcp => None,
+            tls: match config.address.host.transport.is_encrypted() {
+                true => Some(secure()?),
+                false => None,
             },
             config: config.clone(),
         })

@@ -34,6 +34,7 @@ mod accidents;
 mod answers;
 mod asking;
 mod attack;
+mod carriers;
 mod changes_up;
 mod clocks;
 mod conflicts;

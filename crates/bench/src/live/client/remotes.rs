@@ -217,6 +217,7 @@ impl Idle {
             certificate: None,
             ca_file,
             insecure: false,
+            proxy: None,
             timeout: PATIENCE,
         };
         let begun = Instant::now();
