@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 
+use crate::compression::{Compression, Packing};
 use crate::error::CarrierError;
+use crate::packed::{self, Packed};
 use crate::tcp;
 use crate::tls::{self, ClientCertificate, Tls};
 use crate::url::{ServerUrl, Transport};
@@ -45,6 +47,16 @@ pub trait Layer: Read + Write + Send + fmt::Debug {
     /// Whether it keeps bytes that it still has to send.
     fn owes(&self) -> bool {
         false
+    }
+
+    /// Whether something can be read without anything coming.
+    fn holds(&self) -> bool {
+        false
+    }
+
+    /// Bytes that it has given to the layer below, and taken from it, where it counts them.
+    fn traffic(&self) -> [u64; 2] {
+        [0; 2]
     }
 
     /// Sends what it owes, as far as the network takes it. Returns whether that was anything.
@@ -84,6 +96,8 @@ pub struct DialOptions<'a> {
     pub certificate: Option<&'a ClientCertificate>,
     /// Whether `tcp://` to other machines is allowed.
     pub insecure: bool,
+    /// How what is sent is packed, and what the server may send packed.
+    pub packing: Packing,
     /// How long the server may be silent.
     pub timeout: Duration,
 }
@@ -130,6 +144,12 @@ impl Carrier {
             server: server.clone(),
             source,
         })?;
+        let mut packing = options.packing;
+        let is_here = socket.peer_addr().is_ok_and(|it| it.ip().is_loopback());
+        if packing.compression == Compression::Auto && is_here {
+            // Nothing is as fast as this machine's own memory.
+            packing.compression = Compression::Off;
+        }
         let mut layers: Box<dyn Layer> = Box::new(socket);
         if let Some(client) = client {
             layers = Box::new(Tls {
@@ -137,6 +157,7 @@ impl Carrier {
                 below: layers,
             });
         }
+        layers = Box::new(Packed::new(packing, layers));
         Ok(Carrier {
             layers,
             output: Bytes::new(),
@@ -157,6 +178,11 @@ impl Carrier {
     /// Whether new bytes may be pushed.
     pub fn takes_output(&self) -> bool {
         self.output.is_empty() && !self.deaf
+    }
+
+    /// Bytes sent and received so far, without what TLS adds.
+    pub fn traffic(&self) -> [u64; 2] {
+        self.layers.traffic()
     }
 
     /// The socket, for whoever waits for it without reading.
@@ -214,14 +240,22 @@ impl Carrier {
         if let Some(wait) = wait {
             self.set_read_timeout(wait.max(Duration::from_millis(1)))?;
         }
-        match self.layers.read(&mut self.buffer) {
-            Ok(0) => self.ended(None),
-            Ok(count) => {
-                handle(&self.buffer[..count]);
-                Ok(Received::Bytes)
+        let mut received = Received::Nothing;
+        loop {
+            match self.layers.read(&mut self.buffer) {
+                Ok(0) => return self.ended(None),
+                Ok(count) => {
+                    handle(&self.buffer[..count]);
+                    received = Received::Bytes;
+                }
+                Err(error) if is_patience(&error) => return Ok(received),
+                Err(error) => return self.ended(Some(error)),
             }
-            Err(error) if is_patience(&error) => Ok(Received::Nothing),
-            Err(error) => self.ended(Some(error)),
+            // Of what the layers hold, whoever waits at the socket would not hear.
+            if !self.layers.holds() {
+                return Ok(received);
+            }
+            self.set_nonblocking(true)?;
         }
     }
 
@@ -235,6 +269,12 @@ impl Carrier {
     }
 
     fn ended(&self, error: Option<io::Error>) -> Result<Received, CarrierError> {
+        if let Some(what) = error.as_ref().and_then(packed::objection) {
+            return Err(CarrierError::Blocks {
+                server: self.server.clone(),
+                what: what.clone(),
+            });
+        }
         let objection = error
             .as_ref()
             .and_then(|it| tls::objection(it, &self.server));

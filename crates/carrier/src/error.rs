@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::block::BlockError;
+
 /// Why there is no connection, or none any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -52,6 +54,14 @@ pub enum CarrierError {
         server: String,
         /// Why.
         what: String,
+    },
+    /// What the server sends is not packed as it has to be.
+    #[error("{server} sends what cannot be unpacked: {what}")]
+    Blocks {
+        /// Its URL.
+        server: String,
+        /// Why.
+        what: BlockError,
     },
     /// The socket is of no use any more.
     #[error("the connection is lost: {0}")]

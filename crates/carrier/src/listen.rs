@@ -1,6 +1,8 @@
-//! Taking connections on tokio's sockets: listening on TCP, and TLS over what comes.
+//! Taking connections on tokio's sockets: listening on TCP, TLS and compression over what comes.
 //!
 //! A simulator listens on a [`Network`] of its own.
+
+mod packed;
 
 use std::future::Future;
 use std::io;
@@ -15,6 +17,8 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use crate::error::CarrierError;
 use crate::tls::{self, ClientAuthorities};
+
+pub use packed::{Ledger, NoRoom, Packed};
 
 /// A future in a box.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -31,6 +31,7 @@ impl ClientError {
                 | CarrierError::File { .. } => Code::Usage,
                 CarrierError::Unreachable { .. } | CarrierError::Tls { .. } => Code::Unreachable,
                 CarrierError::Certificate { .. } => Code::CertificateInvalid,
+                CarrierError::Blocks { .. } => Code::MalformedFrame,
                 _ => Code::Internal,
             },
         }
@@ -68,6 +69,10 @@ impl ClientError {
             CarrierError::Tls { .. } => {
                 "see that the server listens on tls:// at this port; if it listens on tcp:// \
                  there, write tcp:// instead of tls://"
+            }
+            CarrierError::Blocks { .. } => {
+                "see that a Tidewater server listens at this address, and that nothing on the way \
+                 changes what it sends; try it with --compression off; local changes are kept"
             }
             _ => "nothing was changed; update both programs, and report it if it happens again",
         }

@@ -41,6 +41,7 @@ impl Line {
             ca_file,
             certificate: options.certificate.as_ref(),
             insecure: options.insecure,
+            packing: options.packing,
             timeout: options.timeout,
         };
         Ok(Line {
@@ -84,6 +85,12 @@ impl Line {
             }
             self.connection.handle_sent(self.clock.now());
         }
+    }
+
+    /// Bytes sent and received so far, as the network had them.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        let [sent, received] = self.carrier.traffic();
+        (sent, received)
     }
 
     /// Whether the network has yet to take something.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tidewater_carrier::Packing;
 use tidewater_remote::database::Adopt;
 use tidewater_remote::session::UserProof;
 use tidewater_remote::{SyncDirection, SyncError, Verify};
@@ -39,6 +40,9 @@ pub struct SyncOptions {
     pub ca_file: Option<PathBuf>,
     /// Whether `tcp://` to other machines is allowed.
     pub insecure: bool,
+    /// How what goes over the network is packed. Said at each sync: the remote remembers nothing
+    /// of it.
+    pub packing: Packing,
     /// How long the server may be silent.
     pub timeout: Duration,
     /// What becomes of a sync that the server turns away with a time to come back.
@@ -60,6 +64,7 @@ impl Default for SyncOptions {
             verify: Verify::No,
             ca_file: None,
             insecure: false,
+            packing: Packing::default(),
             timeout: Duration::from_secs(120),
             retry: Retry::default(),
             client: concat!("tidewater-client/", env!("CARGO_PKG_VERSION")).into(),
@@ -97,6 +102,7 @@ impl fmt::Debug for SyncOptions {
             .field("verify", &self.verify)
             .field("ca_file", &self.ca_file)
             .field("insecure", &self.insecure)
+            .field("packing", &self.packing)
             .field("timeout", &self.timeout)
             .field("retry", &self.retry)
             .field("client", &self.client)

@@ -125,7 +125,7 @@ impl Link {
 
     /// Bytes sent and received so far.
     pub(crate) fn traffic(&self) -> (u64, u64) {
-        self.shared.state().line.connection.traffic()
+        self.shared.state().line.traffic()
     }
 
     /// Says good-bye. Whoever still waits for an answer gets none.
