@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidewater_carrier::ServerUrl;
+use tidewater_carrier::{Packing, ServerUrl};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Answer, CallFailed};
 use tidewater_remote::database::{
@@ -231,6 +231,11 @@ impl Remote {
     /// way, the password included.
     pub fn set_insecure(&mut self, insecure: bool) {
         self.options.insecure = insecure;
+    }
+
+    /// How what goes over the network is packed: where it makes syncs faster, unless this is called.
+    pub fn set_packing(&mut self, packing: Packing) {
+        self.options.packing = packing;
     }
 
     /// How long the server may be silent before a sync gives up. Two minutes by default.

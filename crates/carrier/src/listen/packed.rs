@@ -103,6 +103,11 @@ impl<S, L: Ledger> Packed<S, L> {
         }
     }
 
+    /// The connection as it is, with what has not been read of it.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+
     /// Looks for the preface in what has come. What is behind it is packed, if it says so.
     fn look_for_preface(&mut self, buffer: &mut ReadBuf<'_>, start: usize) -> io::Result<()> {
         let came = &buffer.filled()[start..];

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tidewater_carrier::ServerUrl;
+use tidewater_carrier::{NoCompression, ServerUrl};
 use tidewater_client::{
-    Account, Adopt, ClientError, LiveOptions, OutboxCounts, Remote, Report, Retry, SyncDirection,
-    SyncError,
+    Account, Adopt, ClientError, Compression, LiveOptions, OutboxCounts, Packing, Remote, Report,
+    Retry, SyncDirection, SyncError,
 };
 use tidewater_protocol::Code;
 
@@ -117,6 +117,12 @@ pub(crate) struct SyncArgs {
     /// Allow tcp:// off loopback: everything can be read on the way
     #[arg(long)]
     insecure: bool,
+    /// Pack what goes over the network: auto (where it makes the sync faster), off, zstd or deflate
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = compression)]
+    compression: Compression,
+    /// How far to pack what goes up, from 1 (fast) to 19 with zstd or 9 with deflate (small)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=19))]
+    compression_level: Option<u8>,
     #[command(flatten)]
     pub(super) proof: ProofArgs,
     /// Do not wait for a server that is busy: exit with 2 at once
@@ -137,6 +143,11 @@ enum Whose {
     Mine,
     /// The centre's
     Centre,
+}
+
+/// What there is to choose from stands in the help.
+fn compression(text: &str) -> Result<Compression, NoCompression> {
+    text.parse()
 }
 
 /// Reads `month=2026-11`.
@@ -323,6 +334,10 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
         remote.set_ca_file(Some(file))?;
     }
     remote.set_insecure(args.insecure);
+    remote.set_packing(Packing {
+        compression: args.compression,
+        level: args.compression_level,
+    });
     remote.set_other_centre(args.other_centre);
     if args.no_retry {
         remote.set_retry(Retry::Off);

@@ -36,6 +36,7 @@ mod asking;
 mod attack;
 mod changes_up;
 mod clocks;
+mod compressed;
 mod conflicts;
 mod convergence;
 mod cuts;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use prost::Message as _;
 use tempfile::TempDir;
-use tidewater_carrier::{Carrier, DialOptions, Received, ServerUrl};
+use tidewater_carrier::{Carrier, DialOptions, Packing, Received, ServerUrl};
 use tidewater_client::{LiveEvent, LiveOptions, Remote, Why};
 use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Call, CallKind};
@@ -217,6 +217,7 @@ impl Idle {
             certificate: None,
             ca_file,
             insecure: false,
+            packing: Packing::default(),
             timeout: PATIENCE,
         };
         let begun = Instant::now();
