@@ -44,6 +44,11 @@ pub trait Layer: Read + Write + Send + fmt::Debug {
         false
     }
 
+    /// Whether the two sides have gone on from an earlier connection.
+    fn is_resumed(&self) -> bool {
+        false
+    }
+
     /// Whether it keeps bytes that it still has to send.
     fn owes(&self) -> bool {
         false
@@ -178,6 +183,11 @@ impl Carrier {
     /// Whether new bytes may be pushed.
     pub fn takes_output(&self) -> bool {
         self.output.is_empty() && !self.deaf
+    }
+
+    /// Whether TLS has gone on from an earlier connection of this process, which costs less.
+    pub fn is_resumed(&self) -> bool {
+        self.layers.is_resumed()
     }
 
     /// Bytes sent and received so far, without what TLS adds.

@@ -9,10 +9,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use crate::error::CarrierError;
@@ -131,6 +133,11 @@ impl Tls {
     ) -> Result<Tls, CarrierError> {
         let config = tls::server_for_known_clients(certificate, key, authorities)?;
         Ok(Tls(TlsAcceptor::from(config)))
+    }
+
+    /// Set up otherwise.
+    pub fn of(config: Arc<ServerConfig>) -> Tls {
+        Tls(TlsAcceptor::from(config))
     }
 
     /// Shakes hands. Gives the certificates that the client has shown, its own first, of which

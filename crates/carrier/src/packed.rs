@@ -166,6 +166,10 @@ impl Layer for Packed {
         self.below.is_opening()
     }
 
+    fn is_resumed(&self) -> bool {
+        self.below.is_resumed()
+    }
+
     fn owes(&self) -> bool {
         !self.output.is_empty() || self.below.owes()
     }

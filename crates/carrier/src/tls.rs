@@ -1,9 +1,11 @@
 //! TLS: the cryptography, whom we trust, who we are, and the layer over a dialed one.
 
+use std::collections::VecDeque;
+use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustls::client::danger::HandshakeSignatureValid;
@@ -11,10 +13,10 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{NoClientAuth, WebPkiClientVerifier};
+use rustls::server::{NoClientAuth, ProducesTickets, WebPkiClientVerifier};
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, RootCertStore,
-    ServerConfig, SignatureScheme,
+    ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, HandshakeKind,
+    RootCertStore, ServerConfig, SignatureScheme,
 };
 
 use crate::dial::{DialOptions, Layer, is_patience};
@@ -38,11 +40,58 @@ pub fn random(bytes: &mut [u8]) -> io::Result<()> {
     filled.map_err(|_| io::Error::other("the system's random source failed"))
 }
 
-/// Who dials: trusts the authorities of a PEM file, or those that browsers trust.
+/// Who dials: trusts the authorities of a PEM file, or those that browsers trust. Kept by the
+/// process, with what servers have given it to go on from: see [`kept`].
 ///
 /// # Errors
 /// The file holds no certificates.
 pub fn client(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, CarrierError> {
+    kept(ca_file, None)
+}
+
+/// The set-up of clients, for as long as the process and the files are the same: a second
+/// connection to a server goes on from the first, and needs neither certificates nor signatures.
+fn kept(
+    ca_file: Option<&Path>,
+    own: Option<&ClientCertificate>,
+) -> Result<Arc<ClientConfig>, CarrierError> {
+    static KEPT: Mutex<VecDeque<(Files, Arc<ClientConfig>)>> = Mutex::new(VecDeque::new());
+    let files = [
+        ca_file,
+        own.map(|it| &*it.certificate),
+        own.map(|it| &*it.key),
+    ];
+    let mut read: Files = Files::default();
+    for (file, read) in files.into_iter().zip(&mut read) {
+        if let Some(file) = file {
+            let bytes = fs::read(file).map_err(|error| CarrierError::file(file, error))?;
+            *read = Some((file.to_owned(), bytes));
+        }
+    }
+    let files = read;
+    let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, config)) = kept().iter().find(|(of, _)| *of == files) {
+        return Ok(config.clone());
+    }
+    let config = match own {
+        None => unknown_client(ca_file)?,
+        Some(own) => known_client(ca_file, own)?,
+    };
+    let mut kept = kept();
+    while kept.len() >= KEPT_CLIENTS {
+        kept.pop_front();
+    }
+    kept.push_back((files, config.clone()));
+    Ok(config)
+}
+
+/// The files that make a client, with what is in them.
+type Files = [Option<(PathBuf, Vec<u8>)>; 3];
+
+/// So many set-ups are kept: few programs have more than one.
+const KEPT_CLIENTS: usize = 16;
+
+fn unknown_client(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, CarrierError> {
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(CarrierError::Defect)?
@@ -110,14 +159,37 @@ fn server_config(
     clients: Arc<dyn ClientCertVerifier>,
 ) -> Result<Arc<ServerConfig>, CarrierError> {
     let chain = certificates(certificate)?;
-    let config = ServerConfig::builder_with_provider(provider())
+    let own = chain.first().map(|it| it.to_vec()).unwrap_or_default();
+    let mut config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(CarrierError::Defect)?
         .with_client_cert_verifier(clients)
         .with_single_cert(chain, private_key(key)?)
         .map_err(|error| CarrierError::file(certificate, error))?;
+    config.ticketer = ticketer(own)?;
     Ok(Arc::new(config))
 }
+
+/// What makes the tickets with which clients go on from an earlier connection: the server keeps
+/// nothing of them. All servers of the process with the same certificate take each other's; a
+/// ticket of another only means that hands are shaken in full. Whoever replaces a certificate
+/// wants to be rid of what came with it.
+fn ticketer(certificate: Vec<u8>) -> Result<Arc<dyn ProducesTickets>, CarrierError> {
+    static KEPT: Mutex<VecDeque<(Vec<u8>, Arc<dyn ProducesTickets>)>> = Mutex::new(VecDeque::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, ticketer)) = kept.iter().find(|(of, _)| *of == certificate) {
+        return Ok(ticketer.clone());
+    }
+    let ticketer = rustls::crypto::ring::Ticketer::new().map_err(CarrierError::Defect)?;
+    while kept.len() >= KEPT_TICKETERS {
+        kept.pop_front();
+    }
+    kept.push_back((certificate, ticketer.clone()));
+    Ok(ticketer)
+}
+
+/// So many certificates have tickets at a time.
+const KEPT_TICKETERS: usize = 16;
 
 /// The authorities that say who a client is.
 #[derive(Clone, Debug)]
@@ -235,10 +307,7 @@ pub(crate) fn dial(
     let name = ServerName::try_from(host.to_owned()).map_err(|_| CarrierError::HostName {
         host: host.to_owned(),
     })?;
-    let config = match options.certificate {
-        None => client(options.ca_file)?,
-        Some(certificate) => known_client(options.ca_file, certificate)?,
-    };
+    let config = kept(options.ca_file, options.certificate)?;
     ClientConnection::new(config, name).map_err(CarrierError::Defect)
 }
 
@@ -283,6 +352,10 @@ impl Write for Tls {
 impl Layer for Tls {
     fn is_opening(&self) -> bool {
         self.client.is_handshaking()
+    }
+
+    fn is_resumed(&self) -> bool {
+        self.client.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
     fn owes(&self) -> bool {

@@ -11,6 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::version::{TLS12, TLS13};
 use tempfile::TempDir;
 use tidewater_carrier::listen::{Ledger, Network, Packed, Tcp, Tls};
 use tidewater_carrier::{
@@ -47,23 +51,26 @@ impl Certificate {
     }
 }
 
-/// A server that sends back all that one connection brings, and then closes.
+/// A server that sends back all that a connection brings, and then closes it; one connection after
+/// the other.
 fn echo(runtime: &Runtime, tls: Option<Tls>) -> ServerUrl {
     let mut listener = runtime.block_on(Tcp.listen("127.0.0.1:0")).unwrap();
     let scheme = if tls.is_some() { "tls" } else { "tcp" };
     let url = format!("{scheme}://{}", listener.address());
     runtime.spawn(async move {
-        let mut stream = listener.accept().await.unwrap().stream;
-        if let Some(tls) = tls {
-            match tls.accept(stream).await {
-                Ok((encrypted, _)) => stream = encrypted,
-                Err(_) => return,
+        loop {
+            let mut stream = listener.accept().await.unwrap().stream;
+            if let Some(tls) = &tls {
+                match tls.accept(stream).await {
+                    Ok((encrypted, _)) => stream = encrypted,
+                    Err(_) => continue,
+                }
             }
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).await.unwrap();
+            stream.write_all(&all).await.unwrap();
+            stream.shutdown().await.unwrap();
         }
-        let mut all = Vec::new();
-        stream.read_to_end(&mut all).await.unwrap();
-        stream.write_all(&all).await.unwrap();
-        stream.shutdown().await.unwrap();
     });
     url.parse().unwrap()
 }
@@ -302,4 +309,67 @@ fn what_comes_is_handed_over_though_the_socket_has_nothing_more() {
         ended = matches!(carrier.receive(None, handle).unwrap(), Received::End(_));
     }
     assert_eq!(came, 100 << 10);
+}
+
+/// A server of one version of TLS, with tickets as ours make them.
+fn of_version(
+    certificate: &Certificate,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> Tls {
+    let ours = tls::server(&certificate.file(), &certificate.key()).unwrap();
+    let chain = CertificateDer::pem_file_iter(certificate.file()).unwrap();
+    let chain = chain.collect::<Result<_, _>>().unwrap();
+    let key = PrivateKeyDer::from_pem_file(certificate.key()).unwrap();
+    let mut config = ServerConfig::builder_with_provider(tls::provider())
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    config.ticketer = ours.ticketer.clone();
+    Tls::of(Arc::new(config))
+}
+
+/// Whether a new connection goes on from an earlier one.
+fn is_resumed(url: &ServerUrl, ca_file: &Path) -> bool {
+    let mut carrier = dial(url, Some(ca_file)).unwrap();
+    assert_eq!(exchange(&mut carrier, b"hello".to_vec()).unwrap(), b"hello");
+    carrier.is_resumed()
+}
+
+#[test]
+fn a_second_connection_goes_on_from_the_first_with_either_version() {
+    let runtime = Runtime::new().unwrap();
+    for version in [&TLS12, &TLS13] {
+        let certificate = Certificate::for_name("127.0.0.1");
+        let url = echo(&runtime, Some(of_version(&certificate, version)));
+        assert!(!is_resumed(&url, &certificate.file()));
+        assert!(is_resumed(&url, &certificate.file()), "{version:?}");
+        // Another server with the same certificate takes the ticket too.
+        let another = echo(&runtime, Some(of_version(&certificate, version)));
+        assert!(is_resumed(&another, &certificate.file()), "{version:?}");
+    }
+}
+
+#[test]
+fn nothing_goes_on_from_another_certificate_or_other_trust() {
+    let runtime = Runtime::new().unwrap();
+    let [one, other] = ["127.0.0.1"; 2].map(Certificate::for_name);
+    let trusted = one.folder.path().join("both.pem");
+    let both = [&one, &other].map(|it| std::fs::read_to_string(it.file()).unwrap());
+    std::fs::write(&trusted, both.concat()).unwrap();
+    let [url, another] = [&one, &other].map(|it| {
+        let tls = Tls::new(&it.file(), &it.key()).unwrap();
+        echo(&runtime, Some(tls))
+    });
+    assert!(!is_resumed(&url, &trusted));
+    assert!(!is_resumed(&another, &trusted), "a ticket of another");
+    assert!(is_resumed(&another, &trusted));
+    // What is trusted has changed, under the same name.
+    std::fs::write(&trusted, &both[1]).unwrap();
+    assert!(!is_resumed(&another, &trusted));
+    std::fs::write(&trusted, &both[0]).unwrap();
+    let mut carrier = dial(&another, Some(&trusted)).unwrap();
+    let error = exchange(&mut carrier, b"secret".to_vec()).unwrap_err();
+    assert!(matches!(error, CarrierError::Certificate { .. }), "{error}");
 }
