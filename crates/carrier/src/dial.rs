@@ -14,6 +14,7 @@ use bytes::{Buf, Bytes};
 use crate::compression::{Compression, Packing};
 use crate::error::CarrierError;
 use crate::packed::{self, Packed};
+use crate::pin::Pin;
 use crate::tcp;
 use crate::tls::{self, ClientCertificate, Tls};
 use crate::url::{ServerUrl, Transport};
@@ -97,6 +98,8 @@ impl Layer for TcpStream {
 pub struct DialOptions<'a> {
     /// A PEM file with the authorities to trust, instead of those that browsers trust.
     pub ca_file: Option<&'a Path>,
+    /// The key of the server, which is then trusted for that alone: authorities do not count.
+    pub pin: Option<Pin>,
     /// Who we are, for a server that asks.
     pub certificate: Option<&'a ClientCertificate>,
     /// Whether `tcp://` to other machines is allowed.

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::block::BlockError;
+use crate::pin::Pin;
 
 /// Why there is no connection, or none any more.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +47,14 @@ pub enum CarrierError {
         what: String,
         /// Whether only because of what time it is here.
         by_the_clock: bool,
+    },
+    /// The server has another key than the one that is pinned.
+    #[error("{server} has another key than the one that is pinned: {found}")]
+    OtherKey {
+        /// Its URL.
+        server: String,
+        /// The pin of the key that it has.
+        found: Pin,
     },
     /// There is no encrypted connection.
     #[error("no encrypted connection with {server}: {what}")]

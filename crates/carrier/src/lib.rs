@@ -13,6 +13,7 @@ mod error;
 #[cfg(feature = "tokio")]
 pub mod listen;
 mod packed;
+mod pin;
 mod tcp;
 mod ticks;
 pub mod tls;
@@ -21,5 +22,6 @@ mod url;
 pub use compression::{Compression, NoCompression, Packing};
 pub use dial::{Carrier, DialOptions, Layer, Received};
 pub use error::CarrierError;
+pub use pin::{NoPin, Pin};
 pub use tls::ClientCertificate;
 pub use url::{DEFAULT_PORT, ServerUrl, Transport, UrlError};

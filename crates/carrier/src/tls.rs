@@ -21,6 +21,7 @@ use rustls::{
 
 use crate::dial::{DialOptions, Layer, is_patience};
 use crate::error::CarrierError;
+use crate::pin::{OtherKey, Pin, Pinned};
 
 /// The cryptography of all connections: what the program has installed as its default
 /// (see [`CryptoProvider::install_default`]), or else that of ring.
@@ -46,16 +47,20 @@ pub fn random(bytes: &mut [u8]) -> io::Result<()> {
 /// # Errors
 /// The file holds no certificates.
 pub fn client(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, CarrierError> {
-    kept(ca_file, None)
+    kept(ca_file, None, None)
 }
 
 /// The set-up of clients, for as long as the process and the files are the same: a second
 /// connection to a server goes on from the first, and needs neither certificates nor signatures.
 fn kept(
     ca_file: Option<&Path>,
+    pin: Option<Pin>,
     own: Option<&ClientCertificate>,
 ) -> Result<Arc<ClientConfig>, CarrierError> {
-    static KEPT: Mutex<VecDeque<(Files, Arc<ClientConfig>)>> = Mutex::new(VecDeque::new());
+    static KEPT: Mutex<VecDeque<(Files, Option<Pin>, Arc<ClientConfig>)>> =
+        Mutex::new(VecDeque::new());
+    // A pin stands in place of authorities.
+    let ca_file = ca_file.filter(|_| pin.is_none());
     let files = [
         ca_file,
         own.map(|it| &*it.certificate),
@@ -70,18 +75,18 @@ fn kept(
     }
     let files = read;
     let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, config)) = kept().iter().find(|(of, _)| *of == files) {
+    if let Some((_, _, config)) = kept()
+        .iter()
+        .find(|(of, pinned, _)| *of == files && *pinned == pin)
+    {
         return Ok(config.clone());
     }
-    let config = match own {
-        None => unknown_client(ca_file)?,
-        Some(own) => known_client(ca_file, own)?,
-    };
+    let config = make_client(ca_file, pin, own)?;
     let mut kept = kept();
     while kept.len() >= KEPT_CLIENTS {
         kept.pop_front();
     }
-    kept.push_back((files, config.clone()));
+    kept.push_back((files, pin, config.clone()));
     Ok(config)
 }
 
@@ -91,13 +96,27 @@ type Files = [Option<(PathBuf, Vec<u8>)>; 3];
 /// So many set-ups are kept: few programs have more than one.
 const KEPT_CLIENTS: usize = 16;
 
-fn unknown_client(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, CarrierError> {
-    let config = ClientConfig::builder_with_provider(provider())
+fn make_client(
+    ca_file: Option<&Path>,
+    pin: Option<Pin>,
+    own: Option<&ClientCertificate>,
+) -> Result<Arc<ClientConfig>, CarrierError> {
+    let provider = provider();
+    let config = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(CarrierError::Defect)?
-        .with_root_certificates(roots(ca_file)?)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
+        .map_err(CarrierError::Defect)?;
+    let config = match pin {
+        None => config.with_root_certificates(roots(ca_file)?),
+        Some(pin) => config
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Pinned { pin, provider })),
+    };
+    Ok(Arc::new(match own {
+        None => config.with_no_client_auth(),
+        Some(own) => config
+            .with_client_auth_cert(certificates(&own.certificate)?, private_key(&own.key)?)
+            .map_err(|error| CarrierError::file(&own.certificate, error))?,
+    }))
 }
 
 /// A certificate with which whoever dials says who he is, and its private key: PEM files.
@@ -107,21 +126,6 @@ pub struct ClientCertificate {
     pub certificate: PathBuf,
     /// The private key.
     pub key: PathBuf,
-}
-
-/// The same, showing a certificate if it is asked for one.
-fn known_client(
-    ca_file: Option<&Path>,
-    own: &ClientCertificate,
-) -> Result<Arc<ClientConfig>, CarrierError> {
-    let chain = certificates(&own.certificate)?;
-    let config = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(CarrierError::Defect)?
-        .with_root_certificates(roots(ca_file)?)
-        .with_client_auth_cert(chain, private_key(&own.key)?)
-        .map_err(|error| CarrierError::file(&own.certificate, error))?;
-    Ok(Arc::new(config))
 }
 
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, CarrierError> {
@@ -307,7 +311,7 @@ pub(crate) fn dial(
     let name = ServerName::try_from(host.to_owned()).map_err(|_| CarrierError::HostName {
         host: host.to_owned(),
     })?;
-    let config = kept(options.ca_file, options.certificate)?;
+    let config = kept(options.ca_file, options.pin, options.certificate)?;
     ClientConnection::new(config, name).map_err(CarrierError::Defect)
 }
 
@@ -391,6 +395,14 @@ impl Layer for Tls {
 pub(crate) fn objection(error: &io::Error, server: &str) -> Option<CarrierError> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let server = server.to_owned();
+    if let rustls::Error::Other(other) = error
+        && let Some(OtherKey(found)) = other.0.downcast_ref()
+    {
+        return Some(CarrierError::OtherKey {
+            server,
+            found: *found,
+        });
+    }
     Some(match error {
         rustls::Error::InvalidCertificate(what) => CarrierError::Certificate {
             server,

@@ -18,7 +18,7 @@ use rustls::version::{TLS12, TLS13};
 use tempfile::TempDir;
 use tidewater_carrier::listen::{Ledger, Network, Packed, Tcp, Tls};
 use tidewater_carrier::{
-    Carrier, CarrierError, Compression, DialOptions, Packing, Received, ServerUrl, tls,
+    Carrier, CarrierError, Compression, DialOptions, Packing, Pin, Received, ServerUrl, tls,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
@@ -79,6 +79,7 @@ fn dial(url: &ServerUrl, ca_file: Option<&Path>) -> Result<Carrier, CarrierError
     let options = DialOptions {
         certificate: None,
         ca_file,
+        pin: None,
         insecure: false,
         packing: Packing::default(),
         timeout: PATIENCE,
@@ -234,6 +235,7 @@ fn dial_packed(url: &ServerUrl, compression: Compression) -> Carrier {
     let options = DialOptions {
         certificate: None,
         ca_file: None,
+        pin: None,
         insecure: false,
         packing: packing(compression),
         timeout: PATIENCE,
@@ -316,10 +318,18 @@ fn of_version(
     certificate: &Certificate,
     version: &'static rustls::SupportedProtocolVersion,
 ) -> Tls {
-    let ours = tls::server(&certificate.file(), &certificate.key()).unwrap();
-    let chain = CertificateDer::pem_file_iter(certificate.file()).unwrap();
+    of_version_with(&certificate.file(), &certificate.key(), version)
+}
+
+fn of_version_with(
+    certificate: &Path,
+    key: &Path,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> Tls {
+    let ours = tls::server(certificate, key).unwrap();
+    let chain = CertificateDer::pem_file_iter(certificate).unwrap();
     let chain = chain.collect::<Result<_, _>>().unwrap();
-    let key = PrivateKeyDer::from_pem_file(certificate.key()).unwrap();
+    let key = PrivateKeyDer::from_pem_file(key).unwrap();
     let mut config = ServerConfig::builder_with_provider(tls::provider())
         .with_protocol_versions(&[version])
         .unwrap()
@@ -372,4 +382,64 @@ fn nothing_goes_on_from_another_certificate_or_other_trust() {
     let mut carrier = dial(&another, Some(&trusted)).unwrap();
     let error = exchange(&mut carrier, b"secret".to_vec()).unwrap_err();
     assert!(matches!(error, CarrierError::Certificate { .. }), "{error}");
+}
+
+#[test]
+fn a_server_that_has_the_pinned_key_is_trusted_and_no_other() {
+    let runtime = Runtime::new().unwrap();
+    // Nobody vouches for it, and it has another name.
+    let [one, other] = ["sync.example.com"; 2].map(Certificate::for_name);
+    let [pin, other_pin] = [&one, &other].map(|it| Pin::of_file(&it.file()).unwrap());
+    assert_eq!(pin.to_string().parse(), Ok(pin));
+    for version in [&TLS12, &TLS13] {
+        let url = echo(&runtime, Some(of_version(&one, version)));
+        let dial = |pin| {
+            let options = DialOptions {
+                certificate: None,
+                // What a pin stands in place of.
+                ca_file: Some(Path::new("there is no such file")),
+                pin: Some(pin),
+                insecure: false,
+                packing: Packing::default(),
+                timeout: PATIENCE,
+            };
+            Carrier::dial(&url, &options, &mut || ControlFlow::Continue(())).unwrap()
+        };
+        let came = exchange(&mut dial(pin), b"hello".to_vec()).unwrap();
+        assert_eq!(came, b"hello");
+        let mut second = dial(pin);
+        exchange(&mut second, b"hello".to_vec()).unwrap();
+        assert!(second.is_resumed());
+        let error = exchange(&mut dial(other_pin), b"secret".to_vec()).unwrap_err();
+        let CarrierError::OtherKey { found, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(*found, pin);
+        assert!(error.to_string().contains(&pin.to_string()), "{error}");
+    }
+    for wrong in ["", "sha256/", "sha1/AAAA", "sha256/AAAA", "AAAA"] {
+        assert!(wrong.parse::<Pin>().is_err(), "{wrong:?}");
+    }
+}
+
+/// The other tests have keys of elliptic curves, which rcgen makes. The RSA key and its certificate
+/// are in the repository, for nobody to use but this test.
+#[test]
+fn keys_of_rsa_and_of_curves_serve_with_either_version() {
+    let runtime = Runtime::new().unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/for_tests_only");
+    let rsa = [folder.join("rsa.pem"), folder.join("rsa.key")];
+    let curve = Certificate::for_name("127.0.0.1");
+    for [certificate, key] in [rsa, [curve.file(), curve.key()]] {
+        for version in [&TLS12, &TLS13] {
+            let url = echo(&runtime, Some(of_version_with(&certificate, &key, version)));
+            let mut carrier = dial(&url, Some(&certificate)).unwrap();
+            let came = exchange(&mut carrier, b"hello".to_vec()).unwrap();
+            assert_eq!(came, b"hello", "{version:?}");
+            let ours = echo(&runtime, Some(Tls::new(&certificate, &key).unwrap()));
+            let mut carrier = dial(&ours, Some(&certificate)).unwrap();
+            let came = exchange(&mut carrier, b"hello".to_vec()).unwrap();
+            assert_eq!(came, b"hello", "either may be spoken");
+        }
+    }
 }

@@ -30,7 +30,9 @@ impl ClientError {
                 | CarrierError::HostName { .. }
                 | CarrierError::File { .. } => Code::Usage,
                 CarrierError::Unreachable { .. } | CarrierError::Tls { .. } => Code::Unreachable,
-                CarrierError::Certificate { .. } => Code::CertificateInvalid,
+                CarrierError::Certificate { .. } | CarrierError::OtherKey { .. } => {
+                    Code::CertificateInvalid
+                }
                 CarrierError::Blocks { .. } => Code::MalformedFrame,
                 _ => Code::Internal,
             },
@@ -65,6 +67,10 @@ impl ClientError {
             CarrierError::Certificate { .. } => {
                 "see that the address is right; for a certificate of your own, name the file \
                  with the certificate of its authority (--ca FILE)"
+            }
+            CarrierError::OtherKey { .. } => {
+                "ask the server's operator; if its key was replaced on purpose, pin the new one with \
+                 --pin, else somebody else answers at this address; local changes are kept"
             }
             CarrierError::Tls { .. } => {
                 "see that the server listens on tls:// at this port; if it listens on tcp:// \

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tidewater_carrier::{Carrier, CarrierError, DialOptions, Received, ServerUrl};
+use tidewater_carrier::{Carrier, CarrierError, DialOptions, Pin, Received, ServerUrl};
 use tidewater_remote::Connection;
 
 use crate::clock::Clock;
@@ -33,12 +33,14 @@ impl Line {
     pub(crate) fn dial(
         url: &ServerUrl,
         ca_file: Option<&Path>,
+        pin: Option<Pin>,
         options: &SyncOptions,
         clock: Clock,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Line, ClientError> {
         let dial = DialOptions {
             ca_file,
+            pin,
             certificate: options.certificate.as_ref(),
             insecure: options.insecure,
             packing: options.packing,

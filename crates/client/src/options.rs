@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidewater_carrier::Packing;
+use tidewater_carrier::{Packing, Pin};
 use tidewater_remote::database::Adopt;
 use tidewater_remote::session::UserProof;
 use tidewater_remote::{SyncDirection, SyncError, Verify};
@@ -38,6 +38,9 @@ pub struct SyncOptions {
     /// A PEM file with the authorities to trust, instead of those that the remote
     /// remembers.
     pub ca_file: Option<PathBuf>,
+    /// The server's key, instead of the one that the remote remembers, and of all authorities: a
+    /// server that has it is trusted.
+    pub pin: Option<Pin>,
     /// Whether `tcp://` to other machines is allowed.
     pub insecure: bool,
     /// How what goes over the network is packed. Said at each sync: the remote remembers nothing
@@ -63,6 +66,7 @@ impl Default for SyncOptions {
             direction: SyncDirection::Both,
             verify: Verify::No,
             ca_file: None,
+            pin: None,
             insecure: false,
             packing: Packing::default(),
             timeout: Duration::from_secs(120),
@@ -101,6 +105,7 @@ impl fmt::Debug for SyncOptions {
             .field("direction", &self.direction)
             .field("verify", &self.verify)
             .field("ca_file", &self.ca_file)
+            .field("pin", &self.pin)
             .field("insecure", &self.insecure)
             .field("packing", &self.packing)
             .field("timeout", &self.timeout)

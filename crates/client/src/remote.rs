@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidewater_carrier::{Packing, ServerUrl};
+use tidewater_carrier::{Packing, Pin, ServerUrl};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Answer, CallFailed};
 use tidewater_remote::database::{
@@ -225,6 +225,16 @@ impl Remote {
             hint: "give the file another name".into(),
         })?;
         self.database()?.store_ca(Some(name))
+    }
+
+    /// Trusts whatever server has this key, and no authorities. Remembered in the database in place
+    /// of [`Remote::set_ca_file`]; `None` forgets it.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn set_pin(&mut self, pin: Option<Pin>) -> Result<(), RemoteError> {
+        let pin = pin.map(|it| it.to_string());
+        self.database()?.store_pin(pin.as_deref())
     }
 
     /// Allows `tcp://` to other machines: everything travels readable for everybody on the

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tidewater_carrier::ServerUrl;
-use tidewater_client::{CallError, ClientError, Given, Link, LinkOptions, Request};
+use tidewater_client::{CallError, ClientError, Given, Link, LinkOptions, Pin, Request};
 use tidewater_protocol::{Code, json};
 
 use crate::command::sync;
@@ -36,6 +36,10 @@ pub(crate) struct ProgramArgs {
     /// Trust the authorities in this PEM file, and no others
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
+    /// Trust the server that has this key, sha256/BASE64 as tidewater cert prints it, and no
+    /// authorities
+    #[arg(long, value_name = "PIN", conflicts_with = "ca")]
+    pin: Option<Pin>,
     /// Allow tcp:// off loopback: everything can be read on the way
     #[arg(long)]
     insecure: bool,
@@ -59,6 +63,7 @@ impl ProgramArgs {
         let proof = self.proof.obtain(&prompt)?.for_link();
         let mut options = LinkOptions::proven(user, proof);
         options.ca_file.clone_from(&self.ca);
+        options.pin = self.pin;
         options.insecure = self.insecure;
         options.client = concat!("tidewater/", env!("CARGO_PKG_VERSION")).into();
         Ok(options)

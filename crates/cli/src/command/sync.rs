@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tidewater_carrier::{NoCompression, ServerUrl};
 use tidewater_client::{
-    Account, Adopt, ClientError, Compression, LiveOptions, OutboxCounts, Packing, Remote, Report,
-    Retry, SyncDirection, SyncError,
+    Account, Adopt, ClientError, Compression, LiveOptions, OutboxCounts, Packing, Pin, Remote,
+    Report, Retry, SyncDirection, SyncError,
 };
 use tidewater_protocol::Code;
 
@@ -111,6 +111,10 @@ pub(crate) struct SyncArgs {
     /// Trust the authorities in this PEM file, and no others; remembered
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
+    /// Trust the server that has this key, sha256/BASE64 as tidewater cert prints it, and no
+    /// authorities; remembered
+    #[arg(long, value_name = "PIN", conflicts_with = "ca")]
+    pin: Option<Pin>,
     /// Go over to another centre: its rows take the place of those that the file has
     #[arg(long)]
     other_centre: bool,
@@ -332,6 +336,9 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
     }));
     if let Some(file) = &args.ca {
         remote.set_ca_file(Some(file))?;
+    }
+    if let Some(pin) = args.pin {
+        remote.set_pin(Some(pin))?;
     }
     remote.set_insecure(args.insecure);
     remote.set_packing(Packing {

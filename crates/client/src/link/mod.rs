@@ -73,7 +73,7 @@ impl Link {
         };
         let go_on = &mut || ControlFlow::Continue(());
         let ca_file = options.ca_file.as_deref();
-        let mut line = Line::dial(&url, ca_file, &dial, Clock::start(), go_on)?;
+        let mut line = Line::dial(&url, ca_file, options.pin, &dial, Clock::start(), go_on)?;
         let proof = match &options.proof {
             LinkProof::Password(password) => Proof::Password(password.clone()),
             LinkProof::Token(token) => Proof::Token(token.clone()),

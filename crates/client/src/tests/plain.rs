@@ -387,7 +387,7 @@ fn a_sync_on_a_connection_that_the_server_has_left_is_told_so_and_gives_the_file
     let remote = File::changed();
     let url = server.url.parse().unwrap();
     let go_on = &mut || ControlFlow::Continue(());
-    let line = Line::dial(&url, None, &options(), Clock::start(), go_on).unwrap();
+    let line = Line::dial(&url, None, None, &options(), Clock::start(), go_on).unwrap();
     let link = Link::over(line).unwrap();
     link.keep().unwrap();
     server.done();

@@ -216,6 +216,7 @@ impl Idle {
         let options = DialOptions {
             certificate: None,
             ca_file,
+            pin: None,
             insecure: false,
             packing: Packing::default(),
             timeout: PATIENCE,
