@@ -482,7 +482,7 @@ struct Tools {
     inflate: Option<Decompress>,
 }
 
-static TOOLS: Mutex<Vec<Box<Tools>>> = Mutex::new(Vec::new());
+static TOOLS: Mutex<Vec<Tools>> = Mutex::new(Vec::new());
 
 fn with_tools<T>(work: impl FnOnce(&mut Tools) -> T) -> T {
     let pool = || TOOLS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -57,8 +57,7 @@ fn kept(
     pin: Option<Pin>,
     own: Option<&ClientCertificate>,
 ) -> Result<Arc<ClientConfig>, CarrierError> {
-    static KEPT: Mutex<VecDeque<(Files, Option<Pin>, Arc<ClientConfig>)>> =
-        Mutex::new(VecDeque::new());
+    static KEPT: Mutex<VecDeque<KeptClient>> = Mutex::new(VecDeque::new());
     // A pin stands in place of authorities.
     let ca_file = ca_file.filter(|_| pin.is_none());
     let files = [
@@ -89,6 +88,9 @@ fn kept(
     kept.push_back((files, pin, config.clone()));
     Ok(config)
 }
+
+/// What a set-up was made of, and the set-up.
+type KeptClient = (Files, Option<Pin>, Arc<ClientConfig>);
 
 /// The files that make a client, with what is in them.
 type Files = [Option<(PathBuf, Vec<u8>)>; 3];
@@ -179,7 +181,7 @@ fn server_config(
 /// ticket of another only means that hands are shaken in full. Whoever replaces a certificate
 /// wants to be rid of what came with it.
 fn ticketer(certificate: Vec<u8>) -> Result<Arc<dyn ProducesTickets>, CarrierError> {
-    static KEPT: Mutex<VecDeque<(Vec<u8>, Arc<dyn ProducesTickets>)>> = Mutex::new(VecDeque::new());
+    static KEPT: Mutex<VecDeque<KeptTicketer>> = Mutex::new(VecDeque::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, ticketer)) = kept.iter().find(|(of, _)| *of == certificate) {
         return Ok(ticketer.clone());
@@ -191,6 +193,9 @@ fn ticketer(certificate: Vec<u8>) -> Result<Arc<dyn ProducesTickets>, CarrierErr
     kept.push_back((certificate, ticketer.clone()));
     Ok(ticketer)
 }
+
+/// A certificate, and what makes its tickets.
+type KeptTicketer = (Vec<u8>, Arc<dyn ProducesTickets>);
 
 /// So many certificates have tickets at a time.
 const KEPT_TICKETERS: usize = 16;

@@ -60,9 +60,6 @@ pub(crate) fn run(args: &CertArgs) -> Result<Done, Failure> {
         quoted(&tls.key)
     ))?;
     let pin = Pin::of_file(&tls.certificate).map_err(ClientError::from)?;
-    output::note(&format!(
-        "remotes trust the key of this server with --pin {pin}"
-    ));
     if !args.clients.is_empty() {
         let authority = dev_client_certificates(&args.out, &args.clients)?;
         output::text(&format!(
@@ -70,6 +67,9 @@ pub(crate) fn run(args: &CertArgs) -> Result<Done, Failure> {
             quoted(&authority)
         ))?;
     }
+    output::note(&format!(
+        "remotes trust the key of this server with --pin {pin}"
+    ));
     output::note(
         "next: put these lines into tidewater.toml and listen on tls:// (relative paths start at \
          the folder of that file)",
