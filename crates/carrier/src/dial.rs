@@ -18,8 +18,11 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes};
 use rustls::ClientConfig;
 
+use crate::compression::{Compression, Packing};
 use crate::error::CarrierError;
 use crate::exchanges;
+use crate::packed::{self, Packed};
+use crate::pin::Pin;
 use crate::proxy::{self, Proxy};
 use crate::tcp;
 use crate::tls::{self, ClientCertificate, Tls};
@@ -55,9 +58,24 @@ pub trait Layer: Read + Write + Send + fmt::Debug {
         false
     }
 
+    /// Whether the two sides have gone on from an earlier connection.
+    fn is_resumed(&self) -> bool {
+        false
+    }
+
     /// Whether it keeps bytes that it still has to send.
     fn owes(&self) -> bool {
         false
+    }
+
+    /// Whether something can be read without anything coming.
+    fn holds(&self) -> bool {
+        false
+    }
+
+    /// Bytes that it has given to the layer below, and taken from it, where it counts them.
+    fn traffic(&self) -> [u64; 2] {
+        [0; 2]
     }
 
     /// Sends what it owes, as far as the network takes it. Returns whether that was anything.
@@ -93,6 +111,8 @@ impl Layer for TcpStream {
 pub struct DialOptions<'a> {
     /// A PEM file with the authorities to trust, instead of those that browsers trust.
     pub ca_file: Option<&'a Path>,
+    /// The key of the server, which is then trusted for that alone: authorities do not count.
+    pub pin: Option<Pin>,
     /// Who we are, for a server that asks.
     pub certificate: Option<&'a ClientCertificate>,
     /// Whether what is not encrypted may go to other machines.
@@ -100,6 +120,8 @@ pub struct DialOptions<'a> {
     /// The proxy through which other machines are reached; `none` for none. If nothing is said, what
     /// the environment names: see [`Proxy::of_environment`].
     pub proxy: Option<&'a str>,
+    /// How what is sent is packed, and what the server may send packed.
+    pub packing: Packing,
     /// How long the server may be silent.
     pub timeout: Duration,
 }
@@ -161,6 +183,11 @@ impl Dialer {
                 below: Box::new(socket),
             }),
         })
+    }
+
+    /// Whether the server is on this machine.
+    fn is_here(&self, socket: &TcpStream) -> bool {
+        self.proxy.is_none() && socket.peer_addr().is_ok_and(|it| it.ip().is_loopback())
     }
 
     pub(crate) fn unreachable(&self, source: io::Error) -> CarrierError {
@@ -263,6 +290,11 @@ impl Carrier {
         let server = url.to_string();
         let dialer = Dialer::new(url, options)?;
         let mut layers = dialer.dial(go_on)?;
+        let mut packing = options.packing;
+        if packing.compression == Compression::Auto && dialer.is_here(layers.socket()) {
+            // Nothing is as fast as this machine's own memory.
+            packing.compression = Compression::Off;
+        }
         match url.transport {
             Transport::Tcp | Transport::Tls => {}
             Transport::Ws | Transport::Wss => {
@@ -272,6 +304,7 @@ impl Carrier {
                 layers = Box::new(exchanges::begin(layers, dialer, go_on)?);
             }
         }
+        layers = Box::new(Packed::new(packing, layers));
         let mut carrier = Carrier {
             layers,
             output: Bytes::new(),
@@ -332,6 +365,16 @@ impl Carrier {
         self.output.is_empty() && !self.deaf
     }
 
+    /// Whether TLS has gone on from an earlier connection of this process, which costs less.
+    pub fn is_resumed(&self) -> bool {
+        self.layers.is_resumed()
+    }
+
+    /// Bytes sent and received so far, without what TLS adds.
+    pub fn traffic(&self) -> [u64; 2] {
+        self.layers.traffic()
+    }
+
     /// The socket, for whoever waits for it without reading.
     pub fn socket(&self) -> &TcpStream {
         self.layers.socket()
@@ -387,14 +430,22 @@ impl Carrier {
         if let Some(wait) = wait {
             self.set_read_timeout(wait.max(Duration::from_millis(1)))?;
         }
-        match self.layers.read(&mut self.buffer) {
-            Ok(0) => self.ended(None),
-            Ok(count) => {
-                handle(&self.buffer[..count]);
-                Ok(Received::Bytes)
+        let mut received = Received::Nothing;
+        loop {
+            match self.layers.read(&mut self.buffer) {
+                Ok(0) => return self.ended(None),
+                Ok(count) => {
+                    handle(&self.buffer[..count]);
+                    received = Received::Bytes;
+                }
+                Err(error) if is_patience(&error) => return Ok(received),
+                Err(error) => return self.ended(Some(error)),
             }
-            Err(error) if is_patience(&error) => Ok(Received::Nothing),
-            Err(error) => self.ended(Some(error)),
+            // Of what the layers hold, whoever waits at the socket would not hear.
+            if !self.layers.holds() {
+                return Ok(received);
+            }
+            self.set_nonblocking(true)?;
         }
     }
 
@@ -413,6 +464,12 @@ impl Carrier {
             Some(Err(error)) => Some(error),
             None => None,
         };
+        if let Some(what) = error.as_ref().and_then(packed::objection) {
+            return Err(CarrierError::Blocks {
+                server: self.server.clone(),
+                what: what.clone(),
+            });
+        }
         let objection = error
             .as_ref()
             .and_then(|it| tls::objection(it, &self.server));

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::block::BlockError;
+use crate::pin::Pin;
 use crate::url::UrlError;
 
 /// Why there is no connection, or none any more.
@@ -47,6 +49,14 @@ pub enum CarrierError {
         /// Whether only because of what time it is here.
         by_the_clock: bool,
     },
+    /// The server has another key than the one that is pinned.
+    #[error("{server} has another key than the one that is pinned: {found}")]
+    OtherKey {
+        /// Its URL.
+        server: String,
+        /// The pin of the key that it has.
+        found: Pin,
+    },
     /// There is no encrypted connection.
     #[error("no encrypted connection with {server}: {what}")]
     Tls {
@@ -73,6 +83,14 @@ pub enum CarrierError {
         server: String,
         /// What it says.
         what: String,
+    },
+    /// What the server sends is not packed as it has to be.
+    #[error("{server} sends what cannot be unpacked: {what}")]
+    Blocks {
+        /// Its URL.
+        server: String,
+        /// Why.
+        what: BlockError,
     },
     /// The socket is of no use any more.
     #[error("the connection is lost: {0}")]

@@ -1,25 +1,34 @@
 //! Under a connection: what carries its bytes from one machine to another.
 //!
-//! Owns addresses, TCP, the one set-up of TLS, and WebSocket and HTTP as carriers. [`Carrier`] dials, for a program that
+//! Owns addresses, TCP, the one set-up of TLS, compression, and WebSocket and HTTP as carriers.
+//! [`Carrier`] dials, for a program that
 //! blocks; `listen` (with the feature `tokio`) takes connections, for a server. Each is a
 //! stack of layers over a socket, of which every layer knows only the one below. Leaves
 //! what the bytes mean to those who dial and listen.
 
 mod answer;
+mod auto;
+pub mod block;
+mod compression;
 mod dial;
 mod error;
 mod exchanges;
 #[cfg(feature = "tokio")]
 pub mod listen;
+mod packed;
+mod pin;
 mod proxy;
 mod tcp;
+mod ticks;
 pub mod tls;
 mod url;
 mod websocket;
 
+pub use compression::{Compression, NoCompression, Packing};
 pub use dial::{Carrier, DialOptions, Layer, Received};
 pub use error::CarrierError;
 pub use exchanges::{END, HOLD, MAX_BODY_BYTES, NUMBER, SESSION};
+pub use pin::{NoPin, Pin};
 pub use proxy::Proxy;
 pub use tls::ClientCertificate;
 pub use url::{DEFAULT_PATH, DEFAULT_PORT, ServerUrl, ServerUrls, Transport, UrlError};

@@ -1,8 +1,9 @@
-//! Taking connections on tokio's sockets: listening on TCP, and TLS over what comes.
+//! Taking connections on tokio's sockets: listening on TCP, TLS and compression over what comes.
 //!
 //! A simulator listens on a [`Network`] of its own.
 
 mod first;
+mod packed;
 mod websocket;
 
 use std::future::Future;
@@ -10,16 +11,20 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
 pub use self::first::{First, first};
 pub use self::websocket::{accept_key, websocket};
 use crate::error::CarrierError;
 use crate::tls::{self, ClientAuthorities};
+
+pub use packed::{Ledger, NoRoom, Packed};
 
 /// A future in a box.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -132,6 +137,11 @@ impl Tls {
     ) -> Result<Tls, CarrierError> {
         let config = tls::server_for_known_clients(certificate, key, authorities)?;
         Ok(Tls(TlsAcceptor::from(config)))
+    }
+
+    /// Set up otherwise.
+    pub fn of(config: Arc<ServerConfig>) -> Tls {
+        Tls(TlsAcceptor::from(config))
     }
 
     /// Shakes hands. Gives the certificates that the client has shown, its own first, of which

@@ -1,9 +1,11 @@
 //! TLS: the cryptography, whom we trust, who we are, and the layer over a dialed one.
 
+use std::collections::VecDeque;
+use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustls::client::danger::HandshakeSignatureValid;
@@ -11,14 +13,15 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{NoClientAuth, WebPkiClientVerifier};
+use rustls::server::{NoClientAuth, ProducesTickets, WebPkiClientVerifier};
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, RootCertStore,
-    ServerConfig, SignatureScheme,
+    ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, HandshakeKind,
+    RootCertStore, ServerConfig, SignatureScheme,
 };
 
 use crate::dial::{DialOptions, Layer, is_patience};
 use crate::error::CarrierError;
+use crate::pin::{OtherKey, Pin, Pinned};
 
 /// The cryptography of all connections: what the program has installed as its default
 /// (see [`CryptoProvider::install_default`]), or else that of ring.
@@ -38,17 +41,84 @@ pub fn random(bytes: &mut [u8]) -> io::Result<()> {
     filled.map_err(|_| io::Error::other("the system's random source failed"))
 }
 
-/// Who dials: trusts the authorities of a PEM file, or those that browsers trust.
+/// Who dials: trusts the authorities of a PEM file, or those that browsers trust. Kept by the
+/// process, with what servers have given it to go on from: see [`kept`].
 ///
 /// # Errors
 /// The file holds no certificates.
 pub fn client(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, CarrierError> {
-    let config = ClientConfig::builder_with_provider(provider())
+    kept(ca_file, None, None)
+}
+
+/// The set-up of clients, for as long as the process and the files are the same: a second
+/// connection to a server goes on from the first, and needs neither certificates nor signatures.
+fn kept(
+    ca_file: Option<&Path>,
+    pin: Option<Pin>,
+    own: Option<&ClientCertificate>,
+) -> Result<Arc<ClientConfig>, CarrierError> {
+    static KEPT: Mutex<VecDeque<KeptClient>> = Mutex::new(VecDeque::new());
+    // A pin stands in place of authorities.
+    let ca_file = ca_file.filter(|_| pin.is_none());
+    let files = [
+        ca_file,
+        own.map(|it| &*it.certificate),
+        own.map(|it| &*it.key),
+    ];
+    let mut read: Files = Files::default();
+    for (file, read) in files.into_iter().zip(&mut read) {
+        if let Some(file) = file {
+            let bytes = fs::read(file).map_err(|error| CarrierError::file(file, error))?;
+            *read = Some((file.to_owned(), bytes));
+        }
+    }
+    let files = read;
+    let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, _, config)) = kept()
+        .iter()
+        .find(|(of, pinned, _)| *of == files && *pinned == pin)
+    {
+        return Ok(config.clone());
+    }
+    let config = make_client(ca_file, pin, own)?;
+    let mut kept = kept();
+    while kept.len() >= KEPT_CLIENTS {
+        kept.pop_front();
+    }
+    kept.push_back((files, pin, config.clone()));
+    Ok(config)
+}
+
+/// What a set-up was made of, and the set-up.
+type KeptClient = (Files, Option<Pin>, Arc<ClientConfig>);
+
+/// The files that make a client, with what is in them.
+type Files = [Option<(PathBuf, Vec<u8>)>; 3];
+
+/// So many set-ups are kept: few programs have more than one.
+const KEPT_CLIENTS: usize = 16;
+
+fn make_client(
+    ca_file: Option<&Path>,
+    pin: Option<Pin>,
+    own: Option<&ClientCertificate>,
+) -> Result<Arc<ClientConfig>, CarrierError> {
+    let provider = provider();
+    let config = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(CarrierError::Defect)?
-        .with_root_certificates(roots(ca_file)?)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
+        .map_err(CarrierError::Defect)?;
+    let config = match pin {
+        None => config.with_root_certificates(roots(ca_file)?),
+        Some(pin) => config
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Pinned { pin, provider })),
+    };
+    Ok(Arc::new(match own {
+        None => config.with_no_client_auth(),
+        Some(own) => config
+            .with_client_auth_cert(certificates(&own.certificate)?, private_key(&own.key)?)
+            .map_err(|error| CarrierError::file(&own.certificate, error))?,
+    }))
 }
 
 /// A certificate with which whoever dials says who he is, and its private key: PEM files.
@@ -58,21 +128,6 @@ pub struct ClientCertificate {
     pub certificate: PathBuf,
     /// The private key.
     pub key: PathBuf,
-}
-
-/// The same, showing a certificate if it is asked for one.
-fn known_client(
-    ca_file: Option<&Path>,
-    own: &ClientCertificate,
-) -> Result<Arc<ClientConfig>, CarrierError> {
-    let chain = certificates(&own.certificate)?;
-    let config = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(CarrierError::Defect)?
-        .with_root_certificates(roots(ca_file)?)
-        .with_client_auth_cert(chain, private_key(&own.key)?)
-        .map_err(|error| CarrierError::file(&own.certificate, error))?;
-    Ok(Arc::new(config))
 }
 
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, CarrierError> {
@@ -110,14 +165,40 @@ fn server_config(
     clients: Arc<dyn ClientCertVerifier>,
 ) -> Result<Arc<ServerConfig>, CarrierError> {
     let chain = certificates(certificate)?;
-    let config = ServerConfig::builder_with_provider(provider())
+    let own = chain.first().map(|it| it.to_vec()).unwrap_or_default();
+    let mut config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(CarrierError::Defect)?
         .with_client_cert_verifier(clients)
         .with_single_cert(chain, private_key(key)?)
         .map_err(|error| CarrierError::file(certificate, error))?;
+    config.ticketer = ticketer(own)?;
     Ok(Arc::new(config))
 }
+
+/// What makes the tickets with which clients go on from an earlier connection: the server keeps
+/// nothing of them. All servers of the process with the same certificate take each other's; a
+/// ticket of another only means that hands are shaken in full. Whoever replaces a certificate
+/// wants to be rid of what came with it.
+fn ticketer(certificate: Vec<u8>) -> Result<Arc<dyn ProducesTickets>, CarrierError> {
+    static KEPT: Mutex<VecDeque<KeptTicketer>> = Mutex::new(VecDeque::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, ticketer)) = kept.iter().find(|(of, _)| *of == certificate) {
+        return Ok(ticketer.clone());
+    }
+    let ticketer = rustls::crypto::ring::Ticketer::new().map_err(CarrierError::Defect)?;
+    while kept.len() >= KEPT_TICKETERS {
+        kept.pop_front();
+    }
+    kept.push_back((certificate, ticketer.clone()));
+    Ok(ticketer)
+}
+
+/// A certificate, and what makes its tickets.
+type KeptTicketer = (Vec<u8>, Arc<dyn ProducesTickets>);
+
+/// So many certificates have tickets at a time.
+const KEPT_TICKETERS: usize = 16;
 
 /// The authorities that say who a client is.
 #[derive(Clone, Debug)]
@@ -229,10 +310,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CarrierErro
 
 /// Whom to trust, and who we are.
 pub(crate) fn config(options: &DialOptions<'_>) -> Result<Arc<ClientConfig>, CarrierError> {
-    match options.certificate {
-        None => client(options.ca_file),
-        Some(certificate) => known_client(options.ca_file, certificate),
-    }
+    kept(options.ca_file, options.pin, options.certificate)
 }
 
 /// A client for the server of this name. Its handshake goes along with reading and writing.
@@ -298,6 +376,10 @@ impl Layer for Tls {
         self.client.is_handshaking()
     }
 
+    fn is_resumed(&self) -> bool {
+        self.client.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
     fn owes(&self) -> bool {
         self.client.wants_write() || self.below.owes()
     }
@@ -331,6 +413,14 @@ impl Layer for Tls {
 pub(crate) fn objection(error: &io::Error, server: &str) -> Option<CarrierError> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let server = server.to_owned();
+    if let rustls::Error::Other(other) = error
+        && let Some(OtherKey(found)) = other.0.downcast_ref()
+    {
+        return Some(CarrierError::OtherKey {
+            server,
+            found: *found,
+        });
+    }
     Some(match error {
         rustls::Error::InvalidCertificate(what) => CarrierError::Certificate {
             server,

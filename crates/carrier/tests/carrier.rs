@@ -6,12 +6,20 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::version::{TLS12, TLS13};
 use tempfile::TempDir;
-use tidewater_carrier::listen::{Network, Tcp, Tls};
-use tidewater_carrier::{Carrier, CarrierError, DialOptions, Received, ServerUrl, tls};
+use tidewater_carrier::listen::{Ledger, Network, Packed, Tcp, Tls};
+use tidewater_carrier::{
+    Carrier, CarrierError, Compression, DialOptions, Packing, Pin, Received, ServerUrl, tls,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 
@@ -43,23 +51,26 @@ impl Certificate {
     }
 }
 
-/// A server that sends back all that one connection brings, and then closes.
+/// A server that sends back all that a connection brings, and then closes it; one connection after
+/// the other.
 fn echo(runtime: &Runtime, tls: Option<Tls>) -> ServerUrl {
     let mut listener = runtime.block_on(Tcp.listen("127.0.0.1:0")).unwrap();
     let scheme = if tls.is_some() { "tls" } else { "tcp" };
     let url = format!("{scheme}://{}", listener.address());
     runtime.spawn(async move {
-        let mut stream = listener.accept().await.unwrap().stream;
-        if let Some(tls) = tls {
-            match tls.accept(stream).await {
-                Ok((encrypted, _)) => stream = encrypted,
-                Err(_) => return,
+        loop {
+            let mut stream = listener.accept().await.unwrap().stream;
+            if let Some(tls) = &tls {
+                match tls.accept(stream).await {
+                    Ok((encrypted, _)) => stream = encrypted,
+                    Err(_) => continue,
+                }
             }
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).await.unwrap();
+            stream.write_all(&all).await.unwrap();
+            stream.shutdown().await.unwrap();
         }
-        let mut all = Vec::new();
-        stream.read_to_end(&mut all).await.unwrap();
-        stream.write_all(&all).await.unwrap();
-        stream.shutdown().await.unwrap();
     });
     url.parse().unwrap()
 }
@@ -68,14 +79,16 @@ fn dial(url: &ServerUrl, ca_file: Option<&Path>) -> Result<Carrier, CarrierError
     let options = DialOptions {
         certificate: None,
         ca_file,
+        pin: None,
         insecure: false,
+        packing: Packing::default(),
         timeout: PATIENCE,
     };
     Carrier::dial(url, &options, &mut || ControlFlow::Continue(()))
 }
 
 /// Sends the bytes, closes, and gives what comes until the server closes.
-fn exchange(mut carrier: Carrier, bytes: Vec<u8>) -> Result<Vec<u8>, CarrierError> {
+fn exchange(carrier: &mut Carrier, bytes: Vec<u8>) -> Result<Vec<u8>, CarrierError> {
     let deadline = Instant::now() + PATIENCE;
     let mut came = Vec::new();
     carrier.push(bytes.into());
@@ -104,8 +117,11 @@ fn bytes_come_back_through_every_layer() {
     let tls = Tls::new(&certificate.file(), &certificate.key()).unwrap();
     for tls in [None, Some(tls)] {
         let url = echo(&runtime, tls);
-        let carrier = dial(&url, Some(&certificate.file())).unwrap();
-        assert!(exchange(carrier, sent.clone()).unwrap() == sent, "{url}");
+        let mut carrier = dial(&url, Some(&certificate.file())).unwrap();
+        assert!(
+            exchange(&mut carrier, sent.clone()).unwrap() == sent,
+            "{url}"
+        );
     }
 }
 
@@ -121,8 +137,8 @@ fn only_a_server_with_the_right_name_and_issuer_is_trusted() {
     ];
     for (shown, trusted) in cases {
         let tls = Tls::new(&shown.file(), &shown.key()).unwrap();
-        let carrier = dial(&echo(&runtime, Some(tls)), trusted.as_deref()).unwrap();
-        let error = exchange(carrier, b"secret".to_vec()).unwrap_err();
+        let mut carrier = dial(&echo(&runtime, Some(tls)), trusted.as_deref()).unwrap();
+        let error = exchange(&mut carrier, b"secret".to_vec()).unwrap_err();
         assert!(matches!(error, CarrierError::Certificate { .. }), "{error}");
     }
 }
@@ -163,4 +179,267 @@ fn files_that_do_not_fit_are_named() {
         assert!(matches!(&error, CarrierError::File { file, .. } if *file == named));
     }
     assert!(tls::client(Some(&one.key())).is_err(), "no certificate");
+}
+
+/// Keeps account of one connection.
+#[derive(Clone, Default)]
+struct Account {
+    received: Arc<AtomicUsize>,
+    sent: Arc<AtomicUsize>,
+    most_held: Arc<AtomicUsize>,
+    held: Arc<AtomicUsize>,
+}
+
+impl Ledger for Account {
+    fn received(&mut self, bytes: usize) {
+        self.received.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.sent.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    fn hold(&mut self, bytes: usize) -> bool {
+        self.held.store(bytes, Ordering::SeqCst);
+        self.most_held.fetch_max(bytes, Ordering::SeqCst);
+        true
+    }
+}
+
+/// As [`echo`], packed. What it sends back begins behind the preface.
+fn packed_echo(runtime: &Runtime, compression: Compression) -> (ServerUrl, Account) {
+    let account = Account::default();
+    let mut listener = runtime.block_on(Tcp.listen("127.0.0.1:0")).unwrap();
+    let url = format!("tcp://{}", listener.address());
+    let packing = packing(compression);
+    let ledger = account.clone();
+    runtime.spawn(async move {
+        let stream = listener.accept().await.unwrap().stream;
+        let mut stream = Packed::new(stream, packing, ledger);
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).await.unwrap();
+        stream.write_all(&all[8..]).await.unwrap();
+        stream.shutdown().await.unwrap();
+    });
+    (url.parse().unwrap(), account)
+}
+
+fn packing(compression: Compression) -> Packing {
+    Packing {
+        compression,
+        level: None,
+    }
+}
+
+fn dial_packed(url: &ServerUrl, compression: Compression) -> Carrier {
+    let options = DialOptions {
+        certificate: None,
+        ca_file: None,
+        pin: None,
+        insecure: false,
+        packing: packing(compression),
+        timeout: PATIENCE,
+    };
+    Carrier::dial(url, &options, &mut || ControlFlow::Continue(())).unwrap()
+}
+
+const PREFACE: &[u8] = b"TIDE\x01\x00\0\0";
+
+#[test]
+fn what_is_packed_on_one_side_comes_out_on_the_other_whatever_each_has_set() {
+    let runtime = Runtime::new().unwrap();
+    let said: Vec<u8> = (0..LARGE).map(|i| (i % 251) as u8).collect();
+    let sent = [PREFACE, &said].concat();
+    for of_client in Compression::ALL {
+        for of_server in Compression::ALL {
+            let (url, account) = packed_echo(&runtime, of_server);
+            let mut carrier = dial_packed(&url, of_client);
+            let came = exchange(&mut carrier, sent.clone()).unwrap();
+            assert!(came == said, "{of_client} and {of_server}");
+            let [up, down] = carrier.traffic().map(|it| it as usize);
+            assert_eq!(up, account.received.load(Ordering::SeqCst));
+            assert_eq!(down, account.sent.load(Ordering::SeqCst));
+            // On one machine nothing is packed unless somebody wants that.
+            let packs = matches!(of_client, Compression::Zstd | Compression::Deflate);
+            assert_eq!(up < LARGE / 10, packs, "{of_client}: {up}");
+            match (packs, of_server) {
+                (false, _) => assert_eq!([up, down], [LARGE + 8, LARGE]),
+                (true, Compression::Off) => assert!(down > LARGE, "{down}"),
+                (true, Compression::Auto) => assert!(down <= LARGE + 1_000, "{down}"),
+                (true, _) => assert!(down < LARGE / 10, "{of_client}, {of_server}: {down}"),
+            }
+            assert_eq!(account.held.load(Ordering::SeqCst), 0);
+            assert!(account.most_held.load(Ordering::SeqCst) <= 256 << 10);
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_is_no_block_is_told_as_such() {
+    let runtime = Runtime::new().unwrap();
+    let mut listener = runtime.block_on(Tcp.listen("127.0.0.1:0")).unwrap();
+    let url = format!("tcp://{}", listener.address());
+    runtime.spawn(async move {
+        let mut stream = listener.accept().await.unwrap().stream;
+        stream.write_all(b"HTTP/1.1 400 Bad").await.unwrap();
+        let mut asked = Vec::new();
+        stream.read_to_end(&mut asked).await.unwrap();
+    });
+    let mut carrier = dial_packed(&url.parse().unwrap(), Compression::Zstd);
+    let error = exchange(&mut carrier, PREFACE.to_vec()).unwrap_err();
+    assert!(matches!(error, CarrierError::Blocks { .. }), "{error}");
+}
+
+#[test]
+fn what_comes_is_handed_over_though_the_socket_has_nothing_more() {
+    let runtime = Runtime::new().unwrap();
+    let (url, _) = packed_echo(&runtime, Compression::Zstd);
+    let mut carrier = dial_packed(&url, Compression::Zstd);
+    // A block of this is far smaller than one read, and what it says far larger.
+    carrier.push([PREFACE, &[b'x'; 100 << 10]].concat().into());
+    while carrier.has_output() {
+        carrier.send(true).unwrap();
+    }
+    carrier.close().unwrap();
+    let mut came = 0;
+    let mut ended = false;
+    while !ended {
+        let readable = carrier.socket();
+        readable.set_read_timeout(Some(PATIENCE)).unwrap();
+        readable.peek(&mut [0]).unwrap();
+        let handle = &mut |bytes: &[u8]| came += bytes.len();
+        ended = matches!(carrier.receive(None, handle).unwrap(), Received::End(_));
+    }
+    assert_eq!(came, 100 << 10);
+}
+
+/// A server of one version of TLS, with tickets as ours make them.
+fn of_version(
+    certificate: &Certificate,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> Tls {
+    of_version_with(&certificate.file(), &certificate.key(), version)
+}
+
+fn of_version_with(
+    certificate: &Path,
+    key: &Path,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> Tls {
+    let ours = tls::server(certificate, key).unwrap();
+    let chain = CertificateDer::pem_file_iter(certificate).unwrap();
+    let chain = chain.collect::<Result<_, _>>().unwrap();
+    let key = PrivateKeyDer::from_pem_file(key).unwrap();
+    let mut config = ServerConfig::builder_with_provider(tls::provider())
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    config.ticketer = ours.ticketer.clone();
+    Tls::of(Arc::new(config))
+}
+
+/// Whether a new connection goes on from an earlier one.
+fn is_resumed(url: &ServerUrl, ca_file: &Path) -> bool {
+    let mut carrier = dial(url, Some(ca_file)).unwrap();
+    assert_eq!(exchange(&mut carrier, b"hello".to_vec()).unwrap(), b"hello");
+    carrier.is_resumed()
+}
+
+#[test]
+fn a_second_connection_goes_on_from_the_first_with_either_version() {
+    let runtime = Runtime::new().unwrap();
+    for version in [&TLS12, &TLS13] {
+        let certificate = Certificate::for_name("127.0.0.1");
+        let url = echo(&runtime, Some(of_version(&certificate, version)));
+        assert!(!is_resumed(&url, &certificate.file()));
+        assert!(is_resumed(&url, &certificate.file()), "{version:?}");
+        // Another server with the same certificate takes the ticket too.
+        let another = echo(&runtime, Some(of_version(&certificate, version)));
+        assert!(is_resumed(&another, &certificate.file()), "{version:?}");
+    }
+}
+
+#[test]
+fn nothing_goes_on_from_another_certificate_or_other_trust() {
+    let runtime = Runtime::new().unwrap();
+    let [one, other] = ["127.0.0.1"; 2].map(Certificate::for_name);
+    let trusted = one.folder.path().join("both.pem");
+    let both = [&one, &other].map(|it| std::fs::read_to_string(it.file()).unwrap());
+    std::fs::write(&trusted, both.concat()).unwrap();
+    let [url, another] = [&one, &other].map(|it| {
+        let tls = Tls::new(&it.file(), &it.key()).unwrap();
+        echo(&runtime, Some(tls))
+    });
+    assert!(!is_resumed(&url, &trusted));
+    assert!(!is_resumed(&another, &trusted), "a ticket of another");
+    assert!(is_resumed(&another, &trusted));
+    // What is trusted has changed, under the same name.
+    std::fs::write(&trusted, &both[1]).unwrap();
+    assert!(!is_resumed(&another, &trusted));
+    std::fs::write(&trusted, &both[0]).unwrap();
+    let mut carrier = dial(&another, Some(&trusted)).unwrap();
+    let error = exchange(&mut carrier, b"secret".to_vec()).unwrap_err();
+    assert!(matches!(error, CarrierError::Certificate { .. }), "{error}");
+}
+
+#[test]
+fn a_server_that_has_the_pinned_key_is_trusted_and_no_other() {
+    let runtime = Runtime::new().unwrap();
+    // Nobody vouches for it, and it has another name.
+    let [one, other] = ["sync.example.com"; 2].map(Certificate::for_name);
+    let [pin, other_pin] = [&one, &other].map(|it| Pin::of_file(&it.file()).unwrap());
+    assert_eq!(pin.to_string().parse(), Ok(pin));
+    for version in [&TLS12, &TLS13] {
+        let url = echo(&runtime, Some(of_version(&one, version)));
+        let dial = |pin| {
+            let options = DialOptions {
+                certificate: None,
+                // What a pin stands in place of.
+                ca_file: Some(Path::new("there is no such file")),
+                pin: Some(pin),
+                insecure: false,
+                packing: Packing::default(),
+                timeout: PATIENCE,
+            };
+            Carrier::dial(&url, &options, &mut || ControlFlow::Continue(())).unwrap()
+        };
+        let came = exchange(&mut dial(pin), b"hello".to_vec()).unwrap();
+        assert_eq!(came, b"hello");
+        let mut second = dial(pin);
+        exchange(&mut second, b"hello".to_vec()).unwrap();
+        assert!(second.is_resumed());
+        let error = exchange(&mut dial(other_pin), b"secret".to_vec()).unwrap_err();
+        let CarrierError::OtherKey { found, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(*found, pin);
+        assert!(error.to_string().contains(&pin.to_string()), "{error}");
+    }
+    for wrong in ["", "sha256/", "sha1/AAAA", "sha256/AAAA", "AAAA"] {
+        assert!(wrong.parse::<Pin>().is_err(), "{wrong:?}");
+    }
+}
+
+/// The other tests have keys of elliptic curves, which rcgen makes. The RSA key and its certificate
+/// are in the repository, for nobody to use but this test.
+#[test]
+fn keys_of_rsa_and_of_curves_serve_with_either_version() {
+    let runtime = Runtime::new().unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/for_tests_only");
+    let rsa = [folder.join("rsa.pem"), folder.join("rsa.key")];
+    let curve = Certificate::for_name("127.0.0.1");
+    for [certificate, key] in [rsa, [curve.file(), curve.key()]] {
+        for version in [&TLS12, &TLS13] {
+            let url = echo(&runtime, Some(of_version_with(&certificate, &key, version)));
+            let mut carrier = dial(&url, Some(&certificate)).unwrap();
+            let came = exchange(&mut carrier, b"hello".to_vec()).unwrap();
+            assert_eq!(came, b"hello", "{version:?}");
+            let ours = echo(&runtime, Some(Tls::new(&certificate, &key).unwrap()));
+            let mut carrier = dial(&ours, Some(&certificate)).unwrap();
+            let came = exchange(&mut carrier, b"hello".to_vec()).unwrap();
+            assert_eq!(came, b"hello", "either may be spoken");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use tidewater_carrier::ServerUrls;
+use tidewater_carrier::{NoPin, Pin, ServerUrls};
 use tidewater_protocol::Code;
 use tidewater_remote::database::{Account, Database};
 use tidewater_remote::session::{Outcome, ProofKind, SessionOptions};
@@ -269,9 +269,13 @@ impl<'a> Syncing<'a> {
         }
         let remembered = self.account.ca.as_deref().map(Path::new);
         let ca_file = self.options.ca_file.as_deref().or(remembered);
+        let pin = match (self.options.pin, &self.account.pin) {
+            (None, Some(pin)) if self.options.ca_file.is_none() => Some(remembered_pin(pin)?),
+            (pin, _) => pin,
+        };
         let connecting = Progress::default();
         let go_on = &mut || progress(&connecting);
-        let line = Line::dial(&urls, ca_file, self.options, self.clock, go_on)?;
+        let line = Line::dial(&urls, ca_file, pin, self.options, self.clock, go_on)?;
         let urls = urls.beginning_with(&line.url).to_string();
         let is_kept = self.elsewhere.is_none() && urls != *known;
         self.moves_to = is_kept.then_some(urls);
@@ -328,4 +332,14 @@ impl<'a> Syncing<'a> {
             *self.link = None;
         }
     }
+}
+
+/// What the file remembers. Whoever changes it there is told before anybody is trusted.
+fn remembered_pin(text: &str) -> Result<Pin, ClientError> {
+    text.parse().map_err(|error: NoPin| {
+        ClientError::Sync(SyncError::Usage {
+            what: format!("the remote's file pins {text:?}: {error}"),
+            hint: "pin the server's key once more with --pin".into(),
+        })
+    })
 }

@@ -34,7 +34,10 @@ impl ClientError {
                 | CarrierError::Tls { .. }
                 | CarrierError::Proxy { .. }
                 | CarrierError::Other { .. } => Code::Unreachable,
-                CarrierError::Certificate { .. } => Code::CertificateInvalid,
+                CarrierError::Certificate { .. } | CarrierError::OtherKey { .. } => {
+                    Code::CertificateInvalid
+                }
+                CarrierError::Blocks { .. } => Code::MalformedFrame,
                 _ => Code::Internal,
             },
         }
@@ -82,9 +85,17 @@ impl ClientError {
                 "see that the address is right; for a certificate of your own, name the file \
                  with the certificate of its authority (--ca FILE)"
             }
+            CarrierError::OtherKey { .. } => {
+                "ask the server's operator; if its key was replaced on purpose, pin the new one with \
+                 --pin, else somebody else answers at this address; local changes are kept"
+            }
             CarrierError::Tls { .. } => {
                 "see that the server listens on tls:// at this port; if it listens on tcp:// \
                  there, write tcp:// instead of tls://"
+            }
+            CarrierError::Blocks { .. } => {
+                "see that a Tidewater server listens at this address, and that nothing on the way \
+                 changes what it sends; try it with --compression off; local changes are kept"
             }
             _ => "nothing was changed; update both programs, and report it if it happens again",
         }

@@ -57,6 +57,7 @@ pub use remote::{Remote, Verification};
 pub use request::{CallError, LinkOptions, LinkProof, Request};
 pub use retry::Retry;
 pub use space::{Chunk, Position, RefusedEvents, Since, SpaceEvent, Subscription};
+pub use tidewater_carrier::{Compression, Packing, Pin};
 pub use tidewater_protocol::message::{Answer, Argument, CallFailed, Given, Returns};
 pub use tidewater_protocol::{Code, ColumnType, Datum, RemoteId, Value};
 pub use tidewater_remote::database::{

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tidewater_carrier::{Carrier, CarrierError, DialOptions, Received, ServerUrl, ServerUrls};
+use tidewater_carrier::{Carrier, CarrierError, DialOptions, Pin, Received, ServerUrl, ServerUrls};
 use tidewater_remote::Connection;
 
 use crate::clock::Clock;
@@ -35,15 +35,18 @@ impl Line {
     pub(crate) fn dial(
         urls: &ServerUrls,
         ca_file: Option<&Path>,
+        pin: Option<Pin>,
         options: &SyncOptions,
         clock: Clock,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Line, ClientError> {
         let dial = DialOptions {
             ca_file,
+            pin,
             certificate: options.certificate.as_ref(),
             insecure: options.insecure,
             proxy: options.proxy.as_deref(),
+            packing: options.packing,
             timeout: options.timeout,
         };
         let (carrier, url) = Carrier::dial_any(urls, &dial, go_on)?;
@@ -89,6 +92,12 @@ impl Line {
             }
             self.connection.handle_sent(self.clock.now());
         }
+    }
+
+    /// Bytes sent and received so far, as the network had them.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        let [sent, received] = self.carrier.traffic();
+        (sent, received)
     }
 
     /// Whether the network has yet to take something.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tidewater_carrier::{Packing, Pin};
 use tidewater_remote::database::Adopt;
 use tidewater_remote::session::UserProof;
 use tidewater_remote::{SyncDirection, SyncError, Verify};
@@ -37,12 +38,18 @@ pub struct SyncOptions {
     /// A PEM file with the authorities to trust, instead of those that the remote
     /// remembers.
     pub ca_file: Option<PathBuf>,
+    /// The server's key, instead of the one that the remote remembers, and of all authorities: a
+    /// server that has it is trusted.
+    pub pin: Option<Pin>,
     /// Whether what is not encrypted may go to other machines.
     pub insecure: bool,
     /// The HTTP proxy through which other machines are reached, `http://host:port`, or `none`. If
     /// nothing is said, what `HTTPS_PROXY`, `HTTP_PROXY` or `ALL_PROXY` name, but for the hosts of
     /// `NO_PROXY`.
     pub proxy: Option<String>,
+    /// How what goes over the network is packed. Said at each sync: the remote remembers nothing
+    /// of it.
+    pub packing: Packing,
     /// How long the server may be silent.
     pub timeout: Duration,
     /// What becomes of a sync that the server turns away with a time to come back.
@@ -63,8 +70,10 @@ impl Default for SyncOptions {
             direction: SyncDirection::Both,
             verify: Verify::No,
             ca_file: None,
+            pin: None,
             insecure: false,
             proxy: None,
+            packing: Packing::default(),
             timeout: Duration::from_secs(120),
             retry: Retry::default(),
             client: concat!("tidewater-client/", env!("CARGO_PKG_VERSION")).into(),
@@ -101,8 +110,10 @@ impl fmt::Debug for SyncOptions {
             .field("direction", &self.direction)
             .field("verify", &self.verify)
             .field("ca_file", &self.ca_file)
+            .field("pin", &self.pin)
             .field("insecure", &self.insecure)
             .field("proxy", &self.proxy.as_ref().map(|_| "..."))
+            .field("packing", &self.packing)
             .field("timeout", &self.timeout)
             .field("retry", &self.retry)
             .field("client", &self.client)

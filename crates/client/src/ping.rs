@@ -38,7 +38,7 @@ pub fn ping(url: &str, options: &SyncOptions) -> Result<PingReport, ClientError>
     let clock = Clock::start();
     let ca_file = options.ca_file.as_deref();
     let go_on = &mut || ControlFlow::Continue(());
-    let mut line = Line::dial(&urls, ca_file, options, clock, go_on)?;
+    let mut line = Line::dial(&urls, ca_file, options.pin, options, clock, go_on)?;
     // The first answer pays for the handshake, the second measures the way.
     exchange(&mut line, 1)?;
     let connected = clock.elapsed();

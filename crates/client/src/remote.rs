@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidewater_carrier::ServerUrls;
+use tidewater_carrier::{Packing, Pin, ServerUrls};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Answer, CallFailed};
 use tidewater_remote::database::{
@@ -229,6 +229,16 @@ impl Remote {
         self.database()?.store_ca(Some(name))
     }
 
+    /// Trusts whatever server has this key, and no authorities. Remembered in the database in place
+    /// of [`Remote::set_ca_file`]; `None` forgets it.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn set_pin(&mut self, pin: Option<Pin>) -> Result<(), RemoteError> {
+        let pin = pin.map(|it| it.to_string());
+        self.database()?.store_pin(pin.as_deref())
+    }
+
     /// Allows what is not encrypted to other machines: everything travels readable for everybody on the
     /// way, the password included.
     pub fn set_insecure(&mut self, insecure: bool) {
@@ -238,6 +248,11 @@ impl Remote {
     /// The HTTP proxy through which other machines are reached: see [`SyncOptions::proxy`].
     pub fn set_proxy(&mut self, proxy: Option<String>) {
         self.options.proxy = proxy;
+    }
+
+    /// How what goes over the network is packed: where it makes syncs faster, unless this is called.
+    pub fn set_packing(&mut self, packing: Packing) {
+        self.options.packing = packing;
     }
 
     /// How long the server may be silent before a sync gives up. Two minutes by default.

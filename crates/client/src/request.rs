@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tidewater_carrier::Pin;
 use tidewater_protocol::message::{Argument, Call, CallFailed, Given};
 use tidewater_protocol::{Code, RemoteId};
 
@@ -22,6 +23,8 @@ pub struct LinkOptions {
     pub proof: LinkProof,
     /// A PEM file with the authorities to trust, instead of those that browsers trust.
     pub ca_file: Option<PathBuf>,
+    /// The server's key, in place of all authorities.
+    pub pin: Option<Pin>,
     /// Whether what is not encrypted may go to other machines.
     pub insecure: bool,
     /// See [`SyncOptions::proxy`].
@@ -58,6 +61,7 @@ impl LinkOptions {
             user: user.into(),
             proof,
             ca_file: None,
+            pin: None,
             insecure: false,
             proxy: None,
             timeout: defaults.timeout,
@@ -72,6 +76,7 @@ impl fmt::Debug for LinkOptions {
         f.debug_struct("LinkOptions")
             .field("user", &self.user)
             .field("ca_file", &self.ca_file)
+            .field("pin", &self.pin)
             .field("insecure", &self.insecure)
             .field("timeout", &self.timeout)
             .field("client", &self.client)

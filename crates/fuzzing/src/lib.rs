@@ -8,6 +8,7 @@
 //! corpora, and [`seeds`] writes the bytes that everything begins with.
 
 mod bearer;
+mod blocks;
 mod calls;
 mod config;
 mod events;
@@ -28,6 +29,7 @@ mod signed;
 mod values;
 
 pub use bearer::bearer;
+pub use blocks::blocks;
 pub use calls::calls;
 pub use config::config;
 pub use events::events;
@@ -56,6 +58,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "frames",
         run: frames,
+    },
+    Target {
+        name: "blocks",
+        run: blocks,
     },
     Target {
         name: "messages",

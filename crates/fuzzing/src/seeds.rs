@@ -75,6 +75,7 @@ fn row(integer: i64, text: &str) -> Vec<Datum<'_>> {
 pub fn of(target: &str) -> Vec<Seed> {
     match target {
         "frames" => frames(),
+        "blocks" => blocks(),
         "messages" => messages(),
         "calls" => calls(),
         "events" => events(),
@@ -98,9 +99,7 @@ fn golden() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     let lines = vectors.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| {
         let (name, hex) = line.split_once(' ')?;
-        let bytes = (0..hex.len()).step_by(2);
-        let bytes = bytes.map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok());
-        Some((name, bytes.collect::<Option<_>>()?))
+        Some((name, from_hex(hex)?))
     })
 }
 
@@ -117,6 +116,29 @@ fn frames() -> Vec<Seed> {
     let mut seeds: Vec<Seed> = alone.collect();
     seeds.push(("all".into(), all));
     seeds
+}
+
+/// The golden blocks, and something to pack.
+fn blocks() -> Vec<Seed> {
+    let vectors = include_str!("../../carrier/tests/vectors.txt").lines();
+    let vectors = vectors.filter_map(|line| {
+        let mut parts = line.split(' ');
+        let (name, wire) = (parts.next()?, from_hex(parts.next()?)?);
+        (!name.starts_with("preface")).then(|| (name.to_owned(), [&[2, 3], &wire[..]].concat()))
+    });
+    let mut seeds: Vec<Seed> = vectors.collect();
+    seeds.push((
+        "text".into(),
+        [&[6, 1], &b"a row, ".repeat(900)[..]].concat(),
+    ));
+    seeds
+}
+
+fn from_hex(hex: &str) -> Option<Vec<u8>> {
+    let bytes = (0..hex.len()).step_by(2);
+    bytes
+        .map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok())
+        .collect()
 }
 
 /// Every message without its frame, and schemas.

@@ -9,7 +9,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use crate::code::Code;
 use crate::message::{Control, PROTOCOL_MAJOR, PROTOCOL_MINOR};
 
-/// What a remote sends first: `TIDE`, major and minor protocol version, two zeros.
+/// What a remote sends first: `TIDE`, major and minor protocol version, and two bytes that are the
+/// carrier's: what is packed, and how.
 pub const PREFACE: [u8; 8] = [
     b'T',
     b'I',

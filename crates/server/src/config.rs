@@ -27,6 +27,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tidewater_carrier::Packing;
 use tidewater_centre::records::Retention;
 use tidewater_centre::{CentreError, PublicationSpec};
 
@@ -108,6 +109,8 @@ pub struct ServerConfig {
     pub insecure: bool,
     /// The certificate for `tls://`.
     pub tls: Option<TlsConfig>,
+    /// How what is sent is packed.
+    pub packing: Packing,
     /// After so many syncs a remote compares everything with the centre; never if 0.
     pub verify_every: u64,
     /// `[server.limits]`.
@@ -145,6 +148,7 @@ impl fmt::Debug for ServerConfig {
             .field("http", &self.http)
             .field("insecure", &self.insecure)
             .field("tls", &self.tls)
+            .field("packing", &self.packing)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, split};
 use tokio::time::timeout;
 
+use tidewater_carrier::listen::Packed;
 use tidewater_connection::Incoming;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, Proof, SignIn, SignedIn};
@@ -37,8 +38,9 @@ pub(crate) async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     origin: Origin<'_>,
 ) {
-    let (read_half, write_half) = split(stream);
     let wire = Wire::new(server.budget.of_session(), &server.limits);
+    let stream = Packed::new(stream, server.packing(), wire.line());
+    let (read_half, write_half) = split(stream);
     let mut reader = pin!(wire.read(read_half));
     let mut writer = pin!(wire.write(write_half));
     let (mut reading, mut writing) = (true, true);

@@ -8,18 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use tidewater_carrier::ServerUrl;
-use tidewater_carrier::listen::{First, Incoming, Listener, Shown, Stream, Tls, first};
+use tidewater_carrier::listen::{
+    First, Incoming, Ledger, Listener, Packed, Shown, Stream, Tls, first,
+};
+use tidewater_carrier::{Packing, ServerUrl};
 use tidewater_centre::Centre;
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::event::EVENT_BYTES;
-use tidewater_protocol::frame::{CONNECTION_CHANNEL, put_control};
+use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, put_control};
 
 use self::regularly::{
     check_tracking_regularly, feel_pulse_regularly, look_regularly, prune_regularly,
@@ -84,6 +86,7 @@ pub(crate) struct Shared {
     pub(crate) passwords: PasswordChecks,
     pub(crate) throttle: Throttle,
     ways: RwLock<Arc<Ways>>,
+    packing: RwLock<Packing>,
     pub(crate) registry: Registry,
     pub(crate) budget: MemoryBudget,
     pub(crate) workers: Workers,
@@ -100,6 +103,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// How what is sent is packed.
+    pub(crate) fn packing(&self) -> Packing {
+        *self.packing.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether a remote that has synced so many times since is to compare everything.
     pub(crate) fn wants_verified(&self, unverified: u64) -> bool {
         let every = self.verify_every.load(Ordering::Relaxed);
@@ -266,6 +274,7 @@ impl Server {
             passwords: PasswordChecks::new(environment.blocking.clone(), limits.password_checks),
             throttle: Throttle::default(),
             ways: RwLock::new(ways.clone()),
+            packing: RwLock::new(config.server.packing),
             registry: Registry::default(),
             workers: Workers::start(centre.clone(), &limits, &environment.clock, &budget),
             budget,
@@ -392,7 +401,8 @@ impl Running {
     }
 
     /// Goes by another configuration from now on, as far as that can be while it runs: the
-    /// certificate, who says who users are, how long things are kept, procedures and spaces. Gives the settings that are others and count when
+    /// certificate, how what is sent is packed, who says who users are, how long things are kept,
+    /// procedures and spaces. Gives the settings that are others and count when
     /// it is started anew.
     ///
     /// # Errors
@@ -431,6 +441,8 @@ impl Running {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = config.retention;
         self.shared.spaces.configure(config.spaces.clone());
+        let packing = self.shared.packing.write();
+        *packing.unwrap_or_else(PoisonError::into_inner) = config.server.packing;
         let every = config.server.verify_every;
         self.shared.verify_every.store(every, Ordering::Relaxed);
         let is_deployed = configured.publications == config.publications;
@@ -717,17 +729,21 @@ impl Door {
         let door = self.clone();
         tokio::spawn(async move {
             let goodbye = async {
-                let Heard {
-                    mut stream, router, ..
-                } = door.hear(incoming.stream).await?;
+                let Heard { stream, router, .. } = door.hear(incoming.stream).await?;
                 let mut answer = bytes::BytesMut::new();
                 if router.is_some() {
                     answer.extend_from_slice(&http::too_many(busy));
                 } else {
                     let _ = put_control(&mut answer, CONNECTION_CHANNEL, busy.to_control());
                 }
+                let mut stream = Packed::new(stream, Packing::default(), Unheeded);
+                if router.is_none() {
+                    // It says what it can read.
+                    stream.read_exact(&mut [0; PREFACE.len()]).await?;
+                }
                 stream.write_all(&answer).await?;
                 stream.shutdown().await?;
+                let mut stream = stream.into_inner();
                 tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
             };
             let _ = timeout(LINGER, goodbye).await;
@@ -742,4 +758,17 @@ struct Heard<'d> {
     shown: Shown,
     /// What there is, if it is HTTP.
     router: Option<&'d Router>,
+}
+
+/// Of a connection that is turned away nothing is counted. Nothing is read but its preface.
+struct Unheeded;
+
+impl Ledger for Unheeded {
+    fn received(&mut self, _: usize) {}
+
+    fn sent(&mut self, _: usize) {}
+
+    fn hold(&mut self, bytes: usize) -> bool {
+        bytes == 0
+    }
 }

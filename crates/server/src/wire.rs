@@ -19,7 +19,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use tidewater_carrier::block::BlockError;
+use tidewater_carrier::listen::{Ledger, NoRoom};
 use tidewater_connection::{Connection, Event, Incoming, Pings};
+use tidewater_protocol::Code;
 use tidewater_protocol::frame::{
     CALL_CHANNEL, CHANNELS, CONNECTION_CHANNEL, EVENT_CHANNEL, Message, SYNC_CHANNEL,
 };
@@ -70,8 +73,33 @@ struct State {
     close: bool,
     /// Bytes that the writer has taken and not yet written.
     writing: usize,
+    /// As the network had them.
     received_bytes: u64,
     sent_bytes: u64,
+}
+
+/// What the network carries for a [`Wire`], for whoever packs it.
+pub(crate) struct Line<'a> {
+    wire: &'a Wire,
+    reservation: Reservation,
+}
+
+impl Ledger for Line<'_> {
+    fn received(&mut self, bytes: usize) {
+        self.wire.state().received_bytes += bytes as u64;
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.wire.state().sent_bytes += bytes as u64;
+    }
+
+    fn hold(&mut self, bytes: usize) -> bool {
+        let reserved = self.reservation.bytes();
+        if bytes == 0 && reserved == 0 {
+            return true;
+        }
+        self.wire.reserve_beyond_free(&mut self.reservation, bytes)
+    }
 }
 
 /// One channel, for its handler.
@@ -106,6 +134,14 @@ impl Wire {
             to_write: Notify::new(),
             progress: Default::default(),
             budget,
+        }
+    }
+
+    /// What its bytes are to be carried by.
+    pub(crate) fn line(&self) -> Line<'_> {
+        Line {
+            wire: self,
+            reservation: self.budget.empty(),
         }
     }
 
@@ -198,10 +234,7 @@ impl Wire {
             let state = self.state();
             (state.signed_in, state.machine.held_bytes())
         };
-        let free = match signed_in {
-            true => FREE_BUFFER_BYTES,
-            false => FREE_BUFFER_BYTES_STRANGER,
-        };
+        let free = free_bytes(signed_in);
         let wanted = (buffer_bytes + control_bytes).saturating_sub(free) as u64;
         let reserved = reservation.bytes();
         if wanted <= reserved {
@@ -210,6 +243,22 @@ impl Wire {
         }
         // The rows that came before it, which a file could hold, may have filled the budget.
         match signed_in && is_least {
+            true => reservation.grow_anyway(wanted - reserved),
+            false => reservation.grow(wanted - reserved),
+        }
+    }
+
+    /// Reserves memory for a block that comes in.
+    fn reserve_beyond_free(&self, reservation: &mut Reservation, bytes: usize) -> bool {
+        let signed_in = self.state().signed_in;
+        let wanted = bytes.saturating_sub(free_bytes(signed_in)) as u64;
+        let reserved = reservation.bytes();
+        if wanted <= reserved {
+            reservation.shrink(reserved - wanted);
+            return true;
+        }
+        match signed_in {
+            // It is bounded, and nothing goes on without it.
             true => reservation.grow_anyway(wanted - reserved),
             false => reservation.grow(wanted - reserved),
         }
@@ -249,10 +298,10 @@ impl Wire {
                 // Most connections wait most of the time, and need no buffer for that.
                 buffer = BytesMut::new();
                 let count = match read_little(stream, &mut buffer).await {
-                    Ok(0) | Err(_) => return Fault::gone(),
+                    Ok(0) => return Fault::gone(),
+                    Err(error) => return of_reading(&error),
                     Ok(count) => count,
                 };
-                self.state().received_bytes += count as u64;
                 if count == READ_BYTES {
                     read_bytes *= 4;
                 }
@@ -269,10 +318,10 @@ impl Wire {
             buffer.reserve(read_bytes);
             let limit = buffer.capacity() - buffer.len();
             let count = match stream.read_buf(&mut buffer).await {
-                Ok(0) | Err(_) => return Fault::gone(),
+                Ok(0) => return Fault::gone(),
+                Err(error) => return of_reading(&error),
                 Ok(count) => count,
             };
-            self.state().received_bytes += count as u64;
             // Bulk is read in large pieces; a connection that only chats keeps a small buffer.
             read_bytes = if count == limit {
                 (read_bytes * 4).min(MAX_READ_BYTES)
@@ -330,10 +379,7 @@ impl Wire {
                 if written == 0 {
                     return Err(io::ErrorKind::WriteZero.into());
                 }
-                let mut state = self.state();
-                state.sent_bytes += written as u64;
-                state.writing = output.len();
-                drop(state);
+                self.state().writing = output.len();
                 self.progress.iter().for_each(Notify::notify_one);
             }
             stream.flush().await?;
@@ -352,6 +398,32 @@ impl Wire {
             state.writing = output.len();
         }
         state.close
+    }
+}
+
+/// What a connection may hold without a reservation.
+fn free_bytes(signed_in: bool) -> usize {
+    match signed_in {
+        true => FREE_BUFFER_BYTES,
+        false => FREE_BUFFER_BYTES_STRANGER,
+    }
+}
+
+/// Why nothing can be read any more.
+fn of_reading(error: &io::Error) -> Fault {
+    let Some(cause) = error.get_ref() else {
+        return Fault::gone();
+    };
+    if cause.is::<NoRoom>() {
+        return Fault::busy(2_000);
+    }
+    match cause.downcast_ref::<BlockError>() {
+        Some(error) => Fault::new(
+            Code::MalformedFrame,
+            error.to_string(),
+            "update both programs, and see that nothing on the way changes what they send",
+        ),
+        None => Fault::gone(),
     }
 }
 
@@ -508,7 +580,8 @@ impl<'a> Channel<'a> {
 
 #[cfg(test)]
 mod tests {
-    use tidewater_protocol::Code;
+    use tidewater_carrier::Packing;
+    use tidewater_carrier::listen::Packed;
     use tidewater_protocol::frame::{INITIAL_CREDIT_BYTES, PREFACE, put_control, put_rows};
     use tidewater_protocol::message::{Credit, SignIn};
 
@@ -556,6 +629,7 @@ mod tests {
             put_rows(&mut said, SYNC_CHANNEL, &[0; 1 << 14]);
         }
         let all = said.len() as u64;
+        let ours = Packed::new(ours, Packing::default(), wire.line());
         let mut reading = std::pin::pin!(wire.read(ours));
         let mut saying = std::pin::pin!(theirs.write_all(&said));
         let patience = Duration::from_secs(60);

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
+use tidewater_client::{ClientError, Pin};
 use tidewater_server::{dev_certificate, dev_client_certificates};
 
 use crate::Done;
@@ -14,7 +15,8 @@ use crate::output;
 /// Make a self-signed certificate to try out tls://
 ///
 /// For trials and test networks; take a real certificate for anything else. Writes
-/// tidewater-dev.pem and tidewater-dev.key. Remotes trust the certificate with --ca.
+/// tidewater-dev.pem and tidewater-dev.key. Remotes trust the certificate with --ca, or
+/// its key with --pin, which stays the same when the certificate is made anew for the same key.
 ///
 /// With --client it makes certificates of users, too, with which they sign in: NAME.pem and
 /// NAME.key, and the authority that has issued them, tidewater-clients.pem.
@@ -57,6 +59,7 @@ pub(crate) fn run(args: &CertArgs) -> Result<Done, Failure> {
         quoted(&tls.certificate),
         quoted(&tls.key)
     ))?;
+    let pin = Pin::of_file(&tls.certificate).map_err(ClientError::from)?;
     if !args.clients.is_empty() {
         let authority = dev_client_certificates(&args.out, &args.clients)?;
         output::text(&format!(
@@ -64,6 +67,9 @@ pub(crate) fn run(args: &CertArgs) -> Result<Done, Failure> {
             quoted(&authority)
         ))?;
     }
+    output::note(&format!(
+        "remotes trust the key of this server with --pin {pin}"
+    ));
     output::note(
         "next: put these lines into tidewater.toml and listen on tls:// (relative paths start at \
          the folder of that file)",

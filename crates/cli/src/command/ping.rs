@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tidewater_carrier::ServerUrls;
-use tidewater_client::{ClientError, SyncError, SyncOptions, ping};
+use tidewater_client::{ClientError, Pin, SyncError, SyncOptions, ping};
 use tidewater_protocol::Code;
 
 use crate::Done;
@@ -32,6 +32,10 @@ pub(crate) struct PingArgs {
     /// Trust the authorities in this PEM file, and no others
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
+    /// Trust the server that has this key, sha256/BASE64 as tidewater cert prints it, and no
+    /// authorities
+    #[arg(long, value_name = "PIN", conflicts_with = "ca")]
+    pin: Option<Pin>,
     #[command(flatten)]
     network: NetworkArgs,
     /// Print {"url","server","protocol_version","connect_ms","round_trip_ms"}
@@ -60,6 +64,7 @@ pub(crate) fn run(args: &PingArgs) -> Result<Done, Failure> {
     let urls = args.network.addresses(&args.url)?;
     let options = SyncOptions {
         ca_file: args.ca.clone(),
+        pin: args.pin,
         insecure: args.network.insecure,
         proxy: args.network.proxy.clone(),
         timeout: TIMEOUT,

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use tidewater_client::{CallError, Given, Link, LinkOptions, Request};
+use tidewater_client::{CallError, Given, Link, LinkOptions, Pin, Request};
 use tidewater_protocol::{Code, json};
 
 use crate::command::network::NetworkArgs;
@@ -35,6 +35,10 @@ pub(crate) struct ProgramArgs {
     /// Trust the authorities in this PEM file, and no others
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
+    /// Trust the server that has this key, sha256/BASE64 as tidewater cert prints it, and no
+    /// authorities
+    #[arg(long, value_name = "PIN", conflicts_with = "ca")]
+    pin: Option<Pin>,
     #[command(flatten)]
     network: NetworkArgs,
     #[command(flatten)]
@@ -56,6 +60,7 @@ impl ProgramArgs {
         let proof = self.proof.obtain(&prompt)?.for_link();
         let mut options = LinkOptions::proven(user, proof);
         options.ca_file.clone_from(&self.ca);
+        options.pin = self.pin;
         options.insecure = self.network.insecure;
         options.proxy.clone_from(&self.network.proxy);
         options.client = concat!("tidewater/", env!("CARGO_PKG_VERSION")).into();

@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use tidewater_carrier::NoCompression;
 use tidewater_client::{
-    Account, Adopt, ClientError, LiveOptions, OutboxCounts, Remote, Report, Retry, SyncDirection,
-    SyncError,
+    Account, Adopt, ClientError, Compression, LiveOptions, OutboxCounts, Packing, Pin, Remote,
+    Report, Retry, SyncDirection, SyncError,
 };
 use tidewater_protocol::Code;
 
@@ -112,11 +113,21 @@ pub(crate) struct SyncArgs {
     /// Trust the authorities in this PEM file, and no others; remembered
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
+    /// Trust the server that has this key, sha256/BASE64 as tidewater cert prints it, and no
+    /// authorities; remembered
+    #[arg(long, value_name = "PIN", conflicts_with = "ca")]
+    pin: Option<Pin>,
     /// Go over to another centre: its rows take the place of those that the file has
     #[arg(long)]
     other_centre: bool,
     #[command(flatten)]
     network: NetworkArgs,
+    /// Pack what goes over the network: auto (where it makes the sync faster), off, zstd or deflate
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = compression)]
+    compression: Compression,
+    /// How far to pack what goes up, from 1 (fast) to 19 with zstd or 9 with deflate (small)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=19))]
+    compression_level: Option<u8>,
     #[command(flatten)]
     pub(super) proof: ProofArgs,
     /// Do not wait for a server that is busy: exit with 2 at once
@@ -137,6 +148,11 @@ enum Whose {
     Mine,
     /// The centre's
     Centre,
+}
+
+/// What there is to choose from stands in the help.
+fn compression(text: &str) -> Result<Compression, NoCompression> {
+    text.parse()
 }
 
 /// Reads `month=2026-11`.
@@ -321,8 +337,15 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
     if let Some(file) = &args.ca {
         remote.set_ca_file(Some(file))?;
     }
+    if let Some(pin) = args.pin {
+        remote.set_pin(Some(pin))?;
+    }
     remote.set_insecure(args.network.insecure);
     remote.set_proxy(args.network.proxy.clone());
+    remote.set_packing(Packing {
+        compression: args.compression,
+        level: args.compression_level,
+    });
     remote.set_other_centre(args.other_centre);
     if args.no_retry {
         remote.set_retry(Retry::Off);

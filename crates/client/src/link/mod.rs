@@ -74,7 +74,7 @@ impl Link {
         };
         let go_on = &mut || ControlFlow::Continue(());
         let ca_file = options.ca_file.as_deref();
-        let mut line = Line::dial(&urls, ca_file, &dial, Clock::start(), go_on)?;
+        let mut line = Line::dial(&urls, ca_file, options.pin, &dial, Clock::start(), go_on)?;
         let proof = match &options.proof {
             LinkProof::Password(password) => Proof::Password(password.clone()),
             LinkProof::Token(token) => Proof::Token(token.clone()),
@@ -126,7 +126,7 @@ impl Link {
 
     /// Bytes sent and received so far.
     pub(crate) fn traffic(&self) -> (u64, u64) {
-        self.shared.state().line.connection.traffic()
+        self.shared.state().line.traffic()
     }
 
     /// Says good-bye. Whoever still waits for an answer gets none.

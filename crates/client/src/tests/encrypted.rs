@@ -172,3 +172,29 @@ fn a_certificate_file_that_is_none_is_told() {
         assert!(error.to_string().contains(file.to_str().unwrap()));
     }
 }
+
+#[test]
+fn a_pinned_key_is_remembered_and_another_is_told() {
+    let certificate = Certificate::for_names(&["sync.example.com"]);
+    let pin = crate::Pin::of_file(&certificate.file()).unwrap();
+    let server = Server::tls(&certificate, vec![serve_first()]);
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("new.db");
+    let mut remote = crate::Remote::open(&file).unwrap();
+    remote.subscribe(&server.url, "ann", &["sales"]).unwrap();
+    remote.set_pin(Some(pin)).unwrap();
+    let mut remote = crate::Remote::open(&file).unwrap();
+    remote.set_password("secret");
+    remote.sync(&mut |_| ControlFlow::Continue(())).unwrap();
+    server.done();
+    let other = Certificate::here();
+    let server = Server::tls(&other, vec![refuse()]);
+    let mut remote = crate::Remote::open(&file).unwrap();
+    remote.subscribe(&server.url, "ann", &[]).unwrap();
+    let error = remote.sync(&mut |_| ControlFlow::Continue(())).unwrap_err();
+    assert_eq!(error.code(), Code::CertificateInvalid);
+    let found = crate::Pin::of_file(&other.file()).unwrap().to_string();
+    assert!(error.to_string().contains(&found), "{error}");
+    assert!(error.hint().contains("--pin"), "{}", error.hint());
+    server.done();
+}

@@ -385,9 +385,9 @@ fn a_ping_is_answered_or_times_out() {
 fn a_sync_on_a_connection_that_the_server_has_left_is_told_so_and_gives_the_file_back() {
     let server = Server::tcp(vec![Box::new(|_| {})]);
     let remote = File::changed();
-    let url = server.url.parse().unwrap();
+    let urls = server.url.parse().unwrap();
     let go_on = &mut || ControlFlow::Continue(());
-    let line = Line::dial(&url.into(), None, &options(), Clock::start(), go_on).unwrap();
+    let line = Line::dial(&urls, None, None, &options(), Clock::start(), go_on).unwrap();
     let link = Link::over(line).unwrap();
     link.keep().unwrap();
     server.done();

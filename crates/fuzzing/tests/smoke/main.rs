@@ -98,6 +98,11 @@ fn frames_hold_for_the_corpus_and_its_neighbours() {
 }
 
 #[test]
+fn blocks_hold_for_the_corpus_and_its_neighbours() {
+    smoke("blocks", 5_000);
+}
+
+#[test]
 fn messages_hold_for_the_corpus_and_its_neighbours() {
     smoke("messages", 5_000);
 }

@@ -54,7 +54,8 @@ CREATE TABLE tidewater_state (
   checked_schema_version INTEGER NOT NULL DEFAULT -1,
   plain_schema_version INTEGER NOT NULL DEFAULT -1,
   centre TEXT NOT NULL DEFAULT '',
-  outbox_covered INTEGER NOT NULL DEFAULT 0
+  outbox_covered INTEGER NOT NULL DEFAULT 0,
+  pin TEXT
 );
 INSERT INTO tidewater_state (one, format_version) VALUES (1, 1);
 CREATE TABLE tidewater_subscription (
@@ -273,7 +274,7 @@ pub(crate) fn ensure(connection: &mut Connection) -> Result<(), RemoteError> {
 
 /// Everything in `tidewater_state`, read by one statement wherever something of it is wanted.
 pub(crate) const STATE: &str = "SELECT format_version, remote_id, server, user, credential, \
-     token, ca, centre, checked_schema_version, plain_schema_version FROM tidewater_state";
+     token, ca, centre, checked_schema_version, plain_schema_version, pin FROM tidewater_state";
 
 /// Whether the file has the internal tables of this program's format, as almost every one does that
 /// is opened. The statement is one that a sync needs anyway.

@@ -97,6 +97,8 @@ pub struct Account {
     pub token: Option<Vec<u8>>,
     /// The file with the certificates to trust, if one was named.
     pub ca: Option<String>,
+    /// The server's key, if one was pinned, as its hash.
+    pub pin: Option<String>,
     /// The name of the centre that gave the remote its id; empty if it is not known.
     pub centre: String,
 }
@@ -205,6 +207,7 @@ impl Database {
                 token: row.get(5)?,
                 ca: row.get(6)?,
                 centre: row.get(7)?,
+                pin: row.get(10)?,
             })
         };
         self.connection
@@ -282,18 +285,32 @@ impl Database {
             .doing("storing the server's address")
     }
 
-    /// Remembers the file with the certificates to trust, or forgets it.
+    /// Remembers the file with the certificates to trust, or forgets it. A key that was pinned does
+    /// not count any more.
     ///
     /// # Errors
     /// SQLite failed.
     pub fn store_ca(&mut self, ca: Option<&str>) -> Result<(), RemoteError> {
+        self.store_trust(ca, None)
+    }
+
+    /// Remembers the hash of the server's key, or forgets it. A file with certificates does not
+    /// count any more.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn store_pin(&mut self, pin: Option<&str>) -> Result<(), RemoteError> {
+        self.store_trust(None, pin)
+    }
+
+    fn store_trust(&mut self, ca: Option<&str>, pin: Option<&str>) -> Result<(), RemoteError> {
         self.connection
             .execute(
-                "UPDATE tidewater_state SET ca = ?1 WHERE ca IS NOT ?1",
-                [ca],
+                "UPDATE tidewater_state SET ca = ?1, pin = ?2 WHERE ca IS NOT ?1 OR pin IS NOT ?2",
+                [ca, pin],
             )
             .map(drop)
-            .doing("storing the certificate file's name")
+            .doing("storing whom to trust")
     }
 
     /// Remembers who the user is, as the server tells him by what he has proven.

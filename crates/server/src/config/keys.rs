@@ -101,6 +101,8 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "consolidated",
             "insecure",
             "tls",
+            "compression",
+            "compression_level",
             "verify_every",
             "limits",
         ],

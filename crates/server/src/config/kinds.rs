@@ -68,6 +68,8 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("server.tls", Section, "[server.tls]"),
     ("server.tls.certificate", Text, "certificate = \"FILE.pem\""),
     ("server.tls.key", Text, "key = \"FILE.pem\""),
+    ("server.compression", Text, "compression = \"auto\""),
+    ("server.compression_level", Number, "compression_level = 3"),
     ("server.verify_every", Number, "verify_every = 100"),
     ("server.limits", Section, "[server.limits]"),
     ("server.limits.connections", Number, "connections = 10000"),

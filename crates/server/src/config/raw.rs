@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use tidewater_carrier::ServerUrl;
+use tidewater_carrier::{Compression, NoCompression, Packing, ServerUrl};
 use tidewater_centre::{PublicationSpec, nearest};
 
 use super::handler::{Handlers, RawHandler};
@@ -84,6 +84,8 @@ struct RawServer {
     #[serde(default)]
     insecure: bool,
     tls: Option<RawTls>,
+    compression: Option<String>,
+    compression_level: Option<u64>,
     verify_every: Option<u64>,
     #[serde(default)]
     limits: RawLimits,
@@ -242,10 +244,37 @@ impl RawServer {
             consolidated,
             insecure: self.insecure,
             tls,
+            packing: packing(self.compression, self.compression_level)?,
             verify_every: verify_every(self.verify_every)?,
             limits: self.limits.read()?,
         })
     }
+}
+
+fn packing(compression: Option<String>, level: Option<u64>) -> Result<Packing, ServerError> {
+    let compression = match compression {
+        None => Compression::default(),
+        Some(text) => text.parse().map_err(|error: NoCompression| {
+            ServerError::configuration(
+                format!("server.compression is {text:?}: {error}"),
+                "write compression = \"auto\"",
+            )
+        })?,
+    };
+    let most = compression.levels();
+    let level = match level {
+        None => None,
+        Some(level) => match u8::try_from(level) {
+            Ok(level) if (1..=most).contains(&level) => Some(level),
+            _ => {
+                return Err(ServerError::configuration(
+                    format!("server.compression_level is {level}"),
+                    format!("write a number from 1 (fast) to {most} (small), or leave the key out"),
+                ));
+            }
+        },
+    };
+    Ok(Packing { compression, level })
 }
 
 /// Nothing said: never.

@@ -20,7 +20,7 @@ const STRANGERS: u64 = 4;
 const ATTEMPTS_EACH: u64 = 60;
 
 /// A server that waits for nobody long.
-const LIMITS: &str = "handshake = \"2s\"\nidle = \"2s\"\nsync = \"30s\"";
+pub(crate) const LIMITS: &str = "handshake = \"2s\"\nidle = \"2s\"\nsync = \"30s\"";
 
 /// How long the server may take to be rid of a stranger.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -110,7 +110,7 @@ fn nonsense(random: &mut Random, conversations: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Whether the server ends the connection in time, whatever it answers before.
-fn is_rid_of(address: SocketAddr, bytes: &[u8], half_closes: bool) -> bool {
+pub(crate) fn is_rid_of(address: SocketAddr, bytes: &[u8], half_closes: bool) -> bool {
     let end = Instant::now() + PATIENCE;
     let mut socket = TcpStream::connect(address).expect("the server listens");
     socket

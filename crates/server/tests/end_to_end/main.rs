@@ -37,6 +37,7 @@ mod attack;
 mod carriers;
 mod changes_up;
 mod clocks;
+mod compressed;
 mod conflicts;
 mod convergence;
 mod cuts;

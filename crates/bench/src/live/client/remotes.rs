@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use prost::Message as _;
 use tempfile::TempDir;
-use tidewater_carrier::{Carrier, DialOptions, Received, ServerUrl};
+use tidewater_carrier::{Carrier, DialOptions, Packing, Received, ServerUrl};
 use tidewater_client::{LiveEvent, LiveOptions, Remote, Why};
 use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Call, CallKind};
@@ -216,8 +216,10 @@ impl Idle {
         let options = DialOptions {
             certificate: None,
             ca_file,
+            pin: None,
             insecure: false,
             proxy: None,
+            packing: Packing::default(),
             timeout: PATIENCE,
         };
         let begun = Instant::now();

@@ -148,6 +148,10 @@ fn what_a_welcome_brought_is_kept() {
     assert_eq!(account.token.as_deref(), Some(&b"token"[..]));
     assert_eq!(account.credential.as_deref(), Some(&b"credential"[..]));
     assert_eq!(account.ca.as_deref(), Some("ca.pem"));
+    remote.database_mut().store_pin(Some("sha256/key")).unwrap();
+    let account = remote.database().account().unwrap();
+    assert_eq!(account.pin.as_deref(), Some("sha256/key"));
+    assert_eq!(account.ca, None, "the one that was named last counts");
     remote.database_mut().forget_token().unwrap();
     assert_eq!(remote.database().account().unwrap().token, None);
 }
