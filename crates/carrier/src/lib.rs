@@ -9,6 +9,7 @@ mod dial;
 mod error;
 #[cfg(feature = "tokio")]
 pub mod listen;
+pub mod proxied;
 mod tcp;
 pub mod tls;
 mod url;

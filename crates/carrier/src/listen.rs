@@ -2,6 +2,8 @@
 //!
 //! A simulator listens on a [`Network`] of its own.
 
+mod fronted;
+
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -94,7 +96,7 @@ impl Listener for TcpListener {
             stream.set_nodelay(true)?;
             Ok(Incoming {
                 stream: Box::new(stream),
-                peer: peer.ip().to_string(),
+                peer: peer.ip().to_canonical().to_string(),
             })
         })
     }

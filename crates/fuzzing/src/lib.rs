@@ -18,6 +18,7 @@ mod input;
 mod mend;
 mod messages;
 mod panics;
+mod proxied;
 mod ranges;
 mod remote_session;
 mod rows;
@@ -34,6 +35,7 @@ pub use events::events;
 pub use frames::frames;
 pub use handlers::handlers;
 pub use messages::messages;
+pub use proxied::proxied;
 pub use ranges::ranges;
 pub use remote_session::remote_session;
 pub use rows::rows;
@@ -88,6 +90,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "bearer",
         run: bearer,
+    },
+    Target {
+        name: "proxied",
+        run: proxied,
     },
     Target {
         name: "handlers",

@@ -27,6 +27,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tidewater_carrier::proxied::Networks;
 use tidewater_centre::records::Retention;
 use tidewater_centre::{CentreError, PublicationSpec};
 
@@ -108,6 +109,10 @@ pub struct ServerConfig {
     pub insecure: bool,
     /// The certificate for `tls://`.
     pub tls: Option<TlsConfig>,
+    /// Balancers and web servers in front, whose word counts about whom something comes from.
+    pub proxies: Networks,
+    /// How long everything goes on at the end while the admin endpoint says that it does not.
+    pub drain_delay: Duration,
     /// After so many syncs a remote compares everything with the centre; never if 0.
     pub verify_every: u64,
     /// `[server.limits]`.

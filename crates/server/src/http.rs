@@ -6,6 +6,7 @@
 mod caller;
 mod describe;
 mod events;
+mod forwarded;
 mod problem;
 mod provide;
 

@@ -2,6 +2,7 @@
 
 mod regularly;
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use tidewater_carrier::listen::{Incoming, Listener, Shown, Stream, Tls};
+use tidewater_carrier::proxied::Networks;
 use tidewater_carrier::{ServerUrl, Transport};
 use tidewater_centre::Centre;
 use tidewater_protocol::RemoteId;
@@ -66,6 +68,8 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum Phase {
     Running,
+    /// Everything as before, but balancers are told to send others elsewhere.
+    Leaving,
     /// No new syncs.
     Draining,
     /// No syncs at all.
@@ -92,6 +96,8 @@ pub(crate) struct Shared {
     pub(crate) wakes: Wakes,
     pub(crate) spaces: Arc<Hub>,
     pub(crate) metrics: Metrics,
+    /// Whose word counts about whom a connection or a request comes from.
+    pub(crate) proxies: Networks,
     /// Where live remotes go when it shuts down.
     pub(crate) others: Vec<String>,
     phase: Arc<Signal<Phase>>,
@@ -162,7 +168,7 @@ impl Shared {
 
     /// Whether nothing new may begin.
     pub(crate) fn is_draining(&self) -> bool {
-        self.phase.get() != Phase::Running
+        self.phase.get() >= Phase::Draining
     }
 
     /// Ends when no new syncs may begin.
@@ -280,6 +286,7 @@ impl Server {
             wakes: Wakes::new(&config.wakes),
             spaces: Hub::new(config.spaces.clone(), EVENT_BYTES, most_waiting),
             metrics: Metrics::new(limits.connections, limits.memory_bytes),
+            proxies: config.server.proxies.clone(),
             others: config.live.servers.clone(),
             phase: phase.clone(),
             verify_every: AtomicU64::new(config.server.verify_every),
@@ -420,6 +427,7 @@ impl Running {
             ("server.listen", old.listen != new.listen),
             ("server.admin", old.admin != new.admin),
             ("server.http", old.http != new.http),
+            ("server.proxies", old.proxies != new.proxies),
             ("server.consolidated", old.consolidated != new.consolidated),
             ("server.limits", old.limits != new.limits),
             ("live", configured.live != config.live),
@@ -447,9 +455,25 @@ impl Running {
         self.shared.registry.connected()
     }
 
-    /// Stops: no new connections and syncs; running syncs may finish within
-    /// `server.limits.shutdown` and are then told that the server shuts down.
+    fn drain_delay(&self) -> Duration {
+        let configured = self.configured.lock();
+        let configured = configured.unwrap_or_else(PoisonError::into_inner);
+        configured.server.drain_delay
+    }
+
+    /// Stops: it is not ready any more, and serves all who come for `server.drain_delay`; then no
+    /// new connections and syncs; running syncs may finish within `server.limits.shutdown` and are
+    /// then told that the server shuts down.
     pub async fn shutdown(self) {
+        let delay = self.drain_delay();
+        if !delay.is_zero() {
+            tracing::info!(
+                ?delay,
+                "not ready any more; everybody is served for a while"
+            );
+            self.phase.0.set(Phase::Leaving);
+            sleep(delay).await;
+        }
         let Running {
             shared,
             phase,
@@ -648,6 +672,7 @@ impl Door {
         self.shared.metrics.turned_away();
         let busy = self.shared.busy();
         let is_web = self.site.is_some();
+        let shared = self.shared.clone();
         tokio::spawn(async move {
             let mut answer = bytes::BytesMut::new();
             if is_web {
@@ -656,18 +681,38 @@ impl Door {
                 let _ = put_control(&mut answer, CONNECTION_CHANNEL, busy.to_control());
             }
             let goodbye = async {
+                let Some(incoming) = introduce(&shared, incoming).await? else {
+                    return Ok(());
+                };
                 let mut stream = match tls {
                     Some(tls) => tls.accept(incoming.stream).await?.0,
                     None => incoming.stream,
                 };
                 stream.write_all(&answer).await?;
                 stream.shutdown().await?;
-                tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
+                let read = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+                read.map(|_| ())
             };
             let _ = timeout(LINGER, goodbye).await;
             drop(place);
         });
     }
+}
+
+/// Whom a connection comes from, by the word of a balancer that the configuration names and of
+/// nobody else. `None` if a balancer only looked whether somebody is there.
+async fn introduce(shared: &Shared, incoming: Incoming) -> io::Result<Option<Incoming>> {
+    if shared.proxies.contain_text(&incoming.peer) {
+        return incoming.introduced().await;
+    }
+    let peer = incoming.peer.clone();
+    let refused = move || {
+        tracing::warn!(
+            peer,
+            "a connection with a PROXY header was refused: server.proxies does not name its address"
+        );
+    };
+    Ok(Some(incoming.unintroduced(refused)))
 }
 
 /// One connection from its first byte to its last.
@@ -679,7 +724,24 @@ async fn serve(
     _guard: (OwnedSemaphorePermit, mpsc::Sender<()>),
 ) {
     let _counted = shared.metrics.connected();
-    let Incoming { stream, peer } = incoming;
+    let peer = incoming.peer.clone();
+    let introduced = timeout(shared.limits.handshake, introduce(&shared, incoming));
+    let Incoming { stream, peer } = match introduced.await {
+        Ok(Ok(Some(incoming))) => incoming,
+        // A balancer that looked whether somebody is there.
+        Ok(Ok(None)) => return,
+        Ok(Err(error)) => {
+            tracing::warn!(peer, %error, "a balancer does not say whom a connection comes from");
+            return;
+        }
+        Err(_) => {
+            tracing::warn!(
+                peer,
+                "no first byte of a balancer's connection came in time"
+            );
+            return;
+        }
+    };
     let (stream, shown): (Box<dyn Stream>, Shown) = match tls {
         None => (stream, Shown::new()),
         Some(tls) => {

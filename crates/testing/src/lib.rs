@@ -8,6 +8,7 @@
 pub mod chinook;
 pub mod disk;
 pub mod generate;
+pub mod haproxy;
 pub mod issuer;
 pub mod nats;
 pub mod postgres;
@@ -18,6 +19,7 @@ pub mod slapd;
 mod copy;
 mod old_sqlite;
 
+pub use haproxy::Haproxy;
 pub use issuer::Issuer;
 pub use old_sqlite::old_sqlite;
 pub use postgres::{Postgres, PostgresOptions, shared_postgres};

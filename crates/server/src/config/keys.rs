@@ -101,6 +101,8 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "consolidated",
             "insecure",
             "tls",
+            "proxies",
+            "drain_delay",
             "verify_every",
             "limits",
         ],

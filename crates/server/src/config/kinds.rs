@@ -68,6 +68,12 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("server.tls", Section, "[server.tls]"),
     ("server.tls.certificate", Text, "certificate = \"FILE.pem\""),
     ("server.tls.key", Text, "key = \"FILE.pem\""),
+    (
+        "server.proxies",
+        Texts,
+        "proxies = [\"10.0.0.0/8\", \"127.0.0.1\"]",
+    ),
+    ("server.drain_delay", Text, "drain_delay = \"10s\""),
     ("server.verify_every", Number, "verify_every = 100"),
     ("server.limits", Section, "[server.limits]"),
     ("server.limits.connections", Number, "connections = 10000"),

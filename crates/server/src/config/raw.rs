@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use tidewater_carrier::ServerUrl;
+use tidewater_carrier::proxied::{Network, NetworkError, Networks};
 use tidewater_centre::{PublicationSpec, nearest};
 
 use super::handler::{Handlers, RawHandler};
@@ -84,6 +85,9 @@ struct RawServer {
     #[serde(default)]
     insecure: bool,
     tls: Option<RawTls>,
+    #[serde(default)]
+    proxies: Vec<String>,
+    drain_delay: Option<String>,
     verify_every: Option<u64>,
     #[serde(default)]
     limits: RawLimits,
@@ -242,9 +246,36 @@ impl RawServer {
             consolidated,
             insecure: self.insecure,
             tls,
+            proxies: proxies(&self.proxies)?,
+            drain_delay: drain_delay(self.drain_delay)?,
             verify_every: verify_every(self.verify_every)?,
             limits: self.limits.read()?,
         })
+    }
+}
+
+fn proxies(texts: &[String]) -> Result<Networks, ServerError> {
+    let read = |text: &String| {
+        text.parse::<Network>().map_err(|error| {
+            ServerError::configuration(
+                format!("server.proxies: {text:?} {error}"),
+                match error {
+                    NetworkError::Beyond { network } => format!("write \"{network}\""),
+                    _ => "write addresses and networks, such as \
+                          proxies = [\"10.0.0.0/8\", \"127.0.0.1\", \"fd00::/8\"]"
+                        .to_owned(),
+                },
+            )
+        })
+    };
+    texts.iter().map(read).collect()
+}
+
+/// Nothing said: at once.
+fn drain_delay(value: Option<String>) -> Result<Duration, ServerError> {
+    match value.as_deref().map(str::trim) {
+        Some("0s" | "0ms") => Ok(Duration::ZERO),
+        _ => duration("server.drain_delay", value, Duration::ZERO),
     }
 }
 
