@@ -74,6 +74,8 @@ have slapd || have /usr/sbin/slapd ||
 
 have haproxy || have /usr/sbin/haproxy ||
   need "HAProxy, of which the tests start their own" haproxy
+have pgbouncer || have /usr/sbin/pgbouncer ||
+  need "PgBouncer, of which the tests start their own" pgbouncer
 have /usr/sbin/nginx && [ -e /usr/lib/nginx/modules/ngx_stream_module.so ] ||
   need "nginx, which reads a configuration of deploy/" nginx-light libnginx-mod-stream
 have systemd-analyze || need "systemd-analyze, which reads a unit of deploy/" systemd

@@ -34,6 +34,7 @@ impl Haproxy {
     /// # Errors
     /// There is no `haproxy`, it refuses the configuration, or it does not start.
     pub fn start(configuration: impl Fn([u16; 2]) -> String) -> Result<Haproxy> {
+        let mut said = String::new();
         for _ in 0..ATTEMPTS {
             let ports = free_ports()?;
             let folder = tempfile::tempdir()?;
@@ -45,6 +46,7 @@ impl Haproxy {
                 .args(["-q", "-db", "-f"])
                 .arg(&file)
                 .stdin(Stdio::null())
+                .stderr(fs::File::create(folder.path().join("log"))?)
                 .spawn()
                 .context("haproxy cannot be started")?;
             if listens(&mut process, ports)? {
@@ -54,8 +56,9 @@ impl Haproxy {
                     _folder: folder,
                 });
             }
+            said = fs::read_to_string(folder.path().join("log"))?;
         }
-        anyhow::bail!("haproxy does not start")
+        anyhow::bail!("haproxy does not start: {said}")
     }
 
     /// Has HAProxy read a configuration.

@@ -12,8 +12,12 @@ use tidewater_testing::Haproxy;
 
 use crate::centre::{Centre, sqlite_rows};
 use crate::kill::POSTGRES_AUDIT;
+use crate::manual::blocks;
+use crate::operations::path;
 use crate::program::{Place, Server, free_url, sqlite, until};
 use crate::shop::{SCHEMA, TABLES, add_user, configure_as, password};
+
+const MANUAL: &str = include_str!("../../../../docs/farm.md");
 
 /// Where the balancer's connections come from: clients of the tests come from 127.0.0.1.
 const BALANCER: &str = "127.0.0.9";
@@ -68,6 +72,8 @@ fn balance(servers: &[Ports; 2]) -> Haproxy {
         with(
             &template,
             &[
+                // As many files as a test may have open.
+                ("maxconn 20000", "maxconn 500".to_owned()),
                 ("bind :7439", format!("bind 127.0.0.1:{remotes}")),
                 (
                     "bind :443 ssl crt /etc/haproxy/tidewater.pem",
@@ -185,7 +191,7 @@ fn get(address: &str, path: &str) -> (u16, String, String) {
 }
 
 /// A device that works and syncs again and again.
-fn work(place: &Place, user: &str, number: usize, progress: &Progress) -> Vec<String> {
+pub(crate) fn work(place: &Place, user: &str, number: usize, progress: &Progress) -> Vec<String> {
     let file = format!("{user}.db");
     let mut ledger = Vec::new();
     for day in 0.. {
@@ -206,15 +212,21 @@ fn work(place: &Place, user: &str, number: usize, progress: &Progress) -> Vec<St
     ledger
 }
 
+/// How far devices have come.
 #[derive(Default)]
-struct Progress {
+pub(crate) struct Progress {
     syncs: AtomicUsize,
     is_over: AtomicBool,
 }
 
 impl Progress {
+    /// Has them end.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
     /// Waits until some more syncs have gone well.
-    fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let before = self.syncs.load(Ordering::Relaxed);
         until("syncs go on", || {
             self.syncs.load(Ordering::Relaxed) >= before + 6
@@ -230,7 +242,7 @@ fn i1_servers_behind_a_balancer_that_are_killed_lose_and_double_nothing() {
         farm.first_sync(user);
     }
     let progress = Progress::default();
-    let mut ledger = thread::scope(|scope| {
+    let ledger = thread::scope(|scope| {
         let (place, ports, servers) = (&farm.place, &farm.ports, &mut farm.servers);
         let progress = &progress;
         let work = |(number, user)| scope.spawn(move || work(place, user, number, progress));
@@ -244,26 +256,36 @@ fn i1_servers_behind_a_balancer_that_are_killed_lose_and_double_nothing() {
             // It is given work again without anybody's doing.
             server.logs(" sync remote=");
         }
-        progress.is_over.store(true, Ordering::Relaxed);
+        progress.end();
         let ledgers = workers.into_iter().map(|it| it.join().expect("it works"));
         ledgers.flatten().collect::<Vec<_>>()
     });
+    assert_equal(&farm.place, &farm.centre, &users, ledger);
+}
+
+/// After plain syncs all are equal, and everything has happened once.
+pub(crate) fn assert_equal(
+    place: &Place,
+    centre: &Centre,
+    users: &[&str],
+    mut ledger: Vec<String>,
+) {
     for _ in 0..2 {
         for user in users {
             let sync = ["sync", &format!("{user}.db"), "--json"];
-            farm.place.tidewater(&sync).done();
+            place.tidewater(&sync).done();
         }
     }
     let products = "SELECT product_id, name FROM product ORDER BY 1";
-    let expected = farm.centre.rows(products);
+    let expected = centre.rows(products);
     assert_eq!(expected.len(), ledger.len() + 2);
     for user in users {
-        let remote = sqlite(&farm.place.path(&format!("{user}.db")));
+        let remote = sqlite(&place.path(&format!("{user}.db")));
         assert_eq!(sqlite_rows(&remote, products), expected, "{user}");
         let pending = "SELECT count(*) FROM tidewater_change_product";
         assert_eq!(sqlite_rows(&remote, pending), ["0"]);
     }
-    let mut audit = farm.centre.rows("SELECT line FROM audit");
+    let mut audit = centre.rows("SELECT line FROM audit");
     audit.sort();
     ledger.sort();
     assert_eq!(audit, ledger);
@@ -400,4 +422,127 @@ fn accepts(command: &mut Command) {
         output.status.success() && said.is_empty(),
         "{command:?}\n{said}"
     );
+}
+
+/// The chart as far as it can be looked at without Helm.
+#[test]
+fn the_chart_uses_only_values_that_there_are() {
+    let chart = deploy("helm/tidewater");
+    let values = yaml(&chart.join("values.yaml"));
+    assert_eq!(yaml(&chart.join("Chart.yaml"))["name"], "tidewater");
+    let mut names = 0;
+    for entry in fs::read_dir(chart.join("templates")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let mut open = 0_i32;
+        for action in text.split("{{").skip(1) {
+            let (action, rest) = action.split_once("}}").expect("an action ends");
+            assert!(!rest.contains("}}"), "{}: {rest}", path.display());
+            let words = action.trim_matches(['-', ' ']).split_whitespace();
+            match words.clone().next() {
+                Some("if" | "with" | "range" | "define") => open += 1,
+                Some("end") => open -= 1,
+                _ => {}
+            }
+            for word in words {
+                let word = word.trim_matches(['(', ')']);
+                let Some(name) = word.strip_prefix(".Values.") else {
+                    continue;
+                };
+                let pointer = format!("/{}", name.replace('.', "/"));
+                let value = values.pointer(&pointer);
+                assert!(value.is_some(), "{}: {name}", path.display());
+                names += 1;
+            }
+        }
+        assert_eq!(open, 0, "{}: as many ends as beginnings", path.display());
+    }
+    assert!(names > 20, "{names}");
+}
+
+/// A file of YAML, by the library that the validator of the web protocol brings.
+fn yaml(path: &Path) -> serde_json::Value {
+    let program = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
+    let output = Command::new("python3")
+        .args(["-c", program])
+        .arg(path)
+        .output();
+    let output = output.expect("it is installed: see scripts/test.sh");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).expect("that is JSON")
+}
+
+#[test]
+fn what_the_manual_of_a_farm_shows_works() {
+    let [config] = &blocks(MANUAL, "toml")[..] else {
+        panic!("the manual has other configurations");
+    };
+    let [deployed, tried] = &blocks(MANUAL, "sh")[..] else {
+        panic!("the manual has other examples");
+    };
+    let place = Place::new();
+    let centre = Centre::postgres();
+    centre.execute(SCHEMA);
+    let made = ["cert", "--out", ".", "--host", "localhost"];
+    place.tidewater(&made).done();
+    let ports = [Ports::free(), Ports::free()];
+    for (name, ports) in NAMES.iter().zip(&ports) {
+        let changes = [
+            ("0.0.0.0:7439", ports.remotes.clone()),
+            ("${ADDRESS}:7441", ports.web.clone()),
+            ("${ADDRESS}:7440", ports.admin.clone()),
+            ("192.0.2.1\"", format!("{BALANCER}\"")),
+            (
+                "postgres://tidewater:${DATABASE_PASSWORD}@db.example.com/shop",
+                centre.url(),
+            ),
+            ("/etc/tidewater/server.pem", "tidewater-dev.pem".into()),
+            ("/etc/tidewater/server.key", "tidewater-dev.key".into()),
+        ];
+        place.write(&format!("{name}.toml"), &with(config, &changes));
+    }
+    let run = |block: &str, changes: &[(&str, String)]| {
+        let block = with(block, changes);
+        let run = Command::new("sh")
+            .args(["-e", "-c", &block])
+            .current_dir(place.path(""))
+            .env("PATH", path(&[]))
+            .env("TIDEWATER_PASSWORD", password("nancy"))
+            .output()
+            .expect("sh runs");
+        let errors = String::from_utf8_lossy(&run.stderr);
+        assert!(run.status.success(), "{block}\n{errors}");
+    };
+    run(
+        deployed,
+        &[("/etc/tidewater/tidewater.toml", "one.toml".into())],
+    );
+    let servers = [0, 1].map(|number: usize| {
+        let url = format!("tls://{}", ports[number].remotes);
+        let file = format!("{}.toml", NAMES[number]);
+        place.serve_on(&url, &["-c", &file])
+    });
+    let balancer = balance(&ports);
+    let url = format!("tls://localhost:{}", balancer.ports[0]);
+    let changes = [
+        ("tls://sync.example.com", url),
+        ("server.pem", "tidewater-dev.pem".into()),
+    ];
+    run(tried, &changes);
+    let remote = sqlite(&place.path("nancy.db"));
+    let products = "SELECT * FROM product ORDER BY 1";
+    assert_eq!(sqlite_rows(&remote, products), centre.rows(products));
+    // Through TLS, and known by address.
+    let synced = "peer=\"127.0.0.1\"";
+    until(synced, || {
+        servers.iter().any(|it| it.log().contains(synced))
+    });
+    for server in &servers {
+        assert!(
+            !server.log().contains("no TLS connection"),
+            "{}",
+            server.log()
+        );
+    }
 }
