@@ -5,10 +5,10 @@
 //! Nothing here is part of the product, so failures are reported with `anyhow`, and the few
 //! functions that panic say so.
 
+pub mod balancer;
 pub mod chinook;
 pub mod disk;
 pub mod generate;
-pub mod haproxy;
 pub mod issuer;
 pub mod nats;
 pub mod pgbouncer;
@@ -20,7 +20,7 @@ pub mod slapd;
 mod copy;
 mod old_sqlite;
 
-pub use haproxy::Haproxy;
+pub use balancer::Balancer;
 pub use issuer::Issuer;
 pub use old_sqlite::old_sqlite;
 pub use pgbouncer::PgBouncer;

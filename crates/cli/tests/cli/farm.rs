@@ -1,4 +1,4 @@
-//! Two servers of one PostgreSQL behind a balancer: HAProxy, with the configuration of `deploy/`.
+//! Two servers of one PostgreSQL behind a balancer: HAProxy or nginx, with the configurations of `deploy/`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -8,7 +8,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use tidewater_testing::Haproxy;
+use tidewater_testing::Balancer;
+use tidewater_testing::balancer::Kind;
 
 use crate::centre::{Centre, sqlite_rows};
 use crate::kill::POSTGRES_AUDIT;
@@ -61,39 +62,75 @@ fn with(text: &str, changes: &[(&str, String)]) -> String {
     })
 }
 
-/// HAProxy as `deploy/haproxy.cfg` sets it up.
-fn balance(servers: &[Ports; 2]) -> Haproxy {
-    let template = text_of("haproxy.cfg");
+/// HAProxy or nginx as `deploy/` sets them up.
+fn balance(kind: Kind, servers: &[Ports; 2]) -> Balancer {
     let [one, two] = servers;
     let port = |address: &str| address.rsplit(':').next().unwrap_or_default().to_owned();
-    let start = |[remotes, web]: [u16; 2]| {
-        // Health is asked at a port for all servers; here they are on one machine.
-        let server = |ports: &Ports| format!("check port {}", port(&ports.admin));
-        with(
-            &template,
-            &[
-                // As many files as a test may have open.
-                ("maxconn 20000", "maxconn 500".to_owned()),
-                ("bind :7439", format!("bind 127.0.0.1:{remotes}")),
-                (
-                    "bind :443 ssl crt /etc/haproxy/tidewater.pem",
-                    format!("bind 127.0.0.1:{web}"),
-                ),
-                ("check port 7440", format!("source {BALANCER}")),
-                (
-                    "192.0.2.11:7439",
-                    format!("{} {}", one.remotes, server(one)),
-                ),
-                (
-                    "192.0.2.12:7439",
-                    format!("{} {}", two.remotes, server(two)),
-                ),
-                ("192.0.2.11:7441", format!("{} {}", one.web, server(one))),
-                ("192.0.2.12:7441", format!("{} {}", two.web, server(two))),
-            ],
-        )
+    // Health is asked at a port for all servers; here they are on one machine.
+    let health = |ports: &Ports| match kind {
+        Kind::Haproxy => format!(" check port {}", port(&ports.admin)),
+        Kind::Nginx => String::new(),
     };
-    Haproxy::start(start).expect("HAProxy takes the configuration")
+    let place = Place::new();
+    certify(&place);
+    let path = |name: &str| place.path(name).display().to_string();
+    let start = |[remotes, web]: [u16; 2]| {
+        let servers = [
+            ("192.0.2.11:7439", one.remotes.clone() + &health(one)),
+            ("192.0.2.12:7439", two.remotes.clone() + &health(two)),
+            ("192.0.2.11:7441", one.web.clone() + &health(one)),
+            ("192.0.2.12:7441", two.web.clone() + &health(two)),
+        ];
+        let (file, changes) = match kind {
+            Kind::Haproxy => (
+                "haproxy.cfg",
+                [
+                    // As many files as a test may have open.
+                    ("maxconn 20000", "maxconn 500".to_owned()),
+                    ("bind :7439", format!("bind 127.0.0.1:{remotes}")),
+                    (
+                        "bind :443 ssl crt /etc/haproxy/tidewater.pem",
+                        format!("bind 127.0.0.1:{web}"),
+                    ),
+                    ("check port 7440", format!("source {BALANCER}")),
+                ]
+                .to_vec(),
+            ),
+            Kind::Nginx => (
+                "nginx.conf",
+                [
+                    (
+                        "worker_connections 20000",
+                        "worker_connections 500".to_owned(),
+                    ),
+                    ("listen 7439", format!("listen 127.0.0.1:{remotes}")),
+                    ("listen 443 ssl", format!("listen 127.0.0.1:{web}")),
+                    (
+                        "proxy_protocol on;",
+                        format!("proxy_protocol on; proxy_bind {BALANCER};"),
+                    ),
+                    (
+                        "proxy_pass http://web;",
+                        format!("proxy_pass http://web; proxy_bind {BALANCER};"),
+                    ),
+                    ("/etc/nginx/tidewater.pem", path(CERTIFICATE)),
+                    ("/etc/nginx/tidewater.key", path(KEY)),
+                ]
+                .to_vec(),
+            ),
+        };
+        with(&with(&text_of(file), &changes), &servers)
+    };
+    Balancer::start(kind, start).expect("the balancer takes the configuration")
+}
+
+/// What `tidewater cert` makes.
+const CERTIFICATE: &str = "tidewater-dev.pem";
+const KEY: &str = "tidewater-dev.key";
+
+fn certify(place: &Place) {
+    let made = ["cert", "--out", ".", "--host", "localhost"];
+    place.tidewater(&made).done();
 }
 
 fn serve(place: &Place, ports: &[Ports; 2], number: usize) -> Server {
@@ -107,13 +144,13 @@ struct Farm {
     // The servers go first: they hold files in the folder open.
     servers: [Option<Server>; 2],
     ports: [Ports; 2],
-    balancer: Haproxy,
+    balancer: Balancer,
     centre: Centre,
     place: Place,
 }
 
 impl Farm {
-    fn open(users: &[&str]) -> Farm {
+    fn open(kind: Kind, users: &[&str]) -> Farm {
         let place = Place::new();
         let centre = Centre::postgres();
         centre.execute(SCHEMA);
@@ -133,7 +170,7 @@ impl Farm {
         }
         Farm {
             servers: [0, 1].map(|number| Some(serve(&place, &ports, number))),
-            balancer: balance(&ports),
+            balancer: balance(kind, &ports),
             ports,
             centre,
             place,
@@ -237,7 +274,7 @@ impl Progress {
 #[test]
 fn i1_servers_behind_a_balancer_that_are_killed_lose_and_double_nothing() {
     let users = ["nancy", "steve", "margaret", "andrew"];
-    let mut farm = Farm::open(&users);
+    let mut farm = Farm::open(Kind::Haproxy, &users);
     for user in users {
         farm.first_sync(user);
     }
@@ -304,7 +341,13 @@ fn guess(address: &str, more: &str) -> u16 {
 
 #[test]
 fn servers_behind_a_balancer_know_their_clients_by_address() {
-    let farm = Farm::open(&["nancy"]);
+    for kind in [Kind::Haproxy, Kind::Nginx] {
+        known_by_address(kind);
+    }
+}
+
+fn known_by_address(kind: Kind) {
+    let farm = Farm::open(kind, &["nancy"]);
     farm.first_sync("nancy");
     let logs = |part: &str| {
         until(part, || farm.servers().any(|it| it.log().contains(part)));
@@ -326,8 +369,11 @@ fn servers_behind_a_balancer_know_their_clients_by_address() {
         // Nor is the balancer's looking after it anybody's business.
         assert!(!log.contains(BALANCER), "{log}");
     }
-    let (_, head, _) = get(&farm.web(), "/openapi.json");
-    assert!(head.contains("set-cookie: tidewater="), "{head}");
+    let (status, head, _) = get(&farm.web(), "/openapi.json");
+    assert_eq!(status, 200, "{head}");
+    // nginx goes by addresses.
+    let has_cookie = head.contains("set-cookie: tidewater=");
+    assert_eq!(has_cookie, matches!(kind, Kind::Haproxy), "{head}");
 }
 
 #[test]
@@ -377,27 +423,22 @@ fn a_server_that_is_told_to_end_serves_until_the_balancer_has_noticed() {
 #[test]
 fn the_configurations_for_deployment_are_accepted_by_the_programs_they_are_for() {
     let place = Place::new();
-    let made = ["cert", "--out", ".", "--host", "localhost"];
-    place.tidewater(&made).done();
-    let [certificate, key] = ["tidewater-dev.pem", "tidewater-dev.key"];
-    place.write("both.pem", &(place.read(certificate) + &place.read(key)));
+    certify(&place);
+    place.write("both.pem", &(place.read(CERTIFICATE) + &place.read(KEY)));
     let path = |name: &str| place.path(name).display().to_string();
-
     let haproxy = [("/etc/haproxy/tidewater.pem", path("both.pem"))];
-    place.write("haproxy.cfg", &with(&text_of("haproxy.cfg"), &haproxy));
-    Haproxy::check(&place.path("haproxy.cfg")).unwrap();
-
     let nginx = [
-        ("/etc/nginx/tidewater.pem", path(certificate)),
-        ("/etc/nginx/tidewater.key", path(key)),
+        ("/etc/nginx/tidewater.pem", path(CERTIFICATE)),
+        ("/etc/nginx/tidewater.key", path(KEY)),
     ];
-    let own = format!("pid {};\nerror_log stderr;\n", path("nginx.pid"));
-    place.write("nginx.conf", &(own + &with(&text_of("nginx.conf"), &nginx)));
-    accepts(
-        Command::new("/usr/sbin/nginx")
-            .args(["-t", "-q", "-c"])
-            .arg(path("nginx.conf")),
-    );
+    for (kind, file, changes) in [
+        (Kind::Haproxy, "haproxy.cfg", &haproxy[..]),
+        (Kind::Nginx, "nginx.conf", &nginx),
+    ] {
+        let text = with(&text_of(file), changes);
+        let file = kind.write(&place.path(""), &text).unwrap();
+        kind.check(&file).unwrap();
+    }
 
     let program = [(
         "/usr/bin/tidewater",
@@ -484,8 +525,7 @@ fn what_the_manual_of_a_farm_shows_works() {
     let place = Place::new();
     let centre = Centre::postgres();
     centre.execute(SCHEMA);
-    let made = ["cert", "--out", ".", "--host", "localhost"];
-    place.tidewater(&made).done();
+    certify(&place);
     let ports = [Ports::free(), Ports::free()];
     for (name, ports) in NAMES.iter().zip(&ports) {
         let changes = [
@@ -497,8 +537,8 @@ fn what_the_manual_of_a_farm_shows_works() {
                 "postgres://tidewater:${DATABASE_PASSWORD}@db.example.com/shop",
                 centre.url(),
             ),
-            ("/etc/tidewater/server.pem", "tidewater-dev.pem".into()),
-            ("/etc/tidewater/server.key", "tidewater-dev.key".into()),
+            ("/etc/tidewater/server.pem", CERTIFICATE.into()),
+            ("/etc/tidewater/server.key", KEY.into()),
         ];
         place.write(&format!("{name}.toml"), &with(config, &changes));
     }
@@ -523,11 +563,11 @@ fn what_the_manual_of_a_farm_shows_works() {
         let file = format!("{}.toml", NAMES[number]);
         place.serve_on(&url, &["-c", &file])
     });
-    let balancer = balance(&ports);
+    let balancer = balance(Kind::Haproxy, &ports);
     let url = format!("tls://localhost:{}", balancer.ports[0]);
     let changes = [
         ("tls://sync.example.com", url),
-        ("server.pem", "tidewater-dev.pem".into()),
+        ("server.pem", CERTIFICATE.into()),
     ];
     run(tried, &changes);
     let remote = sqlite(&place.path("nancy.db"));
@@ -539,10 +579,6 @@ fn what_the_manual_of_a_farm_shows_works() {
         servers.iter().any(|it| it.log().contains(synced))
     });
     for server in &servers {
-        assert!(
-            !server.log().contains("no TLS connection"),
-            "{}",
-            server.log()
-        );
+        assert!(!server.log().contains(BALANCER), "{}", server.log());
     }
 }
