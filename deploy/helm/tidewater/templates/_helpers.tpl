@@ -35,6 +35,9 @@ key = "/etc/tidewater-tls/tls.key"
 {{ end }}
 [server.limits]
 shutdown = {{ .Values.shutdown | quote }}
+{{- with .Values.limits }}
+{{ . }}
+{{- end }}
 
 {{ .Values.config }}
 {{- end -}}
