@@ -72,6 +72,14 @@ have nats-server || have /usr/sbin/nats-server ||
 have slapd || have /usr/sbin/slapd ||
   need "OpenLDAP's slapd, of which the tests start their own" slapd
 
+have haproxy || have /usr/sbin/haproxy ||
+  need "HAProxy, of which the tests start their own" haproxy
+have pgbouncer || have /usr/sbin/pgbouncer ||
+  need "PgBouncer, of which the tests start their own" pgbouncer
+have /usr/sbin/nginx && [ -e /usr/lib/nginx/modules/ngx_stream_module.so ] ||
+  need "nginx, which reads a configuration of deploy/" nginx-light libnginx-mod-stream
+have systemd-analyze || need "systemd-analyze, which reads a unit of deploy/" systemd
+
 have node || need "Node.js, in which an example of a handler is written" nodejs
 have go || need "Go, in which an example of a handler is written" golang-go
 

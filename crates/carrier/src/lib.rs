@@ -17,6 +17,7 @@ mod exchanges;
 pub mod listen;
 mod packed;
 mod pin;
+pub mod proxied;
 mod proxy;
 mod tcp;
 mod ticks;

@@ -3,6 +3,7 @@
 //! A simulator listens on a [`Network`] of its own.
 
 mod first;
+mod fronted;
 mod packed;
 mod websocket;
 
@@ -104,7 +105,7 @@ impl Listener for TcpListener {
             stream.set_nodelay(true)?;
             Ok(Incoming {
                 stream: Box::new(stream),
-                peer: peer.ip().to_string(),
+                peer: peer.ip().to_canonical().to_string(),
             })
         })
     }

@@ -81,6 +81,7 @@ fn dial(url: &ServerUrl, ca_file: Option<&Path>) -> Result<Carrier, CarrierError
         ca_file,
         pin: None,
         insecure: false,
+        proxy: None,
         packing: Packing::default(),
         timeout: PATIENCE,
     };
@@ -237,6 +238,7 @@ fn dial_packed(url: &ServerUrl, compression: Compression) -> Carrier {
         ca_file: None,
         pin: None,
         insecure: false,
+        proxy: None,
         packing: packing(compression),
         timeout: PATIENCE,
     };
@@ -400,6 +402,7 @@ fn a_server_that_has_the_pinned_key_is_trusted_and_no_other() {
                 ca_file: Some(Path::new("there is no such file")),
                 pin: Some(pin),
                 insecure: false,
+                proxy: None,
                 packing: Packing::default(),
                 timeout: PATIENCE,
             };

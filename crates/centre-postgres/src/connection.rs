@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, CopyInSink, NoTls, Statement};
@@ -16,6 +17,7 @@ use tokio_postgres::{Client, Config, CopyInSink, NoTls, Statement};
 use super::calls::Prepared;
 use super::entry;
 use super::interrupt::{Canceller, Interruption};
+use super::pooler::{MARK, Pooler};
 use super::tls::{self, Tls};
 use super::url;
 use tidewater_centre::engine::database::Job;
@@ -35,11 +37,19 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// dropped and prepared again as they are needed.
 pub(super) const MAX_STATEMENTS: usize = 1_000;
 
+/// After so long the system asks whether the other machine is still there, every so often, and
+/// gives up: one that lost its power says nothing.
+const SILENCE: Duration = Duration::from_secs(30);
+const ASK_EVERY: Duration = Duration::from_secs(10);
+const ASK: u32 = 3;
+
 /// Where the database is, and how it is spoken to.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     config: Config,
     tls: Option<Tls>,
+    /// What stands between, and what is done about it.
+    pooler: Pooler,
     /// Ends statements of its connections.
     pub(super) canceller: Canceller,
 }
@@ -57,17 +67,24 @@ impl Address {
 /// Reads a URL and puts the settings on it that our sessions rely on.
 pub(super) fn address(url: &str) -> Result<Address, CentreError> {
     let (plain, wishes) = tls::Wishes::split(url);
-    let mut config = Config::from_str(&plain).map_err(|error| CentreError::Configuration {
-        // The URL may hold a password: say what is wrong with it, not what it is.
-        message: match url::unknown_parameter(&plain) {
-            Some(name) => format!("the database's URL has an unknown parameter {name:?}"),
-            None => format!("the database's URL is no PostgreSQL URL: {error}"),
-        },
-        hint: match url::unknown_parameter(&plain) {
-            Some(_) => format!("known are: {}", url::PARAMETERS.join(", ")),
-            None => url::advice(url),
-        },
-    })?;
+    let read = |plain: &str| {
+        Config::from_str(plain).map_err(|error| CentreError::Configuration {
+            // The URL may hold a password: say what is wrong with it, not what it is.
+            message: match url::unknown_parameter(plain) {
+                Some(name) => format!("the database's URL has an unknown parameter {name:?}"),
+                None => format!("the database's URL is no PostgreSQL URL: {error}"),
+            },
+            hint: match url::unknown_parameter(plain) {
+                Some(_) => format!("known are: {}", url::PARAMETERS.join(", ")),
+                None => url::advice(url),
+            },
+        })
+    };
+    let mut config = read(&plain)?;
+    let own = config.get_options().map(str::to_owned);
+    if own.is_some() {
+        config = read(&url::without_options(&plain))?;
+    }
     if let Some(message) = url::misread(url, &config) {
         return Err(CentreError::Configuration {
             message: message.into(),
@@ -75,7 +92,19 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
         });
     }
     let tls = wishes.apply(&mut config)?;
-    let mut options = String::new();
+    if config.get_hosts().len() > 1 {
+        // Whichever of them is not a standby: nothing can be served by one.
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
+    if config.get_keepalives_idle() > SILENCE {
+        config.keepalives_idle(SILENCE);
+        config.keepalives_interval(ASK_EVERY);
+        config.keepalives_retries(ASK);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(SILENCE + ASK_EVERY * ASK);
+    }
+    let mut options = format!("-c {MARK}=on");
     for (name, value) in [
         ("statement_timeout", STATEMENT_TIMEOUT_MS.to_string()),
         (
@@ -104,17 +133,19 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
         options.push_str(&format!(" -c {name}={value}"));
     }
     // What the operator writes into the URL comes last, and so counts.
-    if let Some(own) = config.get_options() {
+    if let Some(own) = own {
         options.push_str(&format!(" {own}"));
     }
-    config.options(options.trim_start());
     config.application_name("tidewater");
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
     }
+    let pooler = Pooler::of(config.clone(), &options);
+    config.options(options);
     Ok(Address {
         config,
         tls,
+        pooler,
         canceller: Canceller::default(),
     })
 }
@@ -134,6 +165,8 @@ pub(crate) struct Connection {
     statements: HashMap<String, Statement>,
     /// The process that serves it.
     backend: i32,
+    /// What sets the time that a statement may take to what it was in the beginning.
+    timeout: String,
     /// How long it waits for locks.
     patience_ms: u64,
     /// What holds for its transactions; `None` if that is not known.
@@ -169,18 +202,7 @@ impl Connection {
     /// [`CentreError::Unavailable`] if it may succeed later.
     pub(super) async fn first(address: &Address) -> Result<Connection, CentreError> {
         let config = &address.config;
-        let connected = match &address.tls {
-            None => {
-                let connected = config.connect(NoTls).await;
-                connected.map(|(client, connection)| (client, drive(connection)))
-            }
-            Some(tls) => {
-                let connected = config.connect(tls.clone()).await;
-                connected.map(|(client, connection)| (client, drive(connection)))
-            }
-        };
-        let (client, driven) = connected.map_err(|error| entry::error(config, &error))?;
-        tokio::spawn(driven);
+        let client = address.pooler.enter(address).await?;
         entry::let_triggers_fire(&client, config).await?;
         let backend = client.query_one("SELECT pg_catalog.pg_backend_pid()", &[]);
         let backend = backend.await.map_err(refused("connecting"))?.get(0);
@@ -188,6 +210,7 @@ impl Connection {
         Ok(Connection {
             client,
             backend,
+            timeout: address.pooler.timeout(),
             patience_ms: PATIENCE_MS,
             settings: Some(Settings::default()),
             procedures: HashMap::new(),
@@ -254,7 +277,7 @@ impl Connection {
             set.push_str(&match timeout_ms {
                 Some(ms) => format!("SET statement_timeout = {ms}; "),
                 // What the operator's URL says.
-                None => "RESET statement_timeout; ".to_owned(),
+                None => self.timeout.clone(),
             });
         }
         (!set.is_empty()).then_some(set)
@@ -361,6 +384,29 @@ impl Connection {
     pub(super) fn forget_statements(&mut self) {
         self.statements.clear();
         self.procedures.clear();
+    }
+}
+
+impl Address {
+    /// Connects, and drives the connection on a task of its own until it is dropped.
+    pub(super) async fn dial(&self, config: &Config) -> Result<Client, tokio_postgres::Error> {
+        let (client, driven) = match &self.tls {
+            None => {
+                let (client, connection) = config.connect(NoTls).await?;
+                (client, drive(connection))
+            }
+            Some(tls) => {
+                let (client, connection) = config.connect(tls.clone()).await?;
+                (client, drive(connection))
+            }
+        };
+        tokio::spawn(driven);
+        Ok(client)
+    }
+
+    /// What the URL says, with our settings as options of the session.
+    pub(super) fn config(&self) -> &Config {
+        &self.config
     }
 }
 
@@ -482,7 +528,7 @@ mod tests {
     fn options_of_the_url_count() {
         let address = address("postgres://u@h/db?options=-c%20geqo%3Doff").unwrap();
         let options = address.config.get_options().unwrap();
-        assert!(options.starts_with("-c statement_timeout="));
+        assert!(options.contains(" -c statement_timeout="));
         assert!(options.ends_with(" -c geqo=off"));
     }
 }

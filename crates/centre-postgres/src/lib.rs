@@ -22,6 +22,7 @@ mod members;
 mod numbers;
 mod own;
 mod pool;
+mod pooler;
 mod publication;
 mod quote;
 mod route;

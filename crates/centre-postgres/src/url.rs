@@ -1,6 +1,6 @@
 //! URLs of PostgreSQL whose user or password holds characters that a URL needs for itself.
 //!
-//! Owns the advice only: what a URL means is the driver's affair.
+//! Owns the advice, and taking a part out: what a URL means is the driver's affair.
 
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
@@ -44,6 +44,16 @@ pub(super) fn unknown_parameter(url: &str) -> Option<&str> {
         name.bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
     })
+}
+
+/// A URL without the options of a session.
+pub(super) fn without_options(url: &str) -> String {
+    let Some((base, query)) = url.split_once('?') else {
+        return url.to_owned();
+    };
+    let others = query.split('&').filter(|it| !it.starts_with("options="));
+    let others: Vec<&str> = others.collect();
+    format!("{base}?{}", others.join("&"))
 }
 
 /// What tells that the driver understood a URL otherwise than it is meant: it takes the
@@ -108,6 +118,17 @@ fn first_reserved(url: &str) -> Option<(&'static str, char)> {
 mod tests {
     use super::super::connection::address;
     use super::*;
+
+    #[test]
+    fn a_url_may_name_several_hosts() {
+        let url = "postgres://u:pw@one:5432,two:5433/d?target_session_attrs=read-write\
+                   &options=-c%20geqo%3Doff";
+        address(url).unwrap();
+        let read: Config = without_options(url).parse().unwrap();
+        assert_eq!(read.get_hosts().len(), 2);
+        assert_eq!(read.get_ports(), [5432, 5433]);
+        assert_eq!(read.get_options(), None);
+    }
 
     #[test]
     fn a_password_that_needs_escapes_is_told_by_its_character_only() {

@@ -19,6 +19,7 @@ mod input;
 mod mend;
 mod messages;
 mod panics;
+mod proxied;
 mod ranges;
 mod remote_session;
 mod rows;
@@ -36,6 +37,7 @@ pub use events::events;
 pub use frames::frames;
 pub use handlers::handlers;
 pub use messages::messages;
+pub use proxied::proxied;
 pub use ranges::ranges;
 pub use remote_session::remote_session;
 pub use rows::rows;
@@ -94,6 +96,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "bearer",
         run: bearer,
+    },
+    Target {
+        name: "proxied",
+        run: proxied,
     },
     Target {
         name: "handlers",

@@ -84,6 +84,7 @@ pub fn of(target: &str) -> Vec<Seed> {
         "ranges" => ranges(),
         "signed" => signed(),
         "bearer" => bearer(),
+        "proxied" => proxied(),
         "handlers" => handlers(),
         "config" => config(),
         "scripts" => scripts(),
@@ -342,6 +343,30 @@ fn bearer() -> Vec<Seed> {
         seeds.push((name.into(), [&[choice, 0, 0], text.as_bytes()].concat()));
     }
     seeds
+}
+
+/// PROXY headers of both versions, and what is none.
+fn proxied() -> Vec<Seed> {
+    let binary = |head: &[u8], body: &[u8]| {
+        let length = (body.len() as u16).to_be_bytes();
+        [b"\r\n\r\n\0\r\nQUIT\n", head, &length, body].concat()
+    };
+    let seeds = [
+        ("local", binary(&[0x20, 0], &[])),
+        ("v4", binary(&[0x21, 0x11], &[7; 12])),
+        ("v6-more", binary(&[0x21, 0x21], &[7; 48])),
+        ("unix", binary(&[0x21, 0x31], &[0; 216])),
+        ("short", binary(&[0x21, 0x21], &[7; 12])),
+        ("long", binary(&[0x21, 0x11], &[7; 4_090])),
+        (
+            "line",
+            b"PROXY TCP4 192.0.2.7 10.0.0.1 49152 7439\r\nTIDE".to_vec(),
+        ),
+        ("line-v6", b"PROXY TCP6 2001:db8::7 ::1 1 2\r\n".to_vec()),
+        ("line-unknown", b"PROXY UNKNOWN a b\r\n".to_vec()),
+        ("other", b"\x16\x03\x01\x02".to_vec()),
+    ];
+    seeds.map(|(name, bytes)| (name.into(), bytes)).into()
 }
 
 /// Answers of handlers, right and wrong.

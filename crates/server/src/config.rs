@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tidewater_carrier::Packing;
+use tidewater_carrier::proxied::Networks;
 use tidewater_centre::records::Retention;
 use tidewater_centre::{CentreError, PublicationSpec};
 
@@ -111,6 +112,10 @@ pub struct ServerConfig {
     pub tls: Option<TlsConfig>,
     /// How what is sent is packed.
     pub packing: Packing,
+    /// Balancers and web servers in front, whose word counts about whom something comes from.
+    pub proxies: Networks,
+    /// How long everything goes on at the end while the admin endpoint says that it does not.
+    pub drain_delay: Duration,
     /// After so many syncs a remote compares everything with the centre; never if 0.
     pub verify_every: u64,
     /// `[server.limits]`.

@@ -8,6 +8,7 @@ mod caller;
 mod carry;
 mod describe;
 mod events;
+mod forwarded;
 mod problem;
 mod provide;
 

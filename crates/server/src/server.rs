@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tidewater_carrier::listen::{
     First, Incoming, Ledger, Listener, Packed, Shown, Stream, Tls, first,
 };
+use tidewater_carrier::proxied::Networks;
 use tidewater_carrier::{Packing, ServerUrl};
 use tidewater_centre::Centre;
 use tidewater_protocol::RemoteId;
@@ -70,6 +71,8 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum Phase {
     Running,
+    /// Everything as before, but balancers are told to send others elsewhere.
+    Leaving,
     /// No new syncs.
     Draining,
     /// No syncs at all.
@@ -97,6 +100,8 @@ pub(crate) struct Shared {
     pub(crate) wakes: Wakes,
     pub(crate) spaces: Arc<Hub>,
     pub(crate) metrics: Metrics,
+    /// Whose word counts about whom a connection or a request comes from.
+    pub(crate) proxies: Networks,
     /// Where live remotes go when it shuts down.
     pub(crate) others: Vec<String>,
     phase: Arc<Signal<Phase>>,
@@ -172,7 +177,7 @@ impl Shared {
 
     /// Whether nothing new may begin.
     pub(crate) fn is_draining(&self) -> bool {
-        self.phase.get() != Phase::Running
+        self.phase.get() >= Phase::Draining
     }
 
     /// Ends when no new syncs may begin.
@@ -285,6 +290,7 @@ impl Server {
             wakes: Wakes::new(&config.wakes),
             spaces: Hub::new(config.spaces.clone(), EVENT_BYTES, most_waiting),
             metrics: Metrics::new(limits.connections, limits.memory_bytes),
+            proxies: config.server.proxies.clone(),
             others: config.live.servers.clone(),
             phase: phase.clone(),
             verify_every: AtomicU64::new(config.server.verify_every),
@@ -430,6 +436,7 @@ impl Running {
             ("server.listen", old.listen != new.listen),
             ("server.admin", old.admin != new.admin),
             ("server.http", old.http != new.http),
+            ("server.proxies", old.proxies != new.proxies),
             ("server.consolidated", old.consolidated != new.consolidated),
             ("server.limits", old.limits != new.limits),
             ("live", configured.live != config.live),
@@ -459,9 +466,25 @@ impl Running {
         self.shared.registry.connected()
     }
 
-    /// Stops: no new connections and syncs; running syncs may finish within
-    /// `server.limits.shutdown` and are then told that the server shuts down.
+    fn drain_delay(&self) -> Duration {
+        let configured = self.configured.lock();
+        let configured = configured.unwrap_or_else(PoisonError::into_inner);
+        configured.server.drain_delay
+    }
+
+    /// Stops: it is not ready any more, and serves all who come for `server.drain_delay`; then no
+    /// new connections and syncs; running syncs may finish within `server.limits.shutdown` and are
+    /// then told that the server shuts down.
     pub async fn shutdown(self) {
+        let delay = self.drain_delay();
+        if !delay.is_zero() {
+            tracing::info!(
+                ?delay,
+                "not ready any more; everybody is served for a while"
+            );
+            self.phase.0.set(Phase::Leaving);
+            sleep(delay).await;
+        }
         let Running {
             shared,
             phase,
@@ -686,7 +709,24 @@ impl Door {
     ) {
         let shared = &self.shared;
         let _counted = shared.metrics.connected();
-        let Incoming { stream, peer } = incoming;
+        let peer = incoming.peer.clone();
+        let introduced = timeout(shared.limits.handshake, introduce(shared, incoming));
+        let Incoming { stream, peer } = match introduced.await {
+            Ok(Ok(Some(incoming))) => incoming,
+            // A balancer that looked whether somebody is there.
+            Ok(Ok(None)) => return,
+            Ok(Err(error)) => {
+                tracing::warn!(peer, %error, "a balancer does not say whom a connection comes from");
+                return;
+            }
+            Err(_) => {
+                tracing::warn!(
+                    peer,
+                    "no first byte of a balancer's connection came in time"
+                );
+                return;
+            }
+        };
         let heard = match timeout(shared.limits.handshake, self.hear(stream)).await {
             Ok(Ok(heard)) => heard,
             Ok(Err(error)) => {
@@ -729,7 +769,10 @@ impl Door {
         let door = self.clone();
         tokio::spawn(async move {
             let goodbye = async {
-                let Heard { stream, router, .. } = door.hear(incoming.stream).await?;
+                let Some(Incoming { stream, .. }) = introduce(&door.shared, incoming).await? else {
+                    return Ok(());
+                };
+                let Heard { stream, router, .. } = door.hear(stream).await?;
                 let mut answer = bytes::BytesMut::new();
                 if router.is_some() {
                     answer.extend_from_slice(&http::too_many(busy));
@@ -744,7 +787,8 @@ impl Door {
                 stream.write_all(&answer).await?;
                 stream.shutdown().await?;
                 let mut stream = stream.into_inner();
-                tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
+                let read = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+                read.map(|_| ())
             };
             let _ = timeout(LINGER, goodbye).await;
             drop(place);
@@ -771,4 +815,20 @@ impl Ledger for Unheeded {
     fn hold(&mut self, bytes: usize) -> bool {
         bytes == 0
     }
+}
+
+/// Whom a connection comes from, by the word of a balancer that the configuration names and of
+/// nobody else. `None` if a balancer only looked whether somebody is there.
+async fn introduce(shared: &Shared, incoming: Incoming) -> io::Result<Option<Incoming>> {
+    if shared.proxies.contain_text(&incoming.peer) {
+        return incoming.introduced().await;
+    }
+    let peer = incoming.peer.clone();
+    let refused = move || {
+        tracing::warn!(
+            peer,
+            "a connection with a PROXY header was refused: server.proxies does not name its address"
+        );
+    };
+    Ok(Some(incoming.unintroduced(refused)))
 }

@@ -5,11 +5,13 @@
 //! Nothing here is part of the product, so failures are reported with `anyhow`, and the few
 //! functions that panic say so.
 
+pub mod balancer;
 pub mod chinook;
 pub mod disk;
 pub mod generate;
 pub mod issuer;
 pub mod nats;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
 pub mod scripted;
@@ -18,8 +20,10 @@ pub mod slapd;
 mod copy;
 mod old_sqlite;
 
+pub use balancer::Balancer;
 pub use issuer::Issuer;
 pub use old_sqlite::old_sqlite;
+pub use pgbouncer::PgBouncer;
 pub use postgres::{Postgres, PostgresOptions, shared_postgres};
 pub use proxy::FrameProxy;
 pub use slapd::{DirectoryTls, Slapd};

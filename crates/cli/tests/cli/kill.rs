@@ -31,7 +31,8 @@ const SQLITE_AUDIT: &str = "
     END;
 ";
 
-const POSTGRES_AUDIT: &str = "
+/// The same on PostgreSQL.
+pub(crate) const POSTGRES_AUDIT: &str = "
     CREATE TABLE audit (id BIGSERIAL PRIMARY KEY, line TEXT NOT NULL);
     CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         IF TG_OP = 'DELETE' THEN

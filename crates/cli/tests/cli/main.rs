@@ -16,6 +16,8 @@ mod desk;
 mod entry;
 mod exit_codes;
 mod explaining;
+mod failover;
+mod farm;
 mod first_steps;
 mod handlers;
 mod init;

@@ -42,7 +42,7 @@ impl Desk {
 }
 
 /// The folder of the program under test, and other folders, before what PATH says.
-fn path(others: &[std::path::PathBuf]) -> String {
+pub(crate) fn path(others: &[std::path::PathBuf]) -> String {
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_tidewater"));
     let folder = program.parent().expect("a folder").to_owned();
     let known = std::env::var_os("PATH").unwrap_or_default();

@@ -220,14 +220,26 @@ impl Server {
         self.child.id()
     }
 
-    /// Asks the server to end, as a service manager does, and returns its log.
-    pub(crate) fn terminate(mut self) -> (i32, String) {
+    /// What it has logged so far.
+    pub(crate) fn log(&self) -> String {
+        self.logged.lock().expect("nobody panics").clone()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
-        let kill = Command::new("kill").args(["-TERM", &pid]).status();
+        let kill = Command::new("kill")
+            .args([&format!("-{name}"), &pid])
+            .status();
         assert!(
             kill.is_ok_and(|status| status.success()),
-            "kill -TERM {pid}"
+            "kill -{name} {pid}"
         );
+    }
+
+    /// Asks the server to end, as a service manager does, and returns its log.
+    pub(crate) fn terminate(mut self) -> (i32, String) {
+        self.signal("TERM");
         let status = self.child.wait().expect("the server ends");
         (status.code().unwrap_or(-1), self.stop())
     }

@@ -166,9 +166,14 @@ fn prepare(place: &Place, centre: &Centre) {
 
 /// Writes the configuration file.
 pub(crate) fn configure(place: &Place, centre: &Centre, server: &str, tables: &str) {
+    configure_as(place, "tidewater.toml", centre, server, tables);
+}
+
+/// The same, under another name.
+pub(crate) fn configure_as(place: &Place, name: &str, centre: &Centre, server: &str, tables: &str) {
     let url = toml::Value::String(centre.url());
     place.write(
-        "tidewater.toml",
+        name,
         &format!("[server]\nconsolidated = {url}\n{server}\n{tables}"),
     );
 }

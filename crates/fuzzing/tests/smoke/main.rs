@@ -143,6 +143,11 @@ fn answers_of_handlers_hold_for_the_corpus_and_its_neighbours() {
 }
 
 #[test]
+fn proxy_headers_hold_for_the_corpus_and_its_neighbours() {
+    smoke("proxied", 5_000);
+}
+
+#[test]
 fn bearer_tokens_hold_for_the_corpus_and_its_neighbours() {
     smoke("bearer", 3_000);
 }

@@ -103,6 +103,8 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "tls",
             "compression",
             "compression_level",
+            "proxies",
+            "drain_delay",
             "verify_every",
             "limits",
         ],

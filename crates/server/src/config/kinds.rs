@@ -70,6 +70,12 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("server.tls.key", Text, "key = \"FILE.pem\""),
     ("server.compression", Text, "compression = \"auto\""),
     ("server.compression_level", Number, "compression_level = 3"),
+    (
+        "server.proxies",
+        Texts,
+        "proxies = [\"10.0.0.0/8\", \"127.0.0.1\"]",
+    ),
+    ("server.drain_delay", Text, "drain_delay = \"10s\""),
     ("server.verify_every", Number, "verify_every = 100"),
     ("server.limits", Section, "[server.limits]"),
     ("server.limits.connections", Number, "connections = 10000"),

@@ -1,5 +1,5 @@
 //! On which lines of a configuration its publications, their tables, its spaces and procedures are
-//! named, so that errors which are found in them later can say so.
+//! named, and some of its settings, so that errors which are found in them later can say so.
 
 use toml::de::{DeTable, DeValue};
 
@@ -7,7 +7,13 @@ use super::keys::line_of;
 
 /// The lines by what errors begin with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lines(Vec<NamedLines>);
+pub(super) struct Lines {
+    named: Vec<NamedLines>,
+    settings: Vec<(&'static str, usize)>,
+}
+
+/// Settings whose errors are found after the text is gone.
+const SETTINGS: [&str; 2] = ["server.proxies", "server.drain_delay"];
 
 /// The lines of a publication, a space or a procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +52,17 @@ impl Lines {
             });
             lines.collect::<Vec<_>>()
         });
-        Lines(publications.chain(others.into_iter().flatten()).collect())
+        let named = publications.chain(others.into_iter().flatten()).collect();
+        let settings = SETTINGS.iter().filter_map(|setting| {
+            let (section, key) = setting.split_once('.')?;
+            let DeValue::Table(section) = table.get_ref().get(section)?.get_ref() else {
+                return None;
+            };
+            let (key, _) = section.get_key_value(key)?;
+            Some((*setting, line_of(text, key.span().start)))
+        });
+        let settings = settings.collect();
+        Lines { named, settings }
     }
 
     /// What is said of one of them, with the line where that is named.
@@ -55,7 +71,12 @@ impl Lines {
             let rest = text.strip_prefix(&format!("{what} {name:?}"))?;
             Some(rest.trim_start_matches([':', ',', ' ']).to_owned())
         };
-        let found = self.0.iter().find_map(|named| {
+        let mut settings = self.settings.iter();
+        let setting = settings.find(|(setting, _)| message.starts_with(setting));
+        if let Some((_, line)) = setting {
+            return format!("line {line}: {message}");
+        }
+        let found = self.named.iter().find_map(|named| {
             let rest = rest_after(&message, named.what, &named.name)?;
             let mut tables = named.tables.iter();
             let table = tables.find(|(name, _)| rest_after(&rest, "table", name).is_some());

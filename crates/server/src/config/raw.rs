@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use tidewater_carrier::proxied::{Network, NetworkError, Networks};
 use tidewater_carrier::{Compression, NoCompression, Packing, ServerUrl};
 use tidewater_centre::{PublicationSpec, nearest};
 
@@ -86,6 +87,9 @@ struct RawServer {
     tls: Option<RawTls>,
     compression: Option<String>,
     compression_level: Option<u64>,
+    #[serde(default)]
+    proxies: Vec<String>,
+    drain_delay: Option<String>,
     verify_every: Option<u64>,
     #[serde(default)]
     limits: RawLimits,
@@ -245,6 +249,8 @@ impl RawServer {
             insecure: self.insecure,
             tls,
             packing: packing(self.compression, self.compression_level)?,
+            proxies: proxies(&self.proxies)?,
+            drain_delay: drain_delay(self.drain_delay)?,
             verify_every: verify_every(self.verify_every)?,
             limits: self.limits.read()?,
         })
@@ -275,6 +281,31 @@ fn packing(compression: Option<String>, level: Option<u64>) -> Result<Packing, S
         },
     };
     Ok(Packing { compression, level })
+}
+
+fn proxies(texts: &[String]) -> Result<Networks, ServerError> {
+    let read = |text: &String| {
+        text.parse::<Network>().map_err(|error| {
+            ServerError::configuration(
+                format!("server.proxies: {text:?} {error}"),
+                match error {
+                    NetworkError::Beyond { network } => format!("write \"{network}\""),
+                    _ => "write addresses and networks, such as \
+                          proxies = [\"10.0.0.0/8\", \"127.0.0.1\", \"fd00::/8\"]"
+                        .to_owned(),
+                },
+            )
+        })
+    };
+    texts.iter().map(read).collect()
+}
+
+/// Nothing said: at once.
+fn drain_delay(value: Option<String>) -> Result<Duration, ServerError> {
+    match value.as_deref().map(str::trim) {
+        Some("0s" | "0ms") => Ok(Duration::ZERO),
+        _ => duration("server.drain_delay", value, Duration::ZERO),
+    }
 }
 
 /// Nothing said: never.

@@ -494,3 +494,42 @@ fn what_is_live_and_who_is_woken_is_read() {
         assert!(!error.hint().is_empty());
     }
 }
+
+#[test]
+fn proxies_are_addresses_and_networks_and_what_is_none_is_told_with_its_line() {
+    let head = "[server]\nconsolidated = \"sqlite:x\"\n";
+    let server = |text: &str| parse(&format!("{head}{text}")).unwrap().server;
+    let none = server("");
+    assert!(!none.proxies.contain_text("127.0.0.1") && none.drain_delay.is_zero());
+    let some = server("proxies = [\"10.0.0.0/8\", \"::1\"]\ndrain_delay = \"0s\"");
+    assert!(some.proxies.contain_text("10.9.8.7") && some.proxies.contain_text("::1"));
+    assert!(some.drain_delay.is_zero());
+    let delay = server("drain_delay = \"10s\"").drain_delay;
+    assert_eq!(delay, Duration::from_secs(10));
+    for (text, message, hint) in [
+        (
+            "proxies = [\"127.0.0.1\",\n  \"lb.example.com\"]",
+            "line 3: server.proxies: \"lb.example.com\" is neither an address nor a network",
+            "write addresses and networks, such as proxies = [",
+        ),
+        (
+            "insecure = true\nproxies = [\"10.1.0.0/8\"]",
+            "line 4: server.proxies: \"10.1.0.0/8\" has bits beyond its length",
+            "write \"10.0.0.0/8\"",
+        ),
+        (
+            "proxies = \"127.0.0.1\"",
+            "line 3: server.proxies is text, and takes a list of texts",
+            "write proxies = [",
+        ),
+        (
+            "drain_delay = \"soon\"",
+            "line 3: server.drain_delay is \"soon\", which is no duration",
+            "write a number and a unit",
+        ),
+    ] {
+        let (told, tip) = error_of(&format!("{head}{text}"));
+        assert!(told.starts_with(message), "{told}");
+        assert!(tip.starts_with(hint), "{tip}");
+    }
+}

@@ -30,7 +30,7 @@ use tidewater_carrier::{END, HOLD, MAX_BODY_BYTES, NUMBER, SESSION};
 
 use super::caller::Peer;
 use super::problem::Problem;
-use super::{BODY, Web, receive, text};
+use super::{BODY, Web, forwarded, receive, text};
 use crate::calls;
 use crate::connection;
 use crate::environment::random;
@@ -315,7 +315,10 @@ pub(super) async fn carry(
             })?;
             (name, session)
         }
-        None if number == 1 => begin(&web, peer, shown)?,
+        None if number == 1 => {
+            let peer = forwarded::client(&peer, &headers, &web.server.proxies);
+            begin(&web, peer, shown)?
+        }
         None => return Err(Problem::not_found("a connection begins with request 1").into()),
     };
     let body = receive(request, &web, BODY).await?;
@@ -408,6 +411,7 @@ pub(super) async fn upgrade(
         ));
     };
     let guard = web.carried.enter(&web.server)?;
+    let peer = forwarded::client(&peer, request.headers(), &web.server.proxies);
     let upgrade = hyper::upgrade::on(&mut request);
     let server = web.server.clone();
     tokio::spawn(async move {

@@ -31,7 +31,7 @@ async fn world() -> World {
 }
 
 /// One request on a connection of its own: the status, the headers in lower case, the body.
-fn request(
+pub(crate) fn request(
     world: &World,
     method: &str,
     path: &str,

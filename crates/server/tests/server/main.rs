@@ -16,6 +16,7 @@ mod lifecycle;
 mod limits;
 mod pair;
 mod program;
+mod proxied;
 mod restored;
 mod shut_out;
 mod sign_in;

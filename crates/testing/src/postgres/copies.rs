@@ -9,6 +9,15 @@ use anyhow::{Context, bail};
 use super::programs::{Account, Programs};
 use super::{Postgres, copy_tree};
 
+/// Waits for a standby, for a minute at most.
+const IN_STEP: &str = "DO $$ BEGIN
+    FOR tries IN 1..6000 LOOP
+        IF EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync') THEN RETURN; END IF;
+        PERFORM pg_sleep(0.01), pg_stat_clear_snapshot();
+    END LOOP;
+    RAISE 'no standby follows';
+END $$";
+
 /// A copy of a server's volume at one moment. It goes with the server.
 #[derive(Debug)]
 pub struct Snapshot(PathBuf);
@@ -69,6 +78,19 @@ impl Postgres {
             Ok(())
         };
         Postgres::start_on(self.options.clone(), make_data)
+    }
+
+    /// From now on nothing is committed here before a standby has it, too. Returns when one has
+    /// everything.
+    pub fn commit_with_standby(&self) -> anyhow::Result<()> {
+        for sql in [
+            "ALTER SYSTEM SET synchronous_standby_names = '*'",
+            "SELECT pg_reload_conf()",
+            IN_STEP,
+        ] {
+            self.execute("postgres", sql)?;
+        }
+        Ok(())
     }
 
     /// Makes a standby a primary of its own, on another timeline.
