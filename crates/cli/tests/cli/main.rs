@@ -27,6 +27,7 @@ mod kill;
 mod live;
 mod manual;
 mod moving_on;
+mod network;
 mod operations;
 mod own_changes;
 mod partitions;
