@@ -457,7 +457,7 @@ fn what_is_live_and_who_is_woken_is_read() {
     );
     let wakes = wakes.unwrap().wakes;
     let of = |it: &WakeConfig| (it.address.host.to_string(), it.address.path.clone());
-    assert_eq!(of(&wakes[0]), ("tls://a.b:443".into(), "/c/d?e".into()));
+    assert_eq!(of(&wakes[0]), ("https://a.b:443".into(), "/c/d?e".into()));
     assert_eq!(wakes[0].publications, Some(vec!["p".to_owned()]));
     assert_eq!(of(&wakes[1]), ("tcp://127.0.0.1:8080".into(), "/".into()));
     for (text, expected) in [
