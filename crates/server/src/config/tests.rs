@@ -459,11 +459,11 @@ fn what_is_live_and_who_is_woken_is_read() {
     let of = |it: &WakeConfig| (it.address.host.to_string(), it.address.path.clone());
     assert_eq!(of(&wakes[0]), ("https://a.b:443".into(), "/c/d?e".into()));
     assert_eq!(wakes[0].publications, Some(vec!["p".to_owned()]));
-    assert_eq!(of(&wakes[1]), ("tcp://127.0.0.1:8080".into(), "/".into()));
+    assert_eq!(of(&wakes[1]), ("http://127.0.0.1:8080".into(), "/".into()));
     for (text, expected) in [
         (
-            "[live]\nservers = [\"http://a\"]",
-            "live.servers: \"http://a\"",
+            "[live]\nservers = [\"ftp://a\"]",
+            "live.servers: \"ftp://a\"",
         ),
         ("[live]\nserver = []", "line 4: unknown key \"server\""),
         (
