@@ -50,8 +50,8 @@ const LATE: Duration = Duration::from_secs(20);
 /// What may wait until the connection above reads it.
 const MAX_UNREAD_BYTES: usize = 2 << 20;
 
-/// How often a request is repeated, each time a little later.
-const TRIES: u32 = 6;
+/// How often a request is sent, each time a little later: over some twelve seconds in all.
+const TRIES: u32 = 10;
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;

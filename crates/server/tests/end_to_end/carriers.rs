@@ -252,7 +252,7 @@ fn requests_that_are_lost_and_repeated_change_nothing<B: Backend>() {
     ] {
         // The first one tells the client the name of its connection.
         let middle = Middle::start(everything.address, move |number| match number % 3 {
-            1 | 2 => unkind,
+            1 => unkind,
             _ => Fate::Passes,
         });
         let mut ada = world.device("ada");
