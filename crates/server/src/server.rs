@@ -26,7 +26,7 @@ use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, put_control};
 
 use self::regularly::{
     check_tracking_regularly, feel_pulse_regularly, look_regularly, prune_regularly,
-    watch_regularly,
+    renew_regularly, watch_regularly,
 };
 use crate::admin;
 use crate::auth::external::Ways;
@@ -207,7 +207,7 @@ pub struct Running {
     pub admin: Option<String>,
     /// The URL of the web protocol.
     pub http: Option<String>,
-    configured: Mutex<Config>,
+    configured: Arc<Mutex<Config>>,
     certificate: Arc<Certificate>,
     retention: Arc<Mutex<RetentionConfig>>,
     shared: Arc<Shared>,
@@ -379,6 +379,11 @@ impl Server {
             }
         };
         let retention = Arc::new(Mutex::new(config.retention));
+        let configured = Arc::new(Mutex::new(config));
+        tasks.push(tokio::spawn(renew_regularly(
+            certificate.clone(),
+            configured.clone(),
+        )));
         let kept = retention.clone();
         tasks.push(tokio::spawn(prune_regularly(shared.clone(), centre, kept)));
         Ok(Running {
@@ -386,7 +391,7 @@ impl Server {
             http: http_address,
             admin,
             admin_task,
-            configured: Mutex::new(config),
+            configured,
             certificate,
             retention,
             shared,

@@ -134,9 +134,16 @@ fn certify(place: &Place) {
 }
 
 fn serve(place: &Place, ports: &[Ports; 2], number: usize) -> Server {
-    let url = format!("tcp://{}", ports[number].remotes);
+    serve_over("tcp", place, ports, number)
+}
+
+/// A server whose remotes come over this, and over the web.
+fn serve_over(scheme: &str, place: &Place, ports: &[Ports; 2], number: usize) -> Server {
+    let Ports { remotes, web, .. } = &ports[number];
+    let [url, http, ws] = [(scheme, remotes), ("http", web), ("ws", web)]
+        .map(|(scheme, at)| format!("{scheme}://{at}"));
     let file = format!("{}.toml", NAMES[number]);
-    place.serve_on(&url, &["-c", &file])
+    place.serve_on(&url, &["--listen", &http, "--listen", &ws, "-c", &file])
 }
 
 /// A farm with a shop.
@@ -191,12 +198,16 @@ impl Farm {
     }
 
     fn first_sync(&self, user: &str) {
-        let (file, url) = (format!("{user}.db"), self.url());
+        self.first_sync_over(user, &self.url());
+    }
+
+    fn first_sync_over(&self, user: &str, url: &str) {
+        let file = format!("{user}.db");
         let first = [
             "sync",
             &file,
             "--server",
-            &url,
+            url,
             "--user",
             user,
             "--publication",
@@ -275,8 +286,11 @@ impl Progress {
 fn i1_servers_behind_a_balancer_that_are_killed_lose_and_double_nothing() {
     let users = ["nancy", "steve", "margaret", "andrew"];
     let mut farm = Farm::open(Kind::Haproxy, &users);
-    for user in users {
-        farm.first_sync(user);
+    // Over all that carries connections.
+    let web = ["http", "ws"].map(|scheme| format!("{scheme}://{}", farm.web()));
+    let urls = [farm.url(), farm.url()].into_iter().chain(web);
+    for (user, url) in users.into_iter().zip(urls) {
+        farm.first_sync_over(user, &url);
     }
     let progress = Progress::default();
     let ledger = thread::scope(|scope| {
@@ -558,15 +572,14 @@ fn what_the_manual_of_a_farm_shows_works() {
         deployed,
         &[("/etc/tidewater/tidewater.toml", "one.toml".into())],
     );
-    let servers = [0, 1].map(|number: usize| {
-        let url = format!("tls://{}", ports[number].remotes);
-        let file = format!("{}.toml", NAMES[number]);
-        place.serve_on(&url, &["-c", &file])
-    });
+    let servers = [0, 1].map(|number| serve_over("tls", &place, &ports, number));
     let balancer = balance(Kind::Haproxy, &ports);
     let url = format!("tls://localhost:{}", balancer.ports[0]);
+    let web = format!("ws://localhost:{}", balancer.ports[1]);
     let changes = [
         ("tls://sync.example.com", url),
+        // Here the balancer has no certificate.
+        ("wss://sync.example.com", web),
         ("server.pem", CERTIFICATE.into()),
     ];
     run(tried, &changes);

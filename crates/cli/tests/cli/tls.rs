@@ -51,6 +51,34 @@ fn a_remote_trusts_the_development_certificate_only_when_told_to() {
 }
 
 #[test]
+fn a_certificate_that_is_replaced_is_served_without_a_word() {
+    let place = Place::new();
+    let centre = prepared(&place);
+    let cert = ["cert", "--out", "tls", "--host", "127.0.0.1"];
+    let lines = place.tidewater(&cert).done().stdout;
+    crate::shop::configure(&place, &centre, &lines, crate::shop::TABLES);
+    let server = place.serve(&["--listen", "tls://127.0.0.1:0"]);
+    let url = server.urls[1].as_str();
+    let ping = |ca: &str| place.tidewater(&["ping", url, "--ca", ca]);
+    std::fs::copy(place.path("tls/tidewater-dev.pem"), place.path("old.pem")).unwrap();
+    ping("old.pem").done();
+    // A key that is another certificate's changes nothing.
+    let other = ["cert", "--out", "other", "--host", "127.0.0.1"];
+    place.tidewater(&other).done();
+    let replace = |file: &str| {
+        let (from, to) = (format!("other/{file}"), format!("tls/{file}"));
+        std::fs::rename(place.path(&from), place.path(&to)).unwrap();
+    };
+    replace("tidewater-dev.key");
+    server.logs("the certificate that was written is not used");
+    ping("old.pem").done();
+    replace("tidewater-dev.pem");
+    server.logs("new connections get the certificate");
+    ping("tls/tidewater-dev.pem").done();
+    ping("old.pem").exits(3);
+}
+
+#[test]
 fn plain_connections_off_loopback_are_refused_at_both_ends() {
     let place = Place::new();
     let centre = prepared(&place);

@@ -1,14 +1,14 @@
 //! What a server does every now and then: it learns what changed elsewhere, and drops what is old.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tidewater_centre::Centre;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::Shared;
-use crate::config::RetentionConfig;
+use super::{Certificate, Shared};
+use crate::config::{Config, RetentionConfig};
 use crate::environment::random;
 use crate::publications::{LOOK_AGAIN_AFTER, LOOK_EVERY};
 use crate::registry::WATCH_EVERY;
@@ -23,6 +23,9 @@ const CHECK_TRACKING_EVERY: Duration = Duration::from_secs(5);
 
 /// How often the database is asked how it goes, if somebody may look.
 const PULSE_EVERY: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether there is another certificate.
+const RENEW_EVERY: Duration = Duration::from_secs(5);
 
 /// Learns what operators changed: signing keys, and who may go on no longer.
 pub(super) async fn watch_regularly(shared: Arc<Shared>) {
@@ -54,6 +57,48 @@ pub(super) async fn watch_regularly(shared: Arc<Shared>) {
             }
         }
     }
+}
+
+/// Serves new connections with the certificate that is in its files now. Files that do not go together
+/// change nothing: one of them may be written a moment later.
+pub(super) async fn renew_regularly(certificate: Arc<Certificate>, configured: Arc<Mutex<Config>>) {
+    let current = || {
+        let configured = configured.lock();
+        configured.unwrap_or_else(PoisonError::into_inner).clone()
+    };
+    let mut seen = written(&current());
+    loop {
+        sleep(RENEW_EVERY).await;
+        let config = current();
+        let now = written(&config);
+        if now == seen {
+            continue;
+        }
+        seen = now;
+        match Certificate::read(&config) {
+            Ok(renewed) => {
+                certificate.replace(renewed);
+                tracing::info!("new connections get the certificate that has just been written");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the certificate that was written is not used");
+            }
+        }
+    }
+}
+
+/// When the files of TLS were written, and how long they are.
+fn written(config: &Config) -> Vec<Option<(SystemTime, u64)>> {
+    let tls = config.server.tls.iter();
+    let clients = config.sign_in.certificates.iter();
+    let files = tls
+        .flat_map(|it| [&it.certificate, &it.key])
+        .chain(clients.map(|it| &it.authority));
+    let written = files.map(|file| {
+        let metadata = std::fs::metadata(file).ok()?;
+        Some((metadata.modified().ok()?, metadata.len()))
+    });
+    written.collect()
 }
 
 /// Learns what is deployed.
