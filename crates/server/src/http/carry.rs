@@ -46,8 +46,8 @@ const KEPT: Duration = Duration::from_secs(60);
 /// How often it is looked for such.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// What waits between a request and the connection, each way.
-const BUFFER_BYTES: usize = 128 << 10;
+/// What waits between a request and the connection, each way: it is in nobody's budget.
+const BUFFER_BYTES: usize = 32 << 10;
 
 /// An answer that has begun is added to as long as more comes within so many turns of the runtime.
 const LOOKS: usize = 3;
@@ -79,8 +79,9 @@ struct Session {
 struct Exchange {
     from: ReadHalf<DuplexStream>,
     to: WriteHalf<DuplexStream>,
-    /// What the connection has not taken yet.
+    /// What the connection has not taken yet, and the memory for it.
     unwritten: BytesMut,
+    holds: Vec<Held>,
     ends: bool,
     /// The number of the last request; its answer, and that of the one before: whoever has two under
     /// way may have got neither.
@@ -141,11 +142,12 @@ impl Session {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One request; nobody's leaving interrupts it.
+    /// One request; nobody's leaving interrupts it. `held`: the memory for its body.
     async fn ask(
         self: Arc<Session>,
         number: u64,
         body: Bytes,
+        held: Held,
         ends: bool,
     ) -> Result<Carry, Problem> {
         self.asking.fetch_add(1, Ordering::Relaxed);
@@ -158,7 +160,7 @@ impl Session {
             let _ = timeout(HOLD, turn).await;
         }
         let mut exchange = self.exchange.lock().await;
-        let answer = exchange.ask(&self.newest, number, body, ends).await;
+        let answer = exchange.ask(&self.newest, number, body, held, ends).await;
         self.answered.set(exchange.number);
         drop(exchange);
         *self.seen() = Instant::now();
@@ -173,6 +175,7 @@ impl Exchange {
         newest: &Signal<u64>,
         number: u64,
         body: Bytes,
+        held: Held,
         ends: bool,
     ) -> Result<Carry, Problem> {
         if number <= self.number && number + 1 >= self.number {
@@ -186,8 +189,12 @@ impl Exchange {
             ));
         }
         self.unwritten.extend_from_slice(&body);
+        self.holds.push(held);
         self.ends |= ends;
         let answer = self.carry(newest, number).await;
+        if self.unwritten.is_empty() {
+            self.holds.clear();
+        }
         self.answers.swap(0, 1);
         self.answers[0] = answer.clone();
         self.number = number;
@@ -306,7 +313,7 @@ pub(super) async fn carry(
     let length = headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|it| it.to_str().ok()?.parse().ok());
     let held = calls::hold(&web.server.budget, length.unwrap_or(MAX_BODY_BYTES));
-    let _held = held.map_err(Problem::from)?;
+    let held = held.map_err(Problem::from)?;
     let (name, session) = match known {
         Some(name) => {
             let session = web.carried.sessions().get(&name).cloned();
@@ -323,7 +330,7 @@ pub(super) async fn carry(
     };
     let body = receive(request, &web, BODY).await?;
     // Whoever asks may go, and ask again: what it has begun is done.
-    let asked = tokio::spawn(session.ask(number, body, ends)).await;
+    let asked = tokio::spawn(session.ask(number, body, held, ends)).await;
     let carry = asked.map_err(|error| Problem::internal(&error))??;
     let mut response = Response::builder()
         .header(header::CONTENT_TYPE, "application/octet-stream")
@@ -340,6 +347,11 @@ pub(super) async fn carry(
 /// Begins a connection.
 fn begin(web: &Web, peer: String, shown: Shown) -> Result<(String, Arc<Session>), Problem> {
     let guard = web.carried.enter(&web.server)?;
+    // Those that have ended are kept for a while.
+    let most = web.server.limits.connections.saturating_mul(2);
+    if web.carried.sessions().len() >= most {
+        return Err(web.server.busy().into());
+    }
     let name: [u8; 16] =
         random(&*web.server.environment.randomness).map_err(|error| Problem::internal(&error))?;
     let name: String = name.iter().map(|it| format!("{it:02x}")).collect();
@@ -350,6 +362,7 @@ fn begin(web: &Web, peer: String, shown: Shown) -> Result<(String, Arc<Session>)
             from,
             to,
             unwritten: BytesMut::new(),
+            holds: Vec::new(),
             ends: false,
             number: 0,
             answers: <[Carry; 2]>::default(),
