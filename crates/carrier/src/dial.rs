@@ -287,6 +287,16 @@ impl Carrier {
         options: &DialOptions<'_>,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Carrier, CarrierError> {
+        Carrier::connect(url, options, false, go_on)
+    }
+
+    /// The same. `opens`: what TLS has to agree on is agreed on before it returns.
+    fn connect(
+        url: &ServerUrl,
+        options: &DialOptions<'_>,
+        opens: bool,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Carrier, CarrierError> {
         let server = url.to_string();
         let dialer = Dialer::new(url, options)?;
         let mut layers = dialer.dial(go_on)?;
@@ -296,6 +306,7 @@ impl Carrier {
             packing.compression = Compression::Off;
         }
         match url.transport {
+            Transport::Tcp | Transport::Tls if opens => open(&mut layers, &dialer, go_on)?,
             Transport::Tcp | Transport::Tls => {}
             Transport::Ws | Transport::Wss => {
                 layers = Box::new(WebSocket::open(layers, &dialer, go_on)?);
@@ -305,7 +316,9 @@ impl Carrier {
             }
         }
         layers = Box::new(Packed::new(packing, layers));
-        let mut carrier = Carrier {
+        let set = layers.socket().set_write_timeout(Some(WRITE_SLICE));
+        set.map_err(CarrierError::Lost)?;
+        Ok(Carrier {
             layers,
             output: Bytes::new(),
             buffer: vec![0; READ_BYTES],
@@ -313,16 +326,7 @@ impl Carrier {
             read_timeout: None,
             deaf: false,
             server,
-        };
-        carrier.set_up()?;
-        Ok(carrier)
-    }
-
-    /// Whatever was waited for before, from now on only a moment.
-    fn set_up(&mut self) -> Result<(), CarrierError> {
-        self.read_timeout = None;
-        let set = self.layers.socket().set_write_timeout(Some(WRITE_SLICE));
-        set.map_err(CarrierError::Lost)
+        })
     }
 
     /// Connects to the first address at which a server answers, and says which it is. The error is
@@ -337,15 +341,9 @@ impl Carrier {
     ) -> Result<(Carrier, &'u ServerUrl), CarrierError> {
         let mut first = None;
         for url in urls.urls() {
-            let carrier = Carrier::dial(url, options, go_on).and_then(|mut carrier| {
-                // Who has no other way learns soon enough whether it is one.
-                if urls.urls().len() > 1 {
-                    open(&mut carrier.layers, &Dialer::new(url, options)?, go_on)?;
-                    carrier.set_up()?;
-                }
-                Ok(carrier)
-            });
-            match carrier {
+            // Who has no other way learns soon enough whether it is one.
+            let opens = urls.urls().len() > 1;
+            match Carrier::connect(url, options, opens, go_on) {
                 Ok(carrier) => return Ok((carrier, url)),
                 Err(CarrierError::Cancelled) => return Err(CarrierError::Cancelled),
                 Err(error) => first = first.or(Some(error)),

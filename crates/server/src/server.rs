@@ -1,29 +1,26 @@
 //! The server as a whole: starting, accepting, housekeeping, shutting down.
 
+mod certificate;
+mod door;
 mod regularly;
 
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use axum::Router;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use tidewater_carrier::listen::{
-    First, Incoming, Ledger, Listener, Packed, Shown, Stream, Tls, first,
-};
 use tidewater_carrier::proxied::Networks;
 use tidewater_carrier::{Packing, ServerUrl};
 use tidewater_centre::Centre;
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::event::EVENT_BYTES;
-use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, put_control};
 
+use self::certificate::Certificate;
+use self::door::{Door, Speaks};
 use self::regularly::{
     check_tracking_regularly, feel_pulse_regularly, look_regularly, prune_regularly,
     renew_regularly, watch_regularly,
@@ -35,13 +32,12 @@ use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
 use crate::calls::Calls;
 use crate::config::{Config, Limits, RetentionConfig};
-use crate::connection::{self, LINGER};
+use crate::connection::LINGER;
 use crate::drain::DrainRate;
 use crate::environment::{Environment, random};
 use crate::error::ServerError;
 use crate::fault::Fault;
 use crate::handlers::Handlers;
-use crate::http;
 use crate::http::Site;
 use crate::listener::{self, Spoken};
 use crate::memory::{MemoryBudget, MemoryGauge};
@@ -49,7 +45,6 @@ use crate::metrics::Metrics;
 use crate::nats;
 use crate::publications::Publications;
 use crate::registry::Registry;
-use crate::sign_in::Origin;
 use crate::signal::Signal;
 use crate::spaces::Hub;
 use crate::wake::{self, Wakes};
@@ -58,9 +53,6 @@ use crate::worker::Workers;
 /// Connections over the limit that are told so at the same time; others wait in the listener's
 /// queue.
 pub const TURNED_AWAY: usize = 1_024;
-
-/// How long the log is silent about a server that is full once it has said so.
-const FULL_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// How many live remotes leave when the server shuts down: one after the other on average, and all
 /// within so long.
@@ -538,66 +530,6 @@ impl Drop for Phases {
     }
 }
 
-/// The certificate of `tls://` and `https://`, which can be replaced.
-struct Certificate(RwLock<Option<Served>>);
-
-/// What TLS is set up with at the addresses of each protocol.
-#[derive(Clone)]
-struct Served {
-    tidewater: Tls,
-    /// Browsers would ask their users for a certificate.
-    http: Tls,
-}
-
-impl Certificate {
-    fn load(config: &Config) -> Result<Arc<Certificate>, ServerError> {
-        let certificate = RwLock::new(Certificate::read(config)?);
-        Ok(Arc::new(Certificate(certificate)))
-    }
-
-    /// The configured one, if there is an address for it.
-    fn read(config: &Config) -> Result<Option<Served>, ServerError> {
-        let server = &config.server;
-        let mut urls = listener::urls(server)?;
-        let encrypts = urls.iter().any(is_tls);
-        urls.extend(listener::http(server)?);
-        if config.sign_in.certificates.is_some() && !encrypts {
-            return Err(ServerError::configuration(
-                "sign_in.certificates: the server listens on no tls:// address",
-                "write one into server.listen: without TLS nobody shows a certificate",
-            ));
-        }
-        let Some(tls) = server.tls.as_ref().filter(|_| urls.iter().any(is_tls)) else {
-            return Ok(None);
-        };
-        let http = listener::tls(tls)?;
-        Ok(Some(Served {
-            tidewater: match &config.sign_in.certificates {
-                None => http.clone(),
-                Some(clients) => listener::tls_for_known_clients(tls, clients)?,
-            },
-            http,
-        }))
-    }
-
-    /// Connections that are accepted from now on get this one.
-    fn replace(&self, tls: Option<Served>) {
-        if tls.is_some() {
-            *self.0.write().unwrap_or_else(PoisonError::into_inner) = tls;
-        }
-    }
-
-    fn current(&self, is_web: bool) -> Option<Tls> {
-        let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let served = current.clone()?;
-        Some(if is_web {
-            served.http
-        } else {
-            served.tidewater
-        })
-    }
-}
-
 /// Gives the endpoint's URL with its listener.
 async fn bind_admin(url: &ServerUrl) -> Result<(String, TcpListener), ServerError> {
     let bind = async {
@@ -609,231 +541,4 @@ async fn bind_admin(url: &ServerUrl) -> Result<(String, TcpListener), ServerErro
         url: format!("http://{}", url.address()),
         source,
     })
-}
-
-fn is_tls(url: &ServerUrl) -> bool {
-    url.transport.is_encrypted()
-}
-
-/// What is spoken at an address.
-struct Speaks {
-    spoken: Spoken,
-    /// What there is in HTTP.
-    router: Option<Router>,
-}
-
-/// Lets connections in through one listener.
-struct Door {
-    shared: Arc<Shared>,
-    site: Option<Arc<Site>>,
-    plain: Speaks,
-    encrypted: Speaks,
-    certificate: Arc<Certificate>,
-    /// Gone when the server shuts down and nothing is under way any more.
-    alive: mpsc::WeakSender<()>,
-    places: Arc<Semaphore>,
-    turned_away: Arc<Semaphore>,
-}
-
-impl Door {
-    async fn accept_all(self: Arc<Door>, mut listener: Box<dyn Listener>) {
-        let mut said: Option<Instant> = None;
-        loop {
-            let incoming = match listener.accept().await {
-                Ok(incoming) => incoming,
-                Err(error) => {
-                    // Out of file descriptors, most likely: some will be closed.
-                    tracing::warn!(%error, "a connection cannot be accepted");
-                    sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            };
-            let Some(alive) = self.alive.upgrade() else {
-                return;
-            };
-            match self.places.clone().try_acquire_owned() {
-                Ok(place) => {
-                    tokio::spawn(self.clone().serve(incoming, (place, alive)));
-                }
-                Err(_) => {
-                    if said.is_none_or(|at| at.elapsed() >= FULL_AGAIN_AFTER) {
-                        said = Some(Instant::now());
-                        tracing::warn!(
-                            limit = self.shared.limits.connections,
-                            "server.limits.connections is reached: others are told to come back"
-                        );
-                    }
-                    self.turn_away(incoming).await;
-                }
-            }
-        }
-    }
-
-    /// Finds out what is spoken.
-    async fn hear(&self, mut stream: Box<dyn Stream>) -> io::Result<Heard<'_>> {
-        let (plain, encrypted) = (self.plain.spoken, self.encrypted.spoken);
-        let mut begins = None;
-        if plain.any() && (encrypted.any() || plain.tidewater && plain.any_http()) {
-            let (first, again) = first(stream).await?;
-            (begins, stream) = (Some(first), again);
-        }
-        let is_encrypted = encrypted.any() && begins.is_none_or(|it| it == First::Tls);
-        let mut shown = Shown::new();
-        if is_encrypted {
-            // Browsers would ask their users for a certificate.
-            let only_web = encrypted.web && !(encrypted.tidewater || encrypted.http);
-            let tls = self.certificate.current(only_web && !encrypted.websocket);
-            let tls = tls.ok_or(io::ErrorKind::NotFound)?;
-            (stream, shown) = tls.accept(stream).await?;
-            begins = None;
-        }
-        let speaks = match is_encrypted {
-            true => &self.encrypted,
-            false => &self.plain,
-        };
-        if speaks.spoken.tidewater && speaks.spoken.any_http() && begins.is_none() {
-            let (first, again) = first(stream).await?;
-            (begins, stream) = (Some(first), again);
-        }
-        let is_tidewater = match begins {
-            Some(first) if speaks.spoken.any_http() => first == First::Preface,
-            _ => speaks.spoken.tidewater,
-        };
-        Ok(Heard {
-            stream,
-            shown,
-            router: speaks.router.as_ref().filter(|_| !is_tidewater),
-        })
-    }
-
-    /// One connection from its first byte to its last.
-    async fn serve(
-        self: Arc<Door>,
-        incoming: Incoming,
-        _guard: (OwnedSemaphorePermit, mpsc::Sender<()>),
-    ) {
-        let shared = &self.shared;
-        let _counted = shared.metrics.connected();
-        let peer = incoming.peer.clone();
-        let introduced = timeout(shared.limits.handshake, introduce(shared, incoming));
-        let Incoming { stream, peer } = match introduced.await {
-            Ok(Ok(Some(incoming))) => incoming,
-            // A balancer that looked whether somebody is there.
-            Ok(Ok(None)) => return,
-            Ok(Err(error)) => {
-                tracing::warn!(peer, %error, "a balancer does not say whom a connection comes from");
-                return;
-            }
-            Err(_) => {
-                tracing::warn!(
-                    peer,
-                    "no first byte of a balancer's connection came in time"
-                );
-                return;
-            }
-        };
-        let heard = match timeout(shared.limits.handshake, self.hear(stream)).await {
-            Ok(Ok(heard)) => heard,
-            Ok(Err(error)) => {
-                tracing::warn!(peer, %error, "no connection");
-                return;
-            }
-            Err(_) => {
-                tracing::warn!(peer, "the handshake took too long");
-                return;
-            }
-        };
-        let Heard {
-            stream,
-            shown,
-            router,
-        } = heard;
-        match (&self.site, router) {
-            (Some(site), Some(router)) => {
-                site.serve(router.clone(), stream, peer, shown).await;
-            }
-            _ => {
-                let origin = Origin {
-                    peer: &peer,
-                    shown: &shown,
-                };
-                connection::serve(shared, stream, origin).await;
-            }
-        }
-    }
-
-    /// Busy is an answer, not a dropped socket: whoever is only cut off does not know when to come
-    /// back. A crowd that takes its answers slowly waits in the listener's queue.
-    async fn turn_away(self: &Arc<Door>, incoming: Incoming) {
-        let place = self.turned_away.clone().acquire_owned();
-        let Ok(Ok(place)) = timeout(LINGER, place).await else {
-            return;
-        };
-        self.shared.metrics.turned_away();
-        let busy = self.shared.busy();
-        let door = self.clone();
-        tokio::spawn(async move {
-            let goodbye = async {
-                let Some(Incoming { stream, .. }) = introduce(&door.shared, incoming).await? else {
-                    return Ok(());
-                };
-                let Heard { stream, router, .. } = door.hear(stream).await?;
-                let mut answer = bytes::BytesMut::new();
-                if router.is_some() {
-                    answer.extend_from_slice(&http::too_many(busy));
-                } else {
-                    let _ = put_control(&mut answer, CONNECTION_CHANNEL, busy.to_control());
-                }
-                let mut stream = Packed::new(stream, Packing::default(), Unheeded);
-                if router.is_none() {
-                    // It says what it can read.
-                    stream.read_exact(&mut [0; PREFACE.len()]).await?;
-                }
-                stream.write_all(&answer).await?;
-                stream.shutdown().await?;
-                let mut stream = stream.into_inner();
-                let read = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
-                read.map(|_| ())
-            };
-            let _ = timeout(LINGER, goodbye).await;
-            drop(place);
-        });
-    }
-}
-
-/// A connection of which it is known what is spoken.
-struct Heard<'d> {
-    stream: Box<dyn Stream>,
-    shown: Shown,
-    /// What there is, if it is HTTP.
-    router: Option<&'d Router>,
-}
-
-/// Of a connection that is turned away nothing is counted. Nothing is read but its preface.
-struct Unheeded;
-
-impl Ledger for Unheeded {
-    fn received(&mut self, _: usize) {}
-
-    fn sent(&mut self, _: usize) {}
-
-    fn hold(&mut self, bytes: usize) -> bool {
-        bytes == 0
-    }
-}
-
-/// Whom a connection comes from, by the word of a balancer that the configuration names and of
-/// nobody else. `None` if a balancer only looked whether somebody is there.
-async fn introduce(shared: &Shared, incoming: Incoming) -> io::Result<Option<Incoming>> {
-    if shared.proxies.contain_text(&incoming.peer) {
-        return incoming.introduced().await;
-    }
-    let peer = incoming.peer.clone();
-    let refused = move || {
-        tracing::warn!(
-            peer,
-            "a connection with a PROXY header was refused: server.proxies does not name its address"
-        );
-    };
-    Ok(Some(incoming.unintroduced(refused)))
 }

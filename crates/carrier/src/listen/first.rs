@@ -1,12 +1,12 @@
 //! What somebody begins with, before it is decided how to go on.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use bytes::Bytes;
+use tokio::io::AsyncReadExt;
 
 use super::Stream;
+use super::fronted::Begun;
 
 /// As many bytes as tell protocols apart.
 const BYTES: usize = 4;
@@ -46,52 +46,6 @@ pub async fn first(mut stream: Box<dyn Stream>) -> io::Result<(First, Box<dyn St
         }
     }
     let first = First::of(&bytes[..count]);
-    let again = Again {
-        stream,
-        bytes,
-        left: (0, count),
-    };
-    Ok((first, Box::new(again)))
-}
-
-/// A stream of which the first bytes have been read.
-struct Again {
-    stream: Box<dyn Stream>,
-    bytes: [u8; BYTES],
-    left: (usize, usize),
-}
-
-impl AsyncRead for Again {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let (from, to) = self.left;
-        if from == to {
-            return Pin::new(&mut self.stream).poll_read(context, buffer);
-        }
-        let count = buffer.remaining().min(to - from);
-        buffer.put_slice(&self.bytes[from..from + count]);
-        self.left.0 += count;
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Again {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
+    let seen = Bytes::copy_from_slice(&bytes[..count]);
+    Ok((first, Box::new(Begun { seen, stream })))
 }

@@ -78,9 +78,9 @@ fn invalid(why: impl ToString) -> io::Error {
 }
 
 /// A stream of which something was read already.
-struct Begun {
-    seen: Bytes,
-    stream: Box<dyn Stream>,
+pub(super) struct Begun {
+    pub(super) seen: Bytes,
+    pub(super) stream: Box<dyn Stream>,
 }
 
 impl AsyncRead for Begun {

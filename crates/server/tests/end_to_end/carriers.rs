@@ -279,7 +279,6 @@ fn a_page_in_place_of_the_server_is_told<B: Backend>() {
                 false => Fate::LoginPage,
             });
             let mut ada = world.device("ada");
-            ada.edit("SELECT 1");
             go_by(&mut ada, &format!("{scheme}://{}", middle.address));
             let error = ada.try_sync().expect_err("something else answers");
             let ClientError::Carrier(CarrierError::Other { what, .. }) = &error else {

@@ -1,0 +1,74 @@
+//! The certificate of a server, which may be another one while it runs.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tidewater_carrier::ServerUrl;
+use tidewater_carrier::listen::Tls;
+
+use crate::config::Config;
+use crate::error::ServerError;
+use crate::listener;
+
+/// The certificate of `tls://` and `https://`, which can be replaced.
+pub(super) struct Certificate(RwLock<Option<Served>>);
+
+/// What TLS is set up with at the addresses of each protocol.
+#[derive(Clone)]
+pub(super) struct Served {
+    tidewater: Tls,
+    /// Browsers would ask their users for a certificate.
+    http: Tls,
+}
+
+impl Certificate {
+    pub(super) fn load(config: &Config) -> Result<Arc<Certificate>, ServerError> {
+        let certificate = RwLock::new(Certificate::read(config)?);
+        Ok(Arc::new(Certificate(certificate)))
+    }
+
+    /// The configured one, if there is an address for it.
+    pub(super) fn read(config: &Config) -> Result<Option<Served>, ServerError> {
+        let server = &config.server;
+        let mut urls = listener::urls(server)?;
+        let encrypts = urls.iter().any(is_tls);
+        urls.extend(listener::http(server)?);
+        if config.sign_in.certificates.is_some() && !encrypts {
+            return Err(ServerError::configuration(
+                "sign_in.certificates: the server listens on no tls:// address",
+                "write one into server.listen: without TLS nobody shows a certificate",
+            ));
+        }
+        let Some(tls) = server.tls.as_ref().filter(|_| urls.iter().any(is_tls)) else {
+            return Ok(None);
+        };
+        let http = listener::tls(tls)?;
+        Ok(Some(Served {
+            tidewater: match &config.sign_in.certificates {
+                None => http.clone(),
+                Some(clients) => listener::tls_for_known_clients(tls, clients)?,
+            },
+            http,
+        }))
+    }
+
+    /// Connections that are accepted from now on get this one.
+    pub(super) fn replace(&self, tls: Option<Served>) {
+        if tls.is_some() {
+            *self.0.write().unwrap_or_else(PoisonError::into_inner) = tls;
+        }
+    }
+
+    pub(super) fn current(&self, is_web: bool) -> Option<Tls> {
+        let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let served = current.clone()?;
+        Some(if is_web {
+            served.http
+        } else {
+            served.tidewater
+        })
+    }
+}
+
+fn is_tls(url: &ServerUrl) -> bool {
+    url.transport.is_encrypted()
+}

@@ -1,0 +1,247 @@
+//! Letting connections in: whom they come from, whether they are encrypted, what is spoken, and what
+//! those hear for whom there is no place.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, sleep, timeout};
+
+use tidewater_carrier::Packing;
+use tidewater_carrier::listen::{First, Incoming, Ledger, Listener, Packed, Shown, Stream, first};
+use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, put_control};
+
+use super::{Certificate, Shared};
+use crate::connection::{self, LINGER};
+use crate::http::{self, Site};
+use crate::listener::Spoken;
+use crate::sign_in::Origin;
+
+/// How long the log is silent about a server that is full once it has said so.
+const FULL_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// What is spoken at an address.
+pub(super) struct Speaks {
+    pub(super) spoken: Spoken,
+    /// What there is in HTTP.
+    pub(super) router: Option<Router>,
+}
+
+/// Lets connections in through one listener.
+pub(super) struct Door {
+    pub(super) shared: Arc<Shared>,
+    pub(super) site: Option<Arc<Site>>,
+    pub(super) plain: Speaks,
+    pub(super) encrypted: Speaks,
+    pub(super) certificate: Arc<Certificate>,
+    /// Gone when the server shuts down and nothing is under way any more.
+    pub(super) alive: mpsc::WeakSender<()>,
+    pub(super) places: Arc<Semaphore>,
+    pub(super) turned_away: Arc<Semaphore>,
+}
+
+impl Door {
+    pub(super) async fn accept_all(self: Arc<Door>, mut listener: Box<dyn Listener>) {
+        let mut said: Option<Instant> = None;
+        loop {
+            let incoming = match listener.accept().await {
+                Ok(incoming) => incoming,
+                Err(error) => {
+                    // Out of file descriptors, most likely: some will be closed.
+                    tracing::warn!(%error, "a connection cannot be accepted");
+                    sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let Some(alive) = self.alive.upgrade() else {
+                return;
+            };
+            match self.places.clone().try_acquire_owned() {
+                Ok(place) => {
+                    tokio::spawn(self.clone().serve(incoming, (place, alive)));
+                }
+                Err(_) => {
+                    if said.is_none_or(|at| at.elapsed() >= FULL_AGAIN_AFTER) {
+                        said = Some(Instant::now());
+                        tracing::warn!(
+                            limit = self.shared.limits.connections,
+                            "server.limits.connections is reached: others are told to come back"
+                        );
+                    }
+                    self.turn_away(incoming).await;
+                }
+            }
+        }
+    }
+
+    /// Finds out what is spoken.
+    async fn hear(&self, mut stream: Box<dyn Stream>) -> io::Result<Heard<'_>> {
+        let (plain, encrypted) = (self.plain.spoken, self.encrypted.spoken);
+        let mut begins = None;
+        if plain.any() && (encrypted.any() || plain.tidewater && plain.any_http()) {
+            let (first, again) = first(stream).await?;
+            (begins, stream) = (Some(first), again);
+        }
+        let is_encrypted = encrypted.any() && begins.is_none_or(|it| it == First::Tls);
+        let mut shown = Shown::new();
+        if is_encrypted {
+            // Browsers would ask their users for a certificate.
+            let only_web = encrypted.web && !(encrypted.tidewater || encrypted.http);
+            let tls = self.certificate.current(only_web && !encrypted.websocket);
+            let tls = tls.ok_or(io::ErrorKind::NotFound)?;
+            (stream, shown) = tls.accept(stream).await?;
+            begins = None;
+        }
+        let speaks = match is_encrypted {
+            true => &self.encrypted,
+            false => &self.plain,
+        };
+        if speaks.spoken.tidewater && speaks.spoken.any_http() && begins.is_none() {
+            let (first, again) = first(stream).await?;
+            (begins, stream) = (Some(first), again);
+        }
+        let is_tidewater = match begins {
+            Some(first) if speaks.spoken.any_http() => first == First::Preface,
+            _ => speaks.spoken.tidewater,
+        };
+        Ok(Heard {
+            stream,
+            shown,
+            router: speaks.router.as_ref().filter(|_| !is_tidewater),
+        })
+    }
+
+    /// One connection from its first byte to its last.
+    async fn serve(
+        self: Arc<Door>,
+        incoming: Incoming,
+        _guard: (OwnedSemaphorePermit, mpsc::Sender<()>),
+    ) {
+        let shared = &self.shared;
+        let _counted = shared.metrics.connected();
+        let peer = incoming.peer.clone();
+        let introduced = timeout(shared.limits.handshake, introduce(shared, incoming));
+        let Incoming { stream, peer } = match introduced.await {
+            Ok(Ok(Some(incoming))) => incoming,
+            // A balancer that looked whether somebody is there.
+            Ok(Ok(None)) => return,
+            Ok(Err(error)) => {
+                tracing::warn!(peer, %error, "a balancer does not say whom a connection comes from");
+                return;
+            }
+            Err(_) => {
+                tracing::warn!(
+                    peer,
+                    "no first byte of a balancer's connection came in time"
+                );
+                return;
+            }
+        };
+        let heard = match timeout(shared.limits.handshake, self.hear(stream)).await {
+            Ok(Ok(heard)) => heard,
+            Ok(Err(error)) => {
+                tracing::warn!(peer, %error, "no connection");
+                return;
+            }
+            Err(_) => {
+                tracing::warn!(peer, "the handshake took too long");
+                return;
+            }
+        };
+        let Heard {
+            stream,
+            shown,
+            router,
+        } = heard;
+        match (&self.site, router) {
+            (Some(site), Some(router)) => {
+                site.serve(router.clone(), stream, peer, shown).await;
+            }
+            _ => {
+                let origin = Origin {
+                    peer: &peer,
+                    shown: &shown,
+                };
+                connection::serve(shared, stream, origin).await;
+            }
+        }
+    }
+
+    /// Busy is an answer, not a dropped socket: whoever is only cut off does not know when to come
+    /// back. A crowd that takes its answers slowly waits in the listener's queue.
+    async fn turn_away(self: &Arc<Door>, incoming: Incoming) {
+        let place = self.turned_away.clone().acquire_owned();
+        let Ok(Ok(place)) = timeout(LINGER, place).await else {
+            return;
+        };
+        self.shared.metrics.turned_away();
+        let busy = self.shared.busy();
+        let door = self.clone();
+        tokio::spawn(async move {
+            let goodbye = async {
+                let Some(Incoming { stream, .. }) = introduce(&door.shared, incoming).await? else {
+                    return Ok(());
+                };
+                let Heard { stream, router, .. } = door.hear(stream).await?;
+                let mut answer = bytes::BytesMut::new();
+                if router.is_some() {
+                    answer.extend_from_slice(&http::too_many(busy));
+                } else {
+                    let _ = put_control(&mut answer, CONNECTION_CHANNEL, busy.to_control());
+                }
+                let mut stream = Packed::new(stream, Packing::default(), Unheeded);
+                if router.is_none() {
+                    // It says what it can read.
+                    stream.read_exact(&mut [0; PREFACE.len()]).await?;
+                }
+                stream.write_all(&answer).await?;
+                stream.shutdown().await?;
+                let mut stream = stream.into_inner();
+                let read = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+                read.map(|_| ())
+            };
+            let _ = timeout(LINGER, goodbye).await;
+            drop(place);
+        });
+    }
+}
+
+/// A connection of which it is known what is spoken.
+struct Heard<'d> {
+    stream: Box<dyn Stream>,
+    shown: Shown,
+    /// What there is, if it is HTTP.
+    router: Option<&'d Router>,
+}
+
+/// Of a connection that is turned away nothing is counted. Nothing is read but its preface.
+struct Unheeded;
+
+impl Ledger for Unheeded {
+    fn received(&mut self, _: usize) {}
+
+    fn sent(&mut self, _: usize) {}
+
+    fn hold(&mut self, bytes: usize) -> bool {
+        bytes == 0
+    }
+}
+
+/// Whom a connection comes from, by the word of a balancer that the configuration names and of
+/// nobody else. `None` if a balancer only looked whether somebody is there.
+async fn introduce(shared: &Shared, incoming: Incoming) -> io::Result<Option<Incoming>> {
+    if shared.proxies.contain_text(&incoming.peer) {
+        return incoming.introduced().await;
+    }
+    let peer = incoming.peer.clone();
+    let refused = move || {
+        tracing::warn!(
+            peer,
+            "a connection with a PROXY header was refused: server.proxies does not name its address"
+        );
+    };
+    Ok(Some(incoming.unintroduced(refused)))
+}
