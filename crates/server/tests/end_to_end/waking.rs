@@ -145,6 +145,10 @@ fn those_who_are_not_connected_are_told_of_once_until_they_have_synced<B: Backen
         device.sync();
         device
     });
+    // Whoever has synced before the server's first look may have missed something, and is told of.
+    world.execute("UPDATE customer SET name = 'Followed' WHERE region = 3");
+    assert!(operator.next().contains("cleo"));
+    devices.iter_mut().for_each(|it| drop(it.sync()));
     operator.is_quiet();
     world.execute("UPDATE customer SET name = 'Changed' WHERE region = 2");
     assert_eq!(operator.next(), users(&["bob"]));
