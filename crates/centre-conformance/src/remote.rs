@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::records::{AskedSession, AskedSubscription, Claims, SessionState};
 use tidewater_centre::{
-    CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
-    Downloading, GainedPartitions, GivenTable, Holding, OwnUpload, Parameters, Resolutions,
-    RowsChunk, ScriptNotes, ScriptRun, SyncContext, SyncUpload, TableCompare, TableRequest,
-    ToldSettled, UploadOutcome, UploadResult, UploadTable, Verdicts, Worker,
+    CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
+    DownloadSubscription, Downloading, GainedPartitions, GivenTable, Holding, OwnUpload,
+    Parameters, Resolutions, RowsChunk, ScriptNotes, ScriptRun, SyncContext, SyncUpload,
+    TableCompare, TableRequest, ToldSettled, UploadOutcome, UploadResult, UploadTable, Verdicts,
+    Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::{GivenUp, TableBegin};
@@ -525,6 +526,7 @@ impl Remote {
                 checkpoint: self.checkpoint.clone(),
                 requests: requests.chain(asked).collect(),
                 compares: std::mem::take(&mut self.compares),
+                kept: None,
                 own: self.own.take(),
                 gained: std::mem::take(&mut self.gained),
                 refused_from: self.refused_from,
@@ -605,9 +607,9 @@ impl Sink {
 }
 
 impl DownloadSink for Sink {
-    fn begin(&mut self, index: usize, scope_changed: bool) {
+    fn begin(&mut self, index: usize, start: DownloadStart) {
         assert_eq!(index, 0);
-        self.received.scope_changed = scope_changed;
+        self.received.scope_changed = start.scope_changed;
     }
 
     fn settled(&mut self, told: ToldSettled) {

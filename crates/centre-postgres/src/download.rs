@@ -180,6 +180,11 @@ impl Snapshot for DatabaseSnapshot<'_> {
         self.table(place).row_estimate
     }
 
+    fn may_have(&self, place: Place, rows: u64) -> bool {
+        // What was never analyzed may have any number.
+        !(1..rows).contains(&self.row_estimate(place))
+    }
+
     fn rows<'s>(
         &'s mut self,
         place: Place,

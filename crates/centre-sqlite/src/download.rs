@@ -4,7 +4,7 @@ use prost::Message;
 use rusqlite::types::Value as Native;
 use rusqlite::{Row, params_from_iter};
 
-use tidewater_protocol::{ColumnType, Datum, Value, ValueRef};
+use tidewater_protocol::{Code, ColumnType, Datum, Value, ValueRef};
 
 use super::connection::{Connection, run};
 use super::publication::{Publication, PublishedTable, TableRule};
@@ -212,6 +212,23 @@ impl<'p> FileSnapshot<'p> {
                 sql.push_str(&rule.is_in_window(bound.window, is_less, number));
             }
         }
+        if let Some(order) = &part.order {
+            let names = publication.schema.tables[place.table].key_columns();
+            let names = names.map(|it| format!("t.{}", quote(&it.name)));
+            let names = names.collect::<Vec<_>>().join(", ");
+            if !order.after.is_empty() {
+                let after = key_parameters(publication, place.table, &order.after);
+                let first = rule.types.len() + bounds.len() + 1;
+                bounds.extend(after.ok_or_else(|| CentreError::Peer {
+                    message: "a download that goes on behind a key that no row can have".into(),
+                    code: Code::MalformedMessage,
+                })?);
+                let numbers = (first..=rule.types.len() + bounds.len()).map(|it| format!("?{it}"));
+                let numbers = numbers.collect::<Vec<_>>().join(", ");
+                sql.push_str(&format!(" AND ({names}) > ({numbers})"));
+            }
+            sql.push_str(&format!(" ORDER BY {names}"));
+        }
         if rule.types.is_empty() {
             return query_rows(self.connection, &sql, bounds, types, take);
         }
@@ -243,6 +260,18 @@ impl Snapshot for FileSnapshot<'_> {
 
     fn row_estimate(&self, _: Place) -> u64 {
         0
+    }
+
+    fn may_have(&self, place: Place, rows: u64) -> bool {
+        let sql = format!("SELECT max(rowid) FROM {}", self.table(place).name);
+        let highest = self
+            .connection
+            .prepare_cached(&sql)
+            .and_then(|mut it| it.query_row([], |row| row.get(0)));
+        // A table that is its key's index is read in its order anyway.
+        highest.map_or(true, |it: Option<i64>| {
+            it.is_some_and(|it| it.unsigned_abs() >= rows)
+        })
     }
 
     fn rows<'s>(

@@ -45,7 +45,8 @@ pub(crate) struct PublishedTable {
     /// the remote may not touch. Only where there are any: it would override those of
     /// the application's triggers as well.
     conflict_clause: &'static str,
-    name: String,
+    /// Its name, quoted.
+    pub(super) name: String,
     /// Its name for people.
     pub(super) title: String,
     /// For each column that the centre fills where a remote leaves it NULL: its default.

@@ -41,7 +41,7 @@ pub struct DownloadSubscription {
     pub publication: String,
     /// What the remote has been told of it: if it is another one by now, nothing is read.
     pub schema: Arc<PublicationSchema>,
-    /// The hash of the schema that it has, if that is another one.
+    /// The hash of the schema that it has, if that is another one; empty if it has none.
     pub before: Option<Vec<u8>>,
     /// The verified checkpoint that the remote presented. `None`: it has nothing,
     /// or nothing that can be trusted; everything is sent, and replaces what is
@@ -52,6 +52,8 @@ pub struct DownloadSubscription {
     /// Tables that the remote compares, each once. Whatever the checkpoint is worth, of
     /// these only what differs is sent, after the changes since the checkpoint.
     pub compares: Vec<TableCompare>,
+    /// The remote keeps what it gets of this download should it break.
+    pub kept: Option<KeptPart>,
     /// What the same sync uploaded.
     pub own: Option<OwnUpload>,
     /// Of the result that this sync tells: [`crate::upload::UploadResult::gained`].
@@ -63,6 +65,34 @@ pub struct DownloadSubscription {
     pub settled_after: u64,
     /// What handlers have told of the tables of which they say what is new.
     pub given: Vec<GivenTable>,
+}
+
+/// What a remote has of a first download that broke.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptPart {
+    /// Up to this [`DownloadSink::mark`]; the checkpoint is then the one that [`DownloadStart`] has
+    /// told. Empty: nothing yet.
+    pub mark: Vec<u8>,
+    /// How often there is a mark.
+    pub marks: Marks,
+}
+
+/// How often a first download has a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// After so many bytes of rows: as many may come twice.
+    pub bytes: usize,
+    /// Inside of tables of so many rows. They are read in the order of their keys.
+    pub rows: u64,
+}
+
+impl Default for Marks {
+    fn default() -> Marks {
+        Marks {
+            bytes: 1 << 20,
+            rows: 20_000,
+        }
+    }
 }
 
 /// Refused rows of a remote that operators have settled.
@@ -107,6 +137,18 @@ pub struct TableCompare {
     pub ranges: Arc<[KeyRange]>,
 }
 
+/// What is known of a download when it begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DownloadStart {
+    /// Partitions were gained or lost since the last one.
+    pub scope_changed: bool,
+    /// If it can be gone on with should it break: where the snapshot is of which its first rows
+    /// are, or were. Safe to hand out.
+    pub checkpoint: Option<Checkpoint>,
+    /// It goes on where an earlier one broke off.
+    pub resumed: bool,
+}
+
 /// What the download of one subscription came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DownloadOutcome {
@@ -123,7 +165,7 @@ pub struct DownloadOutcome {
 pub trait DownloadSink: Send {
     /// The download of a subscription begins; `index` counts in
     /// [`DownloadJob::subscriptions`].
-    fn begin(&mut self, index: usize, scope_changed: bool);
+    fn begin(&mut self, index: usize, start: DownloadStart);
 
     /// What operators have settled of the remote's refused rows, as of the same snapshot. Comes
     /// right after [`Self::begin`], if there is any.
@@ -140,6 +182,12 @@ pub trait DownloadSink: Send {
     /// # Errors
     /// [`CentreError::Cancelled`]: the remote is gone, stop reading.
     fn rows(&mut self, rows: Vec<u8>) -> Result<(), CentreError>;
+
+    /// Should it break, the download can be gone on with from here: see
+    /// [`DownloadSubscription::kept`]. The mark says where that is.
+    fn mark(&mut self, mark: Vec<u8>) {
+        let _ = mark;
+    }
 
     /// Rows are being compared, and there may be nothing to hand over for a while.
     ///

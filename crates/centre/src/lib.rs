@@ -29,8 +29,8 @@ pub mod verdict;
 pub use centre::{Centre, Worker};
 pub use context::{Parameters, SyncContext};
 pub use download::{
-    DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, Downloaded, Downloading,
-    GivenTable, TableCompare, TableRequest, ToldSettled,
+    DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Downloaded,
+    Downloading, GivenTable, KeptPart, Marks, TableCompare, TableRequest, ToldSettled,
 };
 pub use error::{CentreError, ScriptFault};
 pub use events::{Appended, NewEvents, SpaceRetention, StoredEvent};

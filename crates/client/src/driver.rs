@@ -10,7 +10,7 @@ use tidewater_carrier::{NoPin, Pin, ServerUrls};
 use tidewater_protocol::Code;
 use tidewater_remote::database::{Account, Database};
 use tidewater_remote::session::{Outcome, ProofKind, SessionOptions};
-use tidewater_remote::spool::FileSpool;
+use tidewater_remote::spool::{FileSpool, KeepInFiles};
 use tidewater_remote::{Progress, Report, SyncDirection, SyncError, Verify};
 
 use crate::clock::{Clock, random_seed};
@@ -304,6 +304,7 @@ impl<'a> Syncing<'a> {
             adopt: options.adopt,
             first_proof,
             spool: Box::new(FileSpool::beside(database.path())),
+            keep: Box::new(KeepInFiles::beside(database.path())),
         })
     }
 

@@ -29,7 +29,7 @@ use tidewater_remote::database::Database;
 use tidewater_remote::session::{
     Now, Outcome, ProofKind, SessionOptions, SyncDirection, UserProof, Verify,
 };
-use tidewater_remote::spool::MemorySpool;
+use tidewater_remote::spool::{KeepNothing, MemorySpool};
 use tidewater_server::environment::{
     Blocking, BoxFuture, Clock, Environment, Incoming, Listener, Network, Randomness,
 };
@@ -429,6 +429,7 @@ pub(crate) fn sync_on(connection: &mut RemoteConnection, database: Database, beg
         adopt: None,
         first_proof: ProofKind::Token,
         spool: Box::new(MemorySpool::default()),
+        keep: Box::new(KeepNothing),
     };
     // Uploads are known again by their ids, which no two sessions of a file may share.
     let subscriptions = database.subscriptions().unwrap_or_default();

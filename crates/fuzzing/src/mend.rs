@@ -10,7 +10,7 @@ use tidewater_protocol::frame::{
     Frame, HEADER_BYTES, PREFACE, SYNC_CHANNEL, put_control, put_message, put_rows, take_frame,
 };
 use tidewater_protocol::message::{
-    Control, DownloadEnd, Hello, Proof, ResultEnd, SignIn, UploadEnd,
+    Control, DownloadEnd, DownloadMark, Hello, Proof, ResultEnd, SignIn, UploadEnd,
 };
 use tidewater_protocol::{Op, Row, RowShape, RowsReader};
 
@@ -284,6 +284,9 @@ impl Sums {
                 *upserts = self.count(&[Op::Upsert]);
                 *removals = self.count(&[Op::Remove]);
                 *checksum = std::mem::take(self).checksum.finalize();
+            }
+            Control::DownloadMark(DownloadMark { checksum, .. }) => {
+                *checksum = self.checksum.clone().finalize();
             }
             _ => {}
         }

@@ -48,7 +48,7 @@ pub struct Envelope {
     /// The one message.
     #[prost(
         oneof = "Control",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24"
     )]
     pub control: Option<Control>,
 }
@@ -126,6 +126,9 @@ pub enum Control {
     /// Server: lets the remote in.
     #[prost(message, tag = "23")]
     SignedIn(SignedIn),
+    /// Server: the download can be gone on with from here, should it break.
+    #[prost(message, tag = "24")]
+    DownloadMark(DownloadMark),
 }
 
 impl Control {
@@ -198,6 +201,24 @@ pub struct HelloSubscription {
     /// What was not equal when the remote verified itself for [`DownloadBegin::verify`].
     #[prost(message, optional, tag = "13")]
     pub verified: Option<Verified>,
+    /// What has come of a first download that broke, where nothing else has: sequence, checkpoint
+    /// and schema hash are empty then.
+    #[prost(message, optional, tag = "14")]
+    pub partial: Option<PartialDownload>,
+}
+
+/// What a remote keeps of a download that broke: everything up to a [`DownloadMark`].
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct PartialDownload {
+    /// The hash of the schema that it came in.
+    #[prost(bytes = "vec", tag = "1")]
+    pub schema_hash: Vec<u8>,
+    /// Its [`DownloadBegin::checkpoint`].
+    #[prost(bytes = "vec", tag = "2")]
+    pub checkpoint: Vec<u8>,
+    /// The last [`DownloadMark::mark`].
+    #[prost(bytes = "vec", tag = "3")]
+    pub mark: Vec<u8>,
 }
 
 /// An id that the remote had before its file was restored or copied.
@@ -535,6 +556,25 @@ pub struct DownloadBegin {
     /// The next sync is to compare everything, and the remote tells what was not equal.
     #[prost(bool, tag = "7")]
     pub verify: bool,
+    /// Where the snapshot is from which it comes, or from which the first part of it came. The
+    /// remote presents it if the download breaks after a [`DownloadMark`]; empty if there are none.
+    #[prost(bytes = "vec", tag = "8")]
+    pub checkpoint: Vec<u8>,
+    /// It goes on behind the mark that the remote has presented. Otherwise what was kept of an
+    /// earlier one is of no use any more.
+    #[prost(bool, tag = "9")]
+    pub resumed: bool,
+}
+
+/// See [`Control::DownloadMark`].
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct DownloadMark {
+    /// Where the download is, in the server's own terms.
+    #[prost(bytes = "vec", tag = "1")]
+    pub mark: Vec<u8>,
+    /// CRC-32 (IEEE) of all rows' bytes of the download so far.
+    #[prost(uint32, tag = "2")]
+    pub checksum: u32,
 }
 
 /// A refused row that an operator has settled. The centre's row counts from now on.

@@ -13,7 +13,7 @@ use crate::database::Database;
 use crate::session::{
     Now, Outcome, ProofKind, SessionOptions, SyncDirection, SyncError, UserProof, Verify,
 };
-use crate::spool::MemorySpool;
+use crate::spool::{KeepNothing, MemorySpool};
 
 /// How long a server may be silent.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
@@ -184,5 +184,6 @@ pub(crate) fn options() -> SessionOptions {
         adopt: None,
         first_proof: ProofKind::Token,
         spool: Box::new(MemorySpool::default()),
+        keep: Box::new(KeepNothing),
     }
 }

@@ -1,11 +1,16 @@
 //! Where a download waits until all of it is there.
 //!
 //! Owns the store of bytes, nothing of what they mean. Small downloads stay in memory;
-//! larger ones go to a file beside the database, which exists only while its sync runs.
+//! larger ones go to a file beside the database, which exists only while its sync runs. A first
+//! download goes to one that stays should the sync break ([`Keep`]), so that the next one goes on.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sha2::{Digest, Sha256};
 
 /// How much of a download stays in memory; also the size of writes to the file.
 const MEMORY_BYTES: usize = 256 << 10;
@@ -29,6 +34,249 @@ pub trait Spool: Send {
     /// # Errors
     /// The storage failed.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+}
+
+/// Where what comes of first downloads is kept.
+pub trait Keep: Send {
+    /// What is kept of the download of a publication, from its beginning. `None` if nothing can be
+    /// kept: another sync of the same file does.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn open(&mut self, publication: &str) -> io::Result<Option<Box<dyn KeptSpool>>>;
+}
+
+/// A spool that outlives its sync, unless it is removed.
+pub trait KeptSpool: Spool {
+    /// Only so many bytes stay; what is appended follows them.
+    ///
+    /// # Errors
+    /// The storage failed or is full.
+    fn cut(&mut self, bytes: u64) -> io::Result<()>;
+
+    /// Nothing stays.
+    fn remove(&mut self);
+}
+
+/// Keeps nothing.
+#[derive(Debug, Default)]
+pub struct KeepNothing;
+
+impl Keep for KeepNothing {
+    fn open(&mut self, _: &str) -> io::Result<Option<Box<dyn KeptSpool>>> {
+        Ok(None)
+    }
+}
+
+/// Keeps in memory: for tests. Copies share what they keep.
+#[derive(Clone, Debug, Default)]
+pub struct KeepInMemory(Arc<Mutex<HashMap<String, Vec<u8>>>>);
+
+/// See [`KeepInMemory`].
+struct KeptInMemory {
+    all: KeepInMemory,
+    publication: String,
+    at: usize,
+}
+
+impl Keep for KeepInMemory {
+    fn open(&mut self, publication: &str) -> io::Result<Option<Box<dyn KeptSpool>>> {
+        Ok(Some(Box::new(KeptInMemory {
+            all: self.clone(),
+            publication: publication.to_owned(),
+            at: 0,
+        })))
+    }
+}
+
+impl KeptInMemory {
+    fn with<R>(&mut self, work: impl FnOnce(&mut Vec<u8>, &mut usize) -> R) -> R {
+        let mut all = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = all.entry(self.publication.clone()).or_default();
+        work(bytes, &mut self.at)
+    }
+}
+
+impl Spool for KeptInMemory {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.with(|all, _| all.extend_from_slice(bytes));
+        Ok(())
+    }
+
+    fn rewind(&mut self) -> io::Result<()> {
+        self.at = 0;
+        Ok(())
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.with(|all, at| {
+            let rest = all.get(*at..).unwrap_or_default();
+            let count = rest.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&rest[..count]);
+            *at += count;
+            count
+        }))
+    }
+}
+
+impl KeptSpool for KeptInMemory {
+    fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        self.with(|all, _| all.truncate(bytes as usize));
+        Ok(())
+    }
+
+    fn remove(&mut self) {
+        self.with(|all, at| {
+            all.clear();
+            *at = 0;
+        });
+    }
+}
+
+/// Keeps in files beside a database: `<path>-tidewater-part-` and a number made of the
+/// publication's name.
+#[derive(Debug)]
+pub struct KeepInFiles {
+    path: PathBuf,
+}
+
+impl KeepInFiles {
+    /// For the database at `path`.
+    pub fn beside(path: &Path) -> KeepInFiles {
+        KeepInFiles {
+            path: path.to_owned(),
+        }
+    }
+
+    fn path(&self, publication: &str) -> PathBuf {
+        let hash = Sha256::digest(publication.as_bytes());
+        let mut name = self.path.as_os_str().to_owned();
+        name.push("-tidewater-part-");
+        name.push(
+            hash[..4]
+                .iter()
+                .map(|it| format!("{it:02x}"))
+                .collect::<String>(),
+        );
+        name.into()
+    }
+}
+
+impl Keep for KeepInFiles {
+    fn open(&mut self, publication: &str) -> io::Result<Option<Box<dyn KeptSpool>>> {
+        let path = self.path(publication);
+        let file = match OpenOptions::new().read(true).write(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            opened => match lock(opened?)? {
+                None => return Ok(None),
+                locked => locked,
+            },
+        };
+        Ok(Some(Box::new(KeptFile {
+            path,
+            memory: MemorySpool::default(),
+            file,
+        })))
+    }
+}
+
+/// A file that nobody else has; `None` if somebody does.
+fn lock(file: File) -> io::Result<Option<File>> {
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// In memory, until it is worth a file.
+#[derive(Debug)]
+struct KeptFile {
+    path: PathBuf,
+    memory: MemorySpool,
+    file: Option<File>,
+}
+
+impl KeptFile {
+    /// Writes what is in memory to the file.
+    fn spill(&mut self) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create(true).truncate(false);
+                #[cfg(unix)]
+                std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+                let file = lock(options.open(&self.path)?)?.ok_or_else(|| {
+                    let what = "another sync of the same file keeps its download there";
+                    io::Error::new(io::ErrorKind::WouldBlock, what)
+                })?;
+                file.set_len(0)?;
+                none.insert(file)
+            }
+        };
+        file.write_all(&self.memory.bytes)?;
+        self.memory.bytes.clear();
+        Ok(())
+    }
+}
+
+impl Spool for KeptFile {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.memory.append(bytes)?;
+        if self.memory.bytes.len() >= MEMORY_BYTES {
+            self.spill()?;
+        }
+        Ok(())
+    }
+
+    fn rewind(&mut self) -> io::Result<()> {
+        if self.file.is_some() {
+            self.spill()?;
+        }
+        match &mut self.file {
+            Some(file) => file.rewind(),
+            None => self.memory.rewind(),
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &mut self.file {
+            Some(file) => file.read(buffer),
+            None => self.memory.read(buffer),
+        }
+    }
+}
+
+impl KeptSpool for KeptFile {
+    fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        match &mut self.file {
+            Some(file) => {
+                self.memory = MemorySpool::default();
+                file.set_len(bytes)?;
+                file.seek(SeekFrom::Start(bytes))?;
+            }
+            None => self.memory.bytes.truncate(bytes as usize),
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self) {
+        self.memory = MemorySpool::default();
+        if self.file.take().is_some() {
+            // Where it cannot be removed now, it is overwritten by the next first download.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for KeptFile {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            // What cannot be written is not kept: it has no mark that agrees.
+            let _ = self.spill();
+        }
+    }
 }
 
 /// A spool in memory only.

@@ -30,7 +30,7 @@ use std::time::Duration;
 use tidewater_carrier::Packing;
 use tidewater_carrier::proxied::Networks;
 use tidewater_centre::records::Retention;
-use tidewater_centre::{CentreError, PublicationSpec};
+use tidewater_centre::{CentreError, Marks, PublicationSpec};
 
 pub use self::handler::{
     HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, Handling, Secret, TableHandling,
@@ -206,6 +206,8 @@ pub struct Limits {
     pub shutdown: Duration,
     /// How often a waiting remote hears that the server is there.
     pub waiting: Duration,
+    /// How often a first download can be gone on with, should it break.
+    pub marks: Marks,
 }
 
 impl Default for Limits {
@@ -228,6 +230,7 @@ impl Default for Limits {
             sync: Duration::from_secs(3_600),
             shutdown: Duration::from_secs(30),
             waiting: Duration::from_secs(5),
+            marks: Marks::default(),
         }
     }
 }

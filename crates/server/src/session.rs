@@ -23,8 +23,8 @@ use tokio::time::{Instant, timeout};
 use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
-    DownloadJob, DownloadSubscription, GainedPartitions, GivenTable, Holding, OwnUpload, ScriptRun,
-    SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult,
+    DownloadJob, DownloadSubscription, GainedPartitions, GivenTable, Holding, KeptPart, OwnUpload,
+    ScriptRun, SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
@@ -729,6 +729,10 @@ impl<'a> Sync<'a> {
                 checkpoint: subscription.checkpoint.clone(),
                 requests: applied.requests(index, requests),
                 compares,
+                kept: subscription.mark.clone().map(|mark| KeptPart {
+                    mark,
+                    marks: self.server.limits.marks,
+                }),
                 own: take_own(&mut applied.own, index),
                 gained: applied.gained(index),
                 refused_from: subscription.refused[0],

@@ -18,7 +18,8 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use tidewater_centre::{
-    CentreError, DownloadOutcome, DownloadSink, Holding, RowsChunk, ToldSettled, UploadResult,
+    CentreError, DownloadOutcome, DownloadSink, DownloadStart, Holding, RowsChunk, ToldSettled,
+    UploadResult,
 };
 use tidewater_protocol::message::TableBegin;
 
@@ -118,13 +119,15 @@ pub(crate) enum SpoolItem {
     /// The stored result of an upload that was applied before.
     Stored(usize, UploadResult),
     /// See [`DownloadSink::begin`].
-    Begin(usize, bool),
+    Begin(usize, DownloadStart),
     /// See [`DownloadSink::settled`].
     Settled(ToldSettled),
     /// See [`DownloadSink::table`].
     Table(TableBegin),
     /// See [`DownloadSink::rows`].
     Rows(Bytes),
+    /// See [`DownloadSink::mark`].
+    Mark(Vec<u8>),
     /// See [`DownloadSink::holds`].
     Holds(usize, Holding),
     /// See [`DownloadSink::end`].
@@ -253,9 +256,9 @@ impl Drop for SpoolWriter {
 }
 
 impl DownloadSink for SpoolWriter {
-    fn begin(&mut self, index: usize, scope_changed: bool) {
+    fn begin(&mut self, index: usize, start: DownloadStart) {
         self.begun = true;
-        self.push(SpoolItem::Begin(index, scope_changed));
+        self.push(SpoolItem::Begin(index, start));
     }
 
     fn settled(&mut self, told: ToldSettled) {
@@ -294,6 +297,10 @@ impl DownloadSink for SpoolWriter {
             true => Err(CentreError::Cancelled),
             false => Ok(()),
         }
+    }
+
+    fn mark(&mut self, mark: Vec<u8>) {
+        self.push(SpoolItem::Mark(mark));
     }
 
     fn holds(&mut self, index: usize, holding: Holding) {
@@ -434,7 +441,7 @@ mod tests {
         let budget = MemoryBudget::new(100 << 20);
         let (mut writer, mut reader) = download_spool(&budget);
         for round in 0..2u8 {
-            writer.begin(0, false);
+            writer.begin(0, DownloadStart::default());
             let mut expected = vec!["begin 0".to_owned()];
             for number in 0..40 {
                 writer.rows(vec![round * 40 + number; 64 << 10]).unwrap();

@@ -17,7 +17,7 @@ use tokio::io::DuplexStream;
 use tokio::time::{Instant, sleep};
 
 use tidewater_centre::records::Retention;
-use tidewater_centre::{Centre, CentreError};
+use tidewater_centre::{Centre, CentreError, Marks};
 use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
 use tidewater_server::{Config, Running, Server, Signal};
@@ -292,6 +292,11 @@ impl Host {
         };
         let mut config = Config::parse(&config)?;
         config.publications[0].scripts = scenario::scripts();
+        // Even downloads of some rows break in the middle.
+        config.server.limits.marks = Marks {
+            bytes: 100,
+            rows: 1,
+        };
         Ok(config)
     }
 

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use tidewater_centre::download::{
-    DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
+    DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription,
 };
 use tidewater_centre::records::Claims;
 use tidewater_centre::{
@@ -311,6 +311,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
             checkpoint: None,
             requests: Vec::new(),
             compares: Vec::new(),
+            kept: None,
             own: None,
             refused_from: 0,
             settled_after: 0,
@@ -334,7 +335,7 @@ struct Counting {
 }
 
 impl DownloadSink for Counting {
-    fn begin(&mut self, _index: usize, _scope_changed: bool) {}
+    fn begin(&mut self, _index: usize, _: DownloadStart) {}
 
     fn table(&mut self, _begin: TableBegin) {}
 

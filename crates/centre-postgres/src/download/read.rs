@@ -7,7 +7,7 @@ use futures_util::future::join;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error};
 
-use tidewater_protocol::{ColumnType, Datum, Value};
+use tidewater_protocol::{Code, ColumnType, Datum, Value};
 
 use super::{new_entries, xmin};
 use crate::acting::Acting;
@@ -19,7 +19,7 @@ use crate::publication::{PublishedTable, TableRule};
 use crate::quote::literal;
 use crate::scope::{partition_arrays, partition_types};
 use crate::values::Kind;
-use tidewater_centre::engine::download::{Bound, Part, TakeKey, TakeRow};
+use tidewater_centre::engine::download::{Bound, Order, Part, TakeKey, TakeRow};
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::publication::Rule;
 use tidewater_centre::engine::scripts;
@@ -45,7 +45,7 @@ impl Reader<'_> {
     /// Reads whole partitions of a table.
     pub(super) async fn copy_rows(
         &self,
-        connection: &Connection,
+        connection: &mut Connection,
         part: &Part<'_>,
         types: &[ColumnType],
         take: TakeRow<'_>,
@@ -61,6 +61,9 @@ impl Reader<'_> {
         }
         for bound in &part.bounds {
             conditions.extend(window_conditions(rule, bound, types[bound.window]));
+        }
+        if let Some(order) = &part.order {
+            return self.in_order(connection, &conditions, order, take).await;
         }
         let condition = match conditions.is_empty() {
             true => String::new(),
@@ -113,6 +116,61 @@ impl Reader<'_> {
                 bytes[at..].to_vec()
             };
             carry = rest;
+        }
+        self.leave(client).await
+    }
+
+    /// Reads rows that meet conditions in the order of their keys. COPY takes no parameters.
+    async fn in_order(
+        &self,
+        connection: &mut Connection,
+        conditions: &[String],
+        order: &Order<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), CentreError> {
+        let table = self.table;
+        let columns = || table.key.iter().map(|&index| &table.columns[index]);
+        let names: Vec<String> = columns().map(|it| format!("t.{}", it.sql)).collect();
+        let mut conditions = conditions.to_vec();
+        let mut after = Vec::new();
+        if !order.after.is_empty() {
+            let mut values = Vec::new();
+            for (number, (column, value)) in (1..).zip(columns().zip(&order.after)) {
+                let mut array = Array::new(column.kind);
+                array.push(value).map_err(|_| CentreError::Peer {
+                    message: "a download that goes on behind a key that no row can have".into(),
+                    code: Code::MalformedMessage,
+                })?;
+                after.push(array);
+                let value = format!("({})[1]", Array::parameter(column.kind, number));
+                values.push(column.input(&value));
+            }
+            let (names, values) = (names.join(", "), values.join(", "));
+            conditions.push(format!("({names}) > ({values})"));
+        }
+        let condition = match conditions.is_empty() {
+            true => String::new(),
+            false => format!(" WHERE {}", conditions.join(" AND ")),
+        };
+        let sql = format!(
+            "SELECT {} FROM {}{condition} ORDER BY {}",
+            table.read(),
+            table.from,
+            names.join(", ")
+        );
+        let statement = connection.prepare(&sql, &[]).await?;
+        let parameters = after.iter().map(|it| it as &(dyn ToSql + Sync));
+        let error = |error| self.failed("reading rows for a download", error);
+        let client = connection.client();
+        let rows = self.enter(client, client.query_raw(&statement, parameters));
+        let mut rows = pin!(rows.await.map_err(error)?);
+        let mut decoder = RowDecoder::new(table.read_columns().map(|it| it.kind));
+        let mut values = Vec::with_capacity(table.columns.len());
+        while let Some(row) = rows.try_next().await.map_err(error)? {
+            let mut datums = recycle(values);
+            decoder.result(&row, 0, &mut datums)?;
+            take(&datums)?;
+            values = recycle(datums);
         }
         self.leave(client).await
     }

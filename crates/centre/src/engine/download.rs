@@ -9,6 +9,7 @@
 mod catching_up;
 mod output;
 mod plan;
+mod resuming;
 mod table;
 
 use std::collections::HashMap;
@@ -28,9 +29,10 @@ use super::scope::{Difference, Differences, ScopeChange, Standing, keep};
 use super::scripts::{Scripting, Statement, Versions, chosen};
 use super::watermark::{TableCursor, Watermark};
 use crate::centre::CentreResult;
+use crate::context::SyncContext;
 use crate::download::{
-    DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, Downloaded, Downloading,
-    TableRequest, ToldSettled,
+    DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Downloaded,
+    Downloading, TableRequest, ToldSettled,
 };
 use crate::engine::comparing::{self, Comparison};
 use crate::engine::refusals;
@@ -89,6 +91,15 @@ pub struct Part<'p> {
     /// They are read to be removed where nothing else gives them: also those that the role under
     /// which the remote acts does not see.
     pub leaves: bool,
+    /// They come in the order of their keys, as the database has it. Only of one partition.
+    pub order: Option<Order<'p>>,
+}
+
+/// In the order of the keys.
+#[derive(Clone, Debug, Default)]
+pub struct Order<'p> {
+    /// Only rows behind this key; empty: all.
+    pub after: Vec<Datum<'p>>,
 }
 
 /// A range of values of a window's column.
@@ -113,6 +124,9 @@ pub trait Snapshot: Send {
 
     /// About how many rows a table has; 0 if that is not known.
     fn row_estimate(&self, place: Place) -> u64;
+
+    /// Whether a table may have so many rows.
+    fn may_have(&self, place: Place, rows: u64) -> bool;
 
     /// Runs statements on the server's own tables, in the snapshot.
     fn own(&mut self, statements: Vec<Own>) -> CentreResult<'_, Vec<Answer>>;
@@ -169,7 +183,7 @@ pub trait Snapshot: Send {
 }
 
 /// What is known of a subscription in the snapshot.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Opened {
     /// The publication.
     pub published: PublishedSchema,
@@ -190,6 +204,18 @@ pub struct Opened {
     /// Everything that was written until then is in the snapshot, or never will be: in microseconds
     /// since 1970. It is only asked for where there are scripts.
     pub safe_until: i64,
+}
+
+impl Opened {
+    /// The same for a remote that holds nothing.
+    fn unheld(self) -> Opened {
+        Opened {
+            held: vec![Held::default(); self.held.len()],
+            standing: Standing::Replaced,
+            marked_ms: None,
+            ..self
+        }
+    }
 }
 
 /// What a remote holds by a rule.
@@ -229,12 +255,12 @@ pub async fn download(
     let mut opened = snapshot.take_opened().into_iter();
     let mut all: Vec<Result<Planned>> = Vec::with_capacity(downloads.len());
     let mut first = 0;
-    let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
-    for job in &jobs {
+    for Downloading { job, .. } in &mut *downloads {
         let opened: Vec<Opened> = opened.by_ref().take(job.subscriptions.len()).collect();
         all.push(plan(snapshot, job, first, opened).await?);
         first += job.subscriptions.len();
     }
+    let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
     mark(snapshot, &jobs, &mut all).await?;
     let mut rows = 0;
     let mut outcomes = Vec::with_capacity(all.len());
@@ -274,13 +300,13 @@ struct Planned {
     mark: Vec<u8>,
 }
 
-/// Finds out what a job needs.
+/// Finds out what a job needs. What cannot be gone on with begins anew.
 ///
 /// # Errors
 /// The snapshot is of no more use; the inner error is the job's own.
 async fn plan(
     snapshot: &mut dyn Snapshot,
-    job: &DownloadJob,
+    job: &mut DownloadJob,
     first: usize,
     opened: Vec<Opened>,
 ) -> Result<Result<Planned>> {
@@ -292,7 +318,7 @@ async fn plan(
         }));
     }
     let mut plans: Vec<Plan> = Vec::with_capacity(job.subscriptions.len());
-    for (opened, subscription) in opened.into_iter().zip(&job.subscriptions) {
+    for (opened, subscription) in opened.into_iter().zip(&mut job.subscriptions) {
         if let Err(error) = check_given(&opened.published, subscription) {
             return Ok(Err(error));
         }
@@ -304,8 +330,16 @@ async fn plan(
         };
         let scripts = scripts.as_deref();
         let now_ms = job.context.now_ms;
+        let resumes = subscription.kept.is_some() && subscription.checkpoint.is_some();
+        let whole = resumes.then(|| opened.clone());
         let mut plan = Plan::new(subscription, opened, differences, scripts, now_ms);
-        plan.settled = settled(snapshot, job, subscription).await?;
+        if let Some(opened) = whole.filter(|_| !plan.resume(subscription)) {
+            let nothing = vec![None; opened.held.len()];
+            subscription.checkpoint = None;
+            plan = Plan::new(subscription, opened.unheld(), nothing, scripts, now_ms);
+        }
+        plan.make_marks(subscription);
+        plan.settled = settled(snapshot, &job.context, subscription).await?;
         plans.push(plan);
     }
     Ok(Ok(Planned {
@@ -368,9 +402,35 @@ impl Planned {
         for (index, (plan, subscription)) in
             self.plans.into_iter().zip(&job.subscriptions).enumerate()
         {
-            let mut counts = Counts::default();
+            let mut counts = Counts::new(plan.marks);
             let mut checkpoint = None;
-            sink.begin(index, plan.scope_changed);
+            let rules = plan.published.rules.iter();
+            let watermark = Watermark {
+                mark: self.mark.clone(),
+                rules: rules.map(|rule| rule.id).collect(),
+                position: plan.position.clone(),
+                role: plan.role.clone(),
+                last_download: None,
+                cursors: cursors(subscription),
+            };
+            let reached = |serial, watermark: Watermark| Checkpoint {
+                serial,
+                watermark: watermark.encode_to_vec(),
+                rules: plan.scope.rules.iter().map(RuleScope::held).collect(),
+            };
+            let serial = plan.serial.filter(|_| plan.marks.is_some());
+            let from = serial.map(|serial| reached(serial, watermark.clone()));
+            sink.begin(
+                index,
+                DownloadStart {
+                    scope_changed: plan.scope_changed,
+                    checkpoint: match plan.resumed {
+                        Some(_) => subscription.checkpoint.clone(),
+                        None => from,
+                    },
+                    resumed: plan.resumed.is_some(),
+                },
+            );
             if let Some(told) = plan.settled.clone() {
                 sink.settled(told);
             }
@@ -392,20 +452,11 @@ impl Planned {
                     plan: &plan,
                 };
                 reading.read(&mut counts, sink).await?;
-                let rules = plan.published.rules.iter();
                 let watermark = Watermark {
-                    mark: self.mark.clone(),
-                    rules: rules.map(|rule| rule.id).collect(),
-                    position: plan.position,
-                    role: plan.role,
                     last_download: next_last_download,
-                    cursors: cursors(subscription),
+                    ..watermark
                 };
-                checkpoint = Some(Checkpoint {
-                    serial,
-                    watermark: watermark.encode_to_vec(),
-                    rules: plan.scope.rules.iter().map(RuleScope::held).collect(),
-                });
+                checkpoint = Some(reached(serial, watermark));
             }
             *rows += counts.upserts + counts.removals;
             let outcome = DownloadOutcome {
@@ -423,14 +474,14 @@ impl Planned {
 /// What operators have settled of the remote's refused rows.
 async fn settled(
     snapshot: &mut dyn Snapshot,
-    job: &DownloadJob,
+    context: &SyncContext,
     subscription: &DownloadSubscription,
 ) -> Result<Option<ToldSettled>> {
     let from = subscription.refused_from;
     if from == 0 {
         return Ok(None);
     }
-    let (remote_id, name) = (job.context.remote_id, &subscription.publication);
+    let (remote_id, name) = (context.remote_id, &subscription.publication);
     let asked = refusals::ask_settled(remote_id, name, from, subscription.settled_after);
     let answers = snapshot.own(vec![asked]).await?;
     let told = answers.first().map(refusals::settled).transpose()?;
@@ -532,6 +583,7 @@ impl SubscriptionReading<'_> {
                 TablePlan::Scripted { whole } | TablePlan::Given { whole, .. } => *whole,
                 what => *what == TablePlan::Whole && !only_compared,
             };
+            let in_units = self.plan.in_units_from(index, &*self.snapshot, place);
             let mut output = Output::new(table, shape, counts, &mut *sink);
             if let Some(begin) = output.begin.as_mut().filter(|_| whole) {
                 begin.replace = true;
@@ -558,6 +610,11 @@ impl SubscriptionReading<'_> {
                 reading
                     .by_script(scripting, &table.name, whole, own)
                     .await?;
+            } else if let Some(from) = in_units {
+                if *what != TablePlan::Whole {
+                    reading.planned(what, None, self.plan.has_changes).await?;
+                }
+                reading.in_units(&from).await?;
             } else if !only_compared {
                 let own = self.subscription.own.as_ref().filter(|it| !it.skip_version);
                 reading.planned(what, own, self.plan.has_changes).await?;

@@ -11,7 +11,9 @@ use tokio::sync::{Semaphore, oneshot};
 
 use tidewater_protocol::message::TableBegin;
 
-use crate::download::{DownloadOutcome, DownloadSink, Downloaded, Downloading, ToldSettled};
+use crate::download::{
+    DownloadOutcome, DownloadSink, DownloadStart, Downloaded, Downloading, ToldSettled,
+};
 use crate::error::CentreError;
 use crate::follow::Holding;
 
@@ -140,8 +142,8 @@ impl<C: Owned> ConnectionThread<C> {
                 continue;
             }
             let taken = match event {
-                Event::Begin(index, scope_changed) => {
-                    sink.begin(index, scope_changed);
+                Event::Begin(index, start) => {
+                    sink.begin(index, start);
                     Ok(())
                 }
                 Event::Settled(told) => {
@@ -153,6 +155,10 @@ impl<C: Owned> ConnectionThread<C> {
                     Ok(())
                 }
                 Event::Rows(rows) => sink.rows(rows),
+                Event::Mark(mark) => {
+                    sink.mark(mark);
+                    Ok(())
+                }
                 Event::Comparing => sink.comparing(),
                 Event::Holds(index, holding) => {
                     sink.holds(index, holding);
@@ -235,10 +241,11 @@ pub fn at_once<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 
 /// A step of a download, for a sink on another thread.
 enum Event {
-    Begin(usize, bool),
+    Begin(usize, DownloadStart),
     Settled(ToldSettled),
     Table(TableBegin),
     Rows(Vec<u8>),
+    Mark(Vec<u8>),
     Comparing,
     Holds(usize, Holding),
     End(usize, DownloadOutcome),
@@ -267,8 +274,8 @@ impl AwaySink {
 }
 
 impl DownloadSink for AwaySink {
-    fn begin(&mut self, index: usize, scope_changed: bool) {
-        let _ = self.send(Event::Begin(index, scope_changed));
+    fn begin(&mut self, index: usize, start: DownloadStart) {
+        let _ = self.send(Event::Begin(index, start));
     }
 
     fn settled(&mut self, told: ToldSettled) {
@@ -281,6 +288,10 @@ impl DownloadSink for AwaySink {
 
     fn rows(&mut self, rows: Vec<u8>) -> Result<()> {
         self.send(Event::Rows(rows))
+    }
+
+    fn mark(&mut self, mark: Vec<u8>) {
+        let _ = self.send(Event::Mark(mark));
     }
 
     fn comparing(&mut self) -> Result<()> {

@@ -15,7 +15,7 @@ use crate::line::Line;
 use crate::link::Link;
 use crate::ping;
 use tidewater_remote::session::{ProofKind, SessionOptions};
-use tidewater_remote::spool::FileSpool;
+use tidewater_remote::spool::{FileSpool, KeepInFiles};
 use tidewater_remote::{Phase, SyncDirection, Verify};
 use tidewater_testing::scripted::{download_begin, items, later_reply};
 
@@ -404,6 +404,7 @@ fn a_sync_on_a_connection_that_the_server_has_left_is_told_so_and_gives_the_file
         adopt: None,
         first_proof: ProofKind::Credential,
         spool: Box::new(FileSpool::beside(database.path())),
+        keep: Box::new(KeepInFiles::beside(database.path())),
     };
     let (database, outcome) = link.sync(database, session, [7; 32], &mut |_| {
         ControlFlow::Continue(())

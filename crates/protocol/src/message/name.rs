@@ -18,6 +18,7 @@ impl Control {
             Control::ResultBegin(_) => "ResultBegin",
             Control::ResultEnd(_) => "ResultEnd",
             Control::DownloadBegin(_) => "DownloadBegin",
+            Control::DownloadMark(_) => "DownloadMark",
             Control::DownloadEnd(_) => "DownloadEnd",
             Control::SyncEnd(_) => "SyncEnd",
             Control::Ack(_) => "Ack",

@@ -151,6 +151,21 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
                 checksum: 6,
             }),
         ),
+        (
+            "download-begin-resumed",
+            Control::DownloadBegin(DownloadBegin {
+                checkpoint: vec![1, 2, 3],
+                resumed: true,
+                ..Default::default()
+            }),
+        ),
+        (
+            "download-mark",
+            Control::DownloadMark(DownloadMark {
+                mark: vec![7, 8],
+                checksum: 9,
+            }),
+        ),
         ("sync-end", Control::SyncEnd(SyncEnd {})),
         ("ack", Control::Ack(Ack {})),
         (

@@ -11,6 +11,7 @@ use tidewater_protocol::frame::{
 use tidewater_protocol::message::Control;
 
 use super::error::SyncError;
+use super::parts::Parts;
 use super::progress::{Phase, Progress};
 use crate::database::Applier;
 use crate::spool::Spool;
@@ -36,10 +37,14 @@ pub(super) fn keep_rows(spool: &mut dyn Spool, rows: &[u8]) -> Result<(), SyncEr
 /// Feeds an applier.
 #[derive(Debug, Default)]
 pub(super) struct Feed {
-    /// Rows since the result or download began.
+    /// Rows since the result or download began, or was gone on with.
     rows: u64,
-    /// What was read from the spool and is no whole frame yet.
+    /// The subscription of whose download it reads the part, see [`super::parts`].
+    part: Option<usize>,
+    /// What was read and is not applied yet.
     buffer: BytesMut,
+    /// The same of the spool, while it reads a part.
+    waiting: BytesMut,
 }
 
 impl Feed {
@@ -102,8 +107,38 @@ impl Feed {
         Ok(())
     }
 
-    /// Applies the next step of the spool; false at its end.
+    /// Applies the next step of the spool, and of the parts of downloads where they belong; false
+    /// at its end.
     pub(super) fn step(
+        &mut self,
+        spool: &mut dyn Spool,
+        parts: &mut Parts,
+        applier: &mut Applier,
+        progress: &mut Progress,
+    ) -> Result<bool, SyncError> {
+        if let Some(index) = self.part {
+            let part = parts.part(index).ok_or(BROKEN_SPOOL)?;
+            if !self.read(&mut *part.spool, applier, progress)? {
+                self.part = None;
+                std::mem::swap(&mut self.buffer, &mut self.waiting);
+            }
+            return Ok(true);
+        }
+        let more = self.read(spool, applier, progress)?;
+        if let Some(index) = self.part.filter(|_| more) {
+            match parts.part(index) {
+                None => self.part = None,
+                Some(part) => {
+                    part.rewind()?;
+                    std::mem::swap(&mut self.buffer, &mut self.waiting);
+                }
+            }
+        }
+        Ok(more)
+    }
+
+    /// Applies what a spool has next; false at its end. Stops where a part belongs.
+    fn read(
         &mut self,
         spool: &mut dyn Spool,
         applier: &mut Applier,
@@ -118,7 +153,16 @@ impl Feed {
                     Frame::Message { .. } => return Err(BROKEN_SPOOL),
                     Frame::Control { control, .. } => {
                         let control = control.ok_or(BROKEN_SPOOL)?;
+                        if let (Control::DownloadBegin(_), Some(_)) = (&control, self.part) {
+                            // What counts is what the last sync brought.
+                            self.rows = 0;
+                            continue;
+                        }
                         self.control(applier, &control, Phase::Applying, progress)?;
+                        if let Control::DownloadBegin(begin) = &control {
+                            self.part = Some(begin.subscription as usize);
+                            return Ok(true);
+                        }
                     }
                 }
             }
@@ -141,6 +185,6 @@ impl Feed {
     }
 }
 
-const BROKEN_SPOOL: SyncError = SyncError::Defect {
+pub(super) const BROKEN_SPOOL: SyncError = SyncError::Defect {
     what: "the spool does not hold what was put into it",
 };

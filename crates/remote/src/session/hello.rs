@@ -2,11 +2,17 @@
 
 use tidewater_protocol::message::{self, Control, Hello, HelloSubscription, NumbersLeft};
 
+use super::parts::Parts;
 use crate::database::{CompareDue, Former, SubscriptionState};
 
 /// The Hello. `downloads`: whether more than results is asked for.
-pub(super) fn hello(subscriptions: &[SubscriptionState], downloads: bool) -> Control {
-    let subscriptions = subscriptions.iter().map(|subscription| HelloSubscription {
+pub(super) fn hello(
+    subscriptions: &[SubscriptionState],
+    parts: &Parts,
+    downloads: bool,
+) -> Control {
+    let subscriptions = subscriptions.iter().enumerate();
+    let subscriptions = subscriptions.map(|(index, subscription)| HelloSubscription {
         publication: subscription.publication.clone(),
         sequence: subscription.sequence,
         upload_id: subscription
@@ -35,6 +41,7 @@ pub(super) fn hello(subscriptions: &[SubscriptionState], downloads: bool) -> Con
         refused_from: subscription.refused_from,
         settled_after: subscription.settled_after,
         verified: subscription.verified.clone(),
+        partial: parts.presented(index),
     });
     Control::Hello(Hello {
         subscriptions: subscriptions.collect(),

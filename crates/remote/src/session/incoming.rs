@@ -120,6 +120,9 @@ impl Incoming {
                 self.in_table = true;
                 Ok(())
             }
+            (State::Download, Control::DownloadMark(mark)) => {
+                self.check(mark.checksum, "the download")
+            }
             (State::Result, Control::ResultEnd(end)) => {
                 self.results += 1;
                 self.leave(end.checksum, "the result of the upload")
@@ -165,6 +168,10 @@ impl Incoming {
     fn leave(&mut self, checksum: u32, what: &str) -> Result<(), SyncError> {
         self.state = State::Between;
         self.in_table = false;
+        self.check(checksum, what)
+    }
+
+    fn check(&self, checksum: u32, what: &str) -> Result<(), SyncError> {
         if self.checksum.clone().finalize() == checksum {
             Ok(())
         } else {

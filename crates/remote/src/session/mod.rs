@@ -9,6 +9,7 @@ mod error;
 mod hello;
 mod incoming;
 mod outgoing;
+mod parts;
 mod progress;
 mod receive;
 mod welcome;
@@ -29,9 +30,10 @@ use tidewater_protocol::{PublicationSchema, RemoteId, UploadId};
 use self::applying::Feed;
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
+use self::parts::Parts;
 use crate::database::{Account, Adopt, Applier, CompareDue, Database, SubscriptionState};
 use crate::report::Report;
-use crate::spool::Spool;
+use crate::spool::{Keep, Spool};
 
 /// The time, on two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +132,8 @@ pub struct SessionOptions {
     pub first_proof: ProofKind,
     /// Where the download waits until it is complete.
     pub spool: Box<dyn Spool>,
+    /// Where what comes of first downloads is kept, should the sync break.
+    pub keep: Box<dyn Keep>,
 }
 
 /// How a session ended.
@@ -201,6 +205,8 @@ pub(crate) struct Session {
     outgoing: Outgoing,
     feed: Feed,
     spool: Option<Box<dyn Spool>>,
+    keep: Box<dyn Keep>,
+    parts: Parts,
     /// Bytes of rows in the spool.
     spooled: usize,
     /// Whether a table is made, changed or replaced.
@@ -238,6 +244,8 @@ impl Session {
             outgoing: Outgoing::default(),
             feed: Feed::default(),
             spool: Some(options.spool),
+            keep: options.keep,
+            parts: Parts::default(),
             spooled: 0,
             alters: false,
             brings_something: false,
@@ -276,7 +284,15 @@ impl Session {
         self.plan(download_only);
         let upload_only = self.direction == SyncDirection::UploadOnly;
         self.remote_id = account.remote_id;
-        let hello = hello::hello(&self.subscriptions, !upload_only);
+        if !upload_only {
+            let first = self.subscriptions.iter().map(|it| {
+                let has_nothing = it.schema.is_none() && it.next_upload().is_none();
+                has_nothing.then_some(&*it.publication)
+            });
+            self.parts = Parts::open(&mut *self.keep, self.remote_id, first);
+            self.progress.bytes_kept = self.parts.kept_bytes();
+        }
+        let hello = hello::hello(&self.subscriptions, &self.parts, !upload_only);
         self.outgoing = Outgoing::new(hello, &self.subscriptions, !download_only, upload_only);
         let holds_rows = self.subscriptions.iter().any(|it| it.schema.is_some());
         if holds_rows && !self.other_centre {
@@ -336,6 +352,7 @@ impl Session {
         self.progress = Progress {
             bytes_sent: self.progress.bytes_sent,
             bytes_received: self.progress.bytes_received,
+            bytes_kept: self.progress.bytes_kept,
             ..progress
         };
         match result {

@@ -53,6 +53,8 @@ pub struct Progress {
     pub bytes_sent: u64,
     /// Bytes received so far.
     pub bytes_received: u64,
+    /// Bytes of a download that earlier syncs have received, and that need not come again.
+    pub bytes_kept: u64,
 }
 
 impl Progress {

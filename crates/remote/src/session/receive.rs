@@ -42,6 +42,7 @@ impl Session {
             Control::ResultBegin(_)
             | Control::ResultEnd(_)
             | Control::DownloadBegin(_)
+            | Control::DownloadMark(_)
             | Control::DownloadEnd(_)
             | Control::TableBegin(_)
             | Control::SyncEnd(_) => {
@@ -67,6 +68,11 @@ impl Session {
             return Ok(());
         }
         self.incoming.rows(bytes)?;
+        let is_applied = matches!(self.store, Store::Applying(_));
+        if self.parts.rows(bytes, is_applied)? && !is_applied {
+            self.spooled += bytes.len();
+            return Ok(());
+        }
         match (&mut self.store, &mut self.spool) {
             (Store::Applying(applier), _) => self.feed.rows(applier, bytes, &mut self.progress),
             (_, Some(spool)) => {
@@ -103,6 +109,12 @@ impl Session {
             }
             Control::SyncEnd(_) => return self.all_has_come(),
             _ => {}
+        }
+        let is_applied = matches!(self.store, Store::Applying(_));
+        if let Control::DownloadBegin(begin) = &control {
+            self.parts.begin(begin, is_applied)?;
+        } else if self.parts.control(&control, is_applied)? && !is_applied {
+            return Ok(());
         }
         match (&mut self.store, &mut self.spool) {
             (Store::Applying(applier), _) => {
@@ -182,8 +194,9 @@ impl Session {
         let has_tables = self.subscriptions.iter().any(|it| it.schema.is_some());
         let is_new = !has_tables && database.is_new()?;
         self.agree(answer)?;
-        // Nobody uses tables that are not there yet: no need to wait until all has come.
-        if is_new && self.direction != SyncDirection::UploadOnly {
+        // Nobody uses tables that are not there yet: no need to wait until all has come. Unless a
+        // part of it has come before.
+        if is_new && self.progress.bytes_kept == 0 && self.direction != SyncDirection::UploadOnly {
             self.begin_apply()?;
         }
         Ok(())
@@ -238,7 +251,9 @@ impl Session {
             self.subscriptions.len()
         };
         self.incoming.welcomed(results, downloads);
-        for (subscription, schema) in self.subscriptions.iter().zip(answer.schemas) {
+        let remote_id = self.remote_id;
+        let answers = self.subscriptions.iter().zip(answer.schemas).enumerate();
+        for (index, (subscription, schema)) in answers {
             if !upload_only && subscription.schema.is_none() && schema.is_none() {
                 return Err(SyncError::Protocol {
                     code: Code::SchemaMismatch,
@@ -248,6 +263,9 @@ impl Session {
             // A new schema is put in place by the download that was made for it. Without one it
             // still tells which of the uploaded columns have left.
             self.alters |= schema.is_some();
+            if let Some(schema) = &schema {
+                self.parts.agree(remote_id, index, schema.hash());
+            }
             self.schemas.push(schema);
         }
         Ok(())
@@ -305,15 +323,19 @@ impl Session {
         let idle_since_ms = self.idle_since_ms();
         let beginning = self.beginning();
         let progress = self.progress.clone();
+        let parts = std::mem::take(&mut self.parts);
         self.store = match std::mem::replace(&mut self.store, Store::Moving) {
             Store::Idle(database) => {
                 // If that cannot be told now, what follows will say why.
                 let is_small = || database.bytes().is_ok_and(|it| it <= SMALL_FILE_BYTES);
                 let short = little && (!alters || is_small());
-                let work = Work::replay(database, beginning, spool, progress, short);
+                let kept = (spool, parts);
+                let work = Work::replay(database, beginning, kept, progress, short);
                 Store::Ready(Box::new(work.idle_since(idle_since_ms)))
             }
-            Store::Applying(applier) => Store::Ready(Box::new(Work::commit(applier, progress))),
+            Store::Applying(applier) => {
+                Store::Ready(Box::new(Work::commit(applier, parts, progress)))
+            }
             other => other,
         };
         self.stage = Stage::Work;

@@ -2,6 +2,7 @@
 
 use super::applying::Feed;
 use super::error::SyncError;
+use super::parts::Parts;
 use super::progress::{Phase, Progress};
 use super::{Now, Verify};
 use crate::database::kept::Copies;
@@ -48,6 +49,8 @@ pub struct Work {
     feed: Feed,
     /// `None` once all of it is applied.
     spool: Option<Box<dyn Spool>>,
+    /// What is of use only until this is done, whatever comes of it.
+    parts: Parts,
     progress: Progress,
     result: Option<Result<ApplySummary, SyncError>>,
     short: bool,
@@ -65,7 +68,7 @@ impl Work {
     pub(super) fn replay(
         database: Database,
         beginning: Beginning,
-        spool: Box<dyn Spool>,
+        (spool, parts): (Box<dyn Spool>, Parts),
         progress: Progress,
         short: bool,
     ) -> Work {
@@ -74,6 +77,7 @@ impl Work {
             beginning: Some(beginning),
             feed: Feed::default(),
             spool: Some(spool),
+            parts,
             progress,
             result: None,
             short,
@@ -89,12 +93,13 @@ impl Work {
     }
 
     /// Work that has only the commit left: all was applied while it came.
-    pub(super) fn commit(applier: Applier, progress: Progress) -> Work {
+    pub(super) fn commit(applier: Applier, parts: Parts, progress: Progress) -> Work {
         Work {
             store: Store::Applying(applier),
             beginning: None,
             feed: Feed::default(),
             spool: None,
+            parts,
             progress,
             result: None,
             short: false,
@@ -142,7 +147,8 @@ impl Work {
             return Err(super::MOVING);
         };
         if let Some(spool) = &mut self.spool {
-            let more = self.feed.step(&mut **spool, applier, &mut self.progress)?;
+            let (parts, progress) = (&mut self.parts, &mut self.progress);
+            let more = self.feed.step(&mut **spool, parts, applier, progress)?;
             if !more {
                 self.spool = None;
             }
@@ -177,7 +183,11 @@ impl Work {
 
     /// The database, the progress, and what came of it. Nothing is left of what was not
     /// committed.
-    pub(super) fn end(self) -> (Database, Progress, Option<Result<ApplySummary, SyncError>>) {
+    pub(super) fn end(mut self) -> (Database, Progress, Option<Result<ApplySummary, SyncError>>) {
+        if self.result.is_some() {
+            // What could not be applied comes anew.
+            self.parts.remove();
+        }
         let database = match self.store {
             Store::Idle(database) => database,
             Store::Applying(applier) => applier.abort(),

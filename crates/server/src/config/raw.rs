@@ -359,6 +359,7 @@ impl RawLimits {
             sync: deadline("sync", self.sync, default.sync)?,
             shutdown: deadline("shutdown", self.shutdown, default.shutdown)?,
             waiting: deadline("waiting", self.waiting, default.waiting)?,
+            marks: default.marks,
         })
     }
 }

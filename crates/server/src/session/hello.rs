@@ -28,6 +28,9 @@ pub(crate) struct Subscription {
     pub(crate) pending: Option<UploadId>,
     pub(crate) checkpoint: Vec<u8>,
     pub(crate) schema_hash: Vec<u8>,
+    /// The mark up to which it has what came of a first download that broke: schema hash and
+    /// checkpoint are of that.
+    pub(crate) mark: Option<Vec<u8>>,
     /// Checksums of its tables follow.
     pub(crate) compares: bool,
     /// The ids that it had before, with the last upload under each that it keeps.
@@ -158,6 +161,19 @@ impl Subscription {
         if let Some(fault) = wire.verified.as_ref().and_then(Verified::fault) {
             return Err(Fault::malformed(&format!("a subscription with {fault}")));
         }
+        let mut partial = wire.partial.unwrap_or_default();
+        let has_partial = !partial.mark.is_empty();
+        if has_partial {
+            let has_more = wire.sequence > 0 || wire.compares;
+            if has_more || !wire.checkpoint.is_empty() || !wire.schema_hash.is_empty() {
+                return Err(Fault::malformed("a part of a download beside a whole one"));
+            }
+            if partial.schema_hash.len() != 32 {
+                return Err(Fault::malformed("a schema hash that is none"));
+            }
+        } else {
+            (partial.checkpoint, partial.schema_hash) = (wire.checkpoint, wire.schema_hash);
+        }
         let parameters = wire.parameters.into_iter();
         let formers = wire.formers.into_iter().map(Former::check);
         Ok(Subscription {
@@ -165,8 +181,9 @@ impl Subscription {
             sequence: wire.sequence,
             upload_id: identity(&wire.upload_id, UploadId::from_slice)?,
             pending: identity(&wire.pending_upload_id, UploadId::from_slice)?,
-            checkpoint: wire.checkpoint,
-            schema_hash: wire.schema_hash,
+            checkpoint: partial.checkpoint,
+            schema_hash: partial.schema_hash,
+            mark: has_partial.then_some(partial.mark),
             compares: wire.compares,
             formers: formers.collect::<Result<_, _>>()?,
             numbers: wire.numbers,
@@ -225,6 +242,7 @@ mod tests {
             pending: pending.map(|byte| UploadId([byte; 16])),
             checkpoint: Vec::new(),
             schema_hash: Vec::new(),
+            mark: None,
             compares: false,
             formers: Vec::new(),
             numbers: Vec::new(),

@@ -23,7 +23,7 @@ use tidewater_protocol::{RemoteId, UploadId};
 use super::hello::Greeting;
 use super::upload::ReceivedUpload;
 use super::{Arrival, LookedUp, Sync};
-use crate::auth::signing::Keyring;
+use crate::auth::signing::{CheckpointFor, Keyring};
 use crate::fault::Fault;
 use crate::publications::{Published, Served};
 use crate::sign_in::{answered, look_up, may_enter, new_identity};
@@ -65,6 +65,9 @@ pub(super) struct OpenSubscription {
     pub(super) before: Option<Vec<u8>>,
     /// What the centre knows of its checkpoint; `None` without a genuine one.
     history: Option<History>,
+    /// It keeps what comes of this download should it break, and has a part of one up to this mark:
+    /// see [`tidewater_centre::KeptPart`].
+    pub(super) mark: Option<Vec<u8>>,
     /// It sends checksums of its tables.
     pub(super) compares: bool,
     /// It shall come back and do so.
@@ -129,7 +132,7 @@ impl Sync<'_> {
         }
         self.channel.send(Control::Welcome(welcome))?;
         let known = greeting.subscriptions.iter();
-        let known = known.filter(|subscription| !subscription.schema_hash.is_empty());
+        let known = known.filter(|it| !it.schema_hash.is_empty() && it.mark.is_none());
         self.record.schemas = known
             .map(|it| (it.publication.clone(), it.schema_hash.clone()))
             .collect();
@@ -307,13 +310,19 @@ impl Sync<'_> {
             let published = served.published(&subscription.publication)?;
             let stored = state.subscriptions.get(index).cloned().flatten();
             let stored = stored.filter(|_| !unknown);
-            let schema_differs = subscription.schema_hash != published.hash;
+            let is_same = subscription.schema_hash == published.hash;
             let genuine = subscription.genuine.as_ref();
             let history = state.histories.get(index).copied().flatten();
             let history = history.filter(|_| genuine.is_some());
+            // A part is of use or not; nothing is compared with it, and the remote has no schema.
+            let is_part = subscription.mark.is_some();
+            let is_useful = is_part && is_same && history == Some(History::Known);
+            let genuine = genuine.filter(|_| is_useful || !is_part);
+            let schema_differs = !is_same || is_part;
+            let has_schema = !subscription.schema_hash.is_empty() && !is_part;
             // What is compared, or of an unknown history, goes whole under another schema.
             let follows = history == Some(History::Known) && !subscription.compares;
-            let checkpoint = genuine.filter(|_| !schema_differs || follows);
+            let checkpoint = genuine.filter(|_| is_same || follows);
             let formers = state.formers.get(index).into_iter().flatten();
             let formers: Vec<u64> = subscription
                 .formers
@@ -330,7 +339,10 @@ impl Sync<'_> {
                 }
                 state => state,
             };
-            let strange = !subscription.checkpoint.is_empty() && history != Some(History::Known);
+            let is_known = history == Some(History::Known);
+            let strange = !is_part && !subscription.checkpoint.is_empty() && !is_known;
+            let keeps = !has_schema && subscription.pending.is_none();
+            let mark = subscription.mark.clone().filter(|_| is_useful);
             Ok(OpenSubscription {
                 state: upload_state,
                 formers,
@@ -341,8 +353,9 @@ impl Sync<'_> {
                 published,
                 checkpoint: checkpoint.cloned(),
                 schema_differs,
-                before: schema_differs.then(|| subscription.schema_hash.clone()),
-                history,
+                before: (!is_same && !is_part).then(|| subscription.schema_hash.clone()),
+                mark: keeps.then(|| mark.unwrap_or_default()),
+                history: history.filter(|_| !is_part),
                 compares: subscription.compares,
                 // With another schema everything is sent whole then.
                 compare: strange && !subscription.compares && !schema_differs,
@@ -374,6 +387,21 @@ impl Opened {
     pub(super) fn wants_verified(&self, index: usize) -> bool {
         let subscription = self.subscriptions.get(index);
         self.verify_due && subscription.is_some_and(|it| !it.compares && it.checkpoint.is_some())
+    }
+
+    /// The checkpoint of a subscription as it is handed out; empty for none.
+    pub(super) fn signed(&self, index: usize, checkpoint: Option<Checkpoint>) -> Vec<u8> {
+        let subscription = self.subscriptions.get(index);
+        let Some((checkpoint, OpenSubscription { published, .. })) = checkpoint.zip(subscription)
+        else {
+            return Vec::new();
+        };
+        let subject = CheckpointFor {
+            remote_id: self.remote_id,
+            publication: &published.schema.name,
+            schema_hash: &published.hash,
+        };
+        self.keyring.sign_checkpoint(subject, &checkpoint)
     }
 
     /// Whether it compares everything.

@@ -8,11 +8,10 @@ use tokio::time::{Instant, sleep_until};
 
 use tidewater_centre::UploadResult;
 use tidewater_protocol::message::{
-    Control, DownloadBegin, DownloadEnd, ResultBegin, ResultEnd, Waiting,
+    Control, DownloadBegin, DownloadEnd, DownloadMark, ResultBegin, ResultEnd, Waiting,
 };
 
 use super::{Opened, Sync};
-use crate::auth::signing::CheckpointFor;
 use crate::fault::Fault;
 use crate::metrics::Phase;
 use crate::spool::{SpoolItem, SpoolReader};
@@ -156,18 +155,20 @@ pub(super) async fn send_all(
         }
         match item {
             SpoolItem::Stored(..) => {}
-            SpoolItem::Begin(index, scope_changed) => {
+            SpoolItem::Begin(index, start) => {
                 checksum = crc32fast::Hasher::new();
                 let name = opened.subscriptions.get(index);
                 let name = name.map_or("", |it| &it.published.schema.name);
                 begun = Some(DownloadBegin {
                     subscription: index as u32,
-                    scope_changed,
+                    scope_changed: start.scope_changed,
                     settled: Vec::new(),
                     settled_after: 0,
                     deployment: opened.served.number(),
                     keeps_refused: opened.served.keeps_refused(name),
                     verify: opened.wants_verified(index),
+                    checkpoint: opened.signed(index, start.checkpoint),
+                    resumed: start.resumed,
                 });
             }
             SpoolItem::Settled(told) => {
@@ -181,6 +182,10 @@ pub(super) async fn send_all(
                 checksum.update(&rows);
                 send_rows(sync, rows).await?;
             }
+            SpoolItem::Mark(mark) => sync.channel.send(Control::DownloadMark(DownloadMark {
+                mark,
+                checksum: checksum.clone().finalize(),
+            }))?,
             SpoolItem::Holds(index, holding) => {
                 if let Some(subscription) = opened.subscriptions.get(index) {
                     let name = subscription.published.schema.name.clone();
@@ -188,19 +193,10 @@ pub(super) async fn send_all(
                 }
             }
             SpoolItem::End(index, outcome) => {
-                let checkpoint = outcome.checkpoint.and_then(|checkpoint| {
-                    let published = &opened.subscriptions.get(index)?.published;
-                    let subject = CheckpointFor {
-                        remote_id: opened.remote_id,
-                        publication: &published.schema.name,
-                        schema_hash: &published.hash,
-                    };
-                    Some(opened.keyring.sign_checkpoint(subject, &checkpoint))
-                });
                 sync.record.downloaded[0] += outcome.upserts;
                 sync.record.downloaded[1] += outcome.removals;
                 sync.channel.send(Control::DownloadEnd(DownloadEnd {
-                    checkpoint: checkpoint.unwrap_or_default(),
+                    checkpoint: opened.signed(index, outcome.checkpoint),
                     upserts: outcome.upserts,
                     removals: outcome.removals,
                     checksum: checksum.clone().finalize(),

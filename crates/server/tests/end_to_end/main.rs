@@ -62,6 +62,7 @@ mod reconfigured;
 mod refusals;
 mod republishing;
 mod restored;
+mod resumed;
 mod scripts;
 mod servers;
 mod signing_in;

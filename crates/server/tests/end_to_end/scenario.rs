@@ -89,7 +89,7 @@ const SHOP_TABLES: &[Table] = &[
     },
 ];
 
-const SHOP_PUBLICATION: &str = r#"
+pub(crate) const SHOP_PUBLICATION: &str = r#"
 [[publication]]
 name = "main"
 

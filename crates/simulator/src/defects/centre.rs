@@ -17,10 +17,11 @@ use tidewater_centre::records::{
 };
 use tidewater_centre::{
     Appended, Begun, CallOutcome, Centre, CentreError, Checkpoint, Choice, DeployReport, Deployed,
-    DownloadJob, DownloadOutcome, DownloadSink, Downloaded, Downloading, FollowPosition, Followed,
-    Holding, Interrupt, ListedTable, NewEvents, OwnUpload, Parameters, Procedure, ProcedureCall,
-    ProcedureSpec, PublicationSpec, RefusedChoice, ScriptRun, SettleOutcome, SpaceRetention,
-    StoredEvent, SyncContext, SyncUpload, ToldSettled, UploadOutcome, UploadResult, Worker,
+    DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloaded, Downloading,
+    FollowPosition, Followed, Holding, Interrupt, ListedTable, NewEvents, OwnUpload, Parameters,
+    Procedure, ProcedureCall, ProcedureSpec, PublicationSpec, RefusedChoice, ScriptRun,
+    SettleOutcome, SpaceRetention, StoredEvent, SyncContext, SyncUpload, ToldSettled,
+    UploadOutcome, UploadResult, Worker,
 };
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
@@ -640,8 +641,8 @@ fn leaves_out() -> bool {
 }
 
 impl DownloadSink for Filter<'_> {
-    fn begin(&mut self, index: usize, scope_changed: bool) {
-        self.sink.begin(index, scope_changed);
+    fn begin(&mut self, index: usize, start: DownloadStart) {
+        self.sink.begin(index, start);
     }
 
     fn settled(&mut self, told: ToldSettled) {
@@ -688,6 +689,10 @@ impl DownloadSink for Filter<'_> {
         }
     }
 
+    fn mark(&mut self, mark: Vec<u8>) {
+        self.sink.mark(mark);
+    }
+
     fn comparing(&mut self) -> Result<(), CentreError> {
         self.sink.comparing()
     }
@@ -714,7 +719,7 @@ impl DownloadSink for Filter<'_> {
 struct Later(Option<Checkpoint>);
 
 impl DownloadSink for Later {
-    fn begin(&mut self, _: usize, _: bool) {}
+    fn begin(&mut self, _: usize, _: DownloadStart) {}
 
     fn table(&mut self, _: TableBegin) {}
 

@@ -14,7 +14,7 @@ use tidewater_remote::database::Database;
 use tidewater_remote::session::{
     Now, Outcome, ProofKind, SessionOptions, SyncDirection, UserProof, Verify, Work,
 };
-use tidewater_remote::spool::MemorySpool;
+use tidewater_remote::spool::{KeepNothing, MemorySpool};
 
 use super::editable::{self, Editable};
 use super::editor::Editor;
@@ -609,6 +609,7 @@ fn options(direction: SyncDirection, first_proof: ProofKind) -> SessionOptions {
         adopt: None,
         first_proof,
         spool: Box::new(MemorySpool::default()),
+        keep: Box::new(KeepNothing),
     }
 }
 

@@ -26,6 +26,7 @@ use tokio::time::{Instant, sleep};
 use tidewater_protocol::RemoteId;
 use tidewater_remote::database::Database;
 use tidewater_remote::session::{Now, SyncDirection};
+use tidewater_remote::spool::KeepInMemory;
 
 use crate::application::{self, Application, Contests};
 use crate::defects;
@@ -56,6 +57,8 @@ pub(crate) struct Remote {
     /// What the application has that waits to be adopted.
     adopting: RefCell<Option<Adopting>>,
     last_tracked: RefCell<LastTracked>,
+    /// What has come of first downloads that broke.
+    keep: KeepInMemory,
     /// The last acknowledged upload that the file has told of, of an identity.
     sequences: RefCell<BTreeMap<RemoteId, u64>>,
     /// Restorations of the centre when the sequence last went back.
@@ -128,6 +131,7 @@ impl Remote {
             asked: RefCell::default(),
             adopting: RefCell::default(),
             last_tracked: RefCell::default(),
+            keep: KeepInMemory::default(),
             sequences: RefCell::default(),
             restorations: Cell::default(),
             restored: Cell::default(),

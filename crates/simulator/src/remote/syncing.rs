@@ -178,6 +178,7 @@ impl Remote {
             adopt: defects::adopt(self.adopts()),
             first_proof,
             spool: Box::new(MemorySpool::default()),
+            keep: Box::new(self.keep.clone()),
         };
         let mut seed = [0; 32];
         random.fill(&mut seed);

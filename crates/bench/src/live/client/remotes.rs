@@ -17,7 +17,7 @@ use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Call, CallKind};
 use tidewater_remote::database::Database;
 use tidewater_remote::session::{Now, Outcome as SyncOutcome, ProofKind, SessionOptions};
-use tidewater_remote::spool::MemorySpool;
+use tidewater_remote::spool::{KeepNothing, MemorySpool};
 use tidewater_remote::{Connection, SyncDirection, Verify};
 use tidewater_server::Environment;
 
@@ -239,6 +239,7 @@ impl Idle {
             adopt: None,
             first_proof: ProofKind::Token,
             spool: Box::new(MemorySpool::default()),
+            keep: Box::new(KeepNothing),
         };
         idle.connection.sync(database, options, seed);
         idle.turn_while(|it| it.connection.is_syncing())?;

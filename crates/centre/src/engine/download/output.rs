@@ -1,20 +1,37 @@
 //! Packing the rows of one table into the sink.
 
+use prost::Message;
+
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, RowShape, RowsWriter, Table};
 
-use crate::download::DownloadSink;
+use super::resuming::Position;
+use crate::download::{DownloadSink, Marks};
 use crate::engine::too_long;
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// What was sent.
-#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) upserts: u64,
     pub(super) removals: u64,
+    /// Bytes of rows since the last mark.
+    unmarked: usize,
+    /// How many are worth one.
+    mark_every: usize,
+}
+
+impl Counts {
+    pub(super) fn new(marks: Option<Marks>) -> Counts {
+        Counts {
+            upserts: 0,
+            removals: 0,
+            unmarked: 0,
+            mark_every: marks.map_or(usize::MAX, |it| it.bytes),
+        }
+    }
 }
 
 /// Packs the rows of one table into the sink.
@@ -49,6 +66,7 @@ impl<'a> Output<'a> {
         self.writer.row(Op::Upsert, row);
         too_long::check(self.schema, row, self.writer.len() - before)?;
         self.counts.upserts += 1;
+        self.counts.unmarked += self.writer.len() - before;
         self.flush(ROWS_PAYLOAD_BYTES)
     }
 
@@ -66,6 +84,17 @@ impl<'a> Output<'a> {
         if let Some(begin) = self.begin.take() {
             self.sink.table(begin);
         }
+    }
+
+    /// The download can be gone on with here, if that is worth a mark.
+    pub(super) fn mark_if_due(&mut self, position: impl FnOnce() -> Position) -> Result<()> {
+        if self.counts.unmarked < self.counts.mark_every {
+            return Ok(());
+        }
+        self.counts.unmarked = 0;
+        self.flush(1)?;
+        self.sink.mark(position().encode_to_vec());
+        Ok(())
     }
 
     /// Hands over what is packed if it is at least so much; the table's header goes before its

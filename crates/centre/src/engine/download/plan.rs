@@ -2,9 +2,12 @@
 
 use std::ops::Range;
 
+use prost::Message;
+
 use super::catching_up::{self, Filler};
-use super::{Opened, PublishedSchema};
-use crate::download::{DownloadSubscription, ToldSettled};
+use super::resuming::Position;
+use super::{Opened, Place, PublishedSchema, Snapshot};
+use crate::download::{DownloadSubscription, Marks, ToldSettled};
 use crate::engine::publication::rules_of;
 use crate::engine::scope::{Difference, Standing};
 use crate::engine::scripts::Scripts;
@@ -21,6 +24,8 @@ pub(super) enum TablePlan {
     Whole,
     /// What changed, by each of its rules.
     Changes(Vec<RulePlan>),
+    /// What changed in the part that has come already, and the rest.
+    Rest(Vec<RulePlan>),
     /// What its handler has told.
     Given {
         /// It replaces what is there.
@@ -70,6 +75,10 @@ pub(super) struct Plan {
     pub(super) has_changes: bool,
     /// What operators have settled of the remote's refused rows, if that is told.
     pub(super) settled: Option<ToldSettled>,
+    /// How often there are marks in it, if it has any.
+    pub(super) marks: Option<Marks>,
+    /// Where it goes on, if a part of it has come already.
+    pub(super) resumed: Option<Position>,
 }
 
 impl Plan {
@@ -179,8 +188,77 @@ impl Plan {
             next_last_download: opened.safe_until,
             has_changes,
             settled: None,
+            marks: None,
+            resumed: None,
         }
     }
+
+    /// Goes on behind the mark of a first download that broke off; false, and all is as it was, if
+    /// that cannot be: it is another scope by now, or not all changes since then are known.
+    pub(super) fn resume(&mut self, subscription: &DownloadSubscription) -> bool {
+        let mark = subscription.kept.as_ref().map(|it| &*it.mark);
+        let mark = mark.filter(|it| !it.is_empty());
+        let Some(position) = mark.and_then(|it| Position::decode(it).ok()) else {
+            return false;
+        };
+        let stays = |table: &TablePlan| match table {
+            TablePlan::Nothing => true,
+            TablePlan::Changes(rules) => !rules.iter().any(RulePlan::is_due),
+            _ => false,
+        };
+        if self.scope_changed || is_asked(subscription) || !self.tables.iter().all(stays) {
+            return false;
+        }
+        for (index, table) in self.tables.iter_mut().enumerate().skip(position.table()) {
+            if let TablePlan::Changes(rules) = table {
+                *table = match index == position.table() && position.is_inside() {
+                    true => TablePlan::Rest(std::mem::take(rules)),
+                    false => TablePlan::Whole,
+                };
+            }
+        }
+        self.is_due = true;
+        self.resumed = Some(position);
+        true
+    }
+
+    /// Makes marks if it brings everything to a remote that keeps what it gets of it.
+    pub(super) fn make_marks(&mut self, subscription: &DownloadSubscription) {
+        let is_whole = |it: &TablePlan| matches!(it, TablePlan::Nothing | TablePlan::Whole);
+        let is_first = self.resumed.is_some() || self.tables.iter().all(is_whole);
+        let kept = subscription.kept.as_ref();
+        let kept = kept.filter(|_| is_first && !is_asked(subscription));
+        self.marks = kept.map(|it| it.marks);
+    }
+
+    /// If a table is read in units: where that begins.
+    pub(super) fn in_units_from(
+        &self,
+        table: usize,
+        snapshot: &dyn Snapshot,
+        place: Place,
+    ) -> Option<Position> {
+        match self.tables[table] {
+            TablePlan::Rest(_) => self.resumed.clone(),
+            TablePlan::Whole => {
+                let marks = self.marks?;
+                let is_large = snapshot.may_have(place, marks.rows);
+                is_large.then(|| Position::of(table, 0, 0))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether a sync wants more than a first download brings.
+fn is_asked(subscription: &DownloadSubscription) -> bool {
+    !subscription.requests.is_empty()
+        || !subscription.compares.is_empty()
+        || subscription.own.as_ref().is_some_and(|it| it.version != 0)
+        || subscription
+            .before
+            .as_ref()
+            .is_some_and(|it| !it.is_empty())
 }
 
 /// What is sent of a table of which a handler has told what is new.
@@ -233,7 +311,7 @@ impl TablePlan {
     fn is_due(&self) -> bool {
         match self {
             TablePlan::Nothing => false,
-            TablePlan::Whole | TablePlan::Scripted { .. } => true,
+            TablePlan::Whole | TablePlan::Rest(_) | TablePlan::Scripted { .. } => true,
             TablePlan::Given { is_due, .. } => *is_due,
             TablePlan::Changes(rules) => rules.iter().any(RulePlan::is_due),
         }

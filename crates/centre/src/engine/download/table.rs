@@ -5,7 +5,8 @@ use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader};
 use super::catching_up::{Filler, is_filled_in};
 use super::output::Output;
 use super::plan::{RulePlan, TablePlan};
-use super::{Bound, Part, Place, Snapshot};
+use super::resuming::{Position, units};
+use super::{Bound, Order, Part, Place, Snapshot};
 use crate::download::{GivenTable, TableRequest};
 use crate::engine::comparing::Comparison;
 use crate::engine::exact::{Membership, pack_exact, pack_row, types_of};
@@ -54,7 +55,7 @@ impl<'a> TableReading<'a, '_> {
                 }
                 Ok(())
             }
-            TablePlan::Changes(plans) => {
+            TablePlan::Changes(plans) | TablePlan::Rest(plans) => {
                 for (rule, plan) in plans.iter().enumerate() {
                     self.lost(rule, plan).await?;
                 }
@@ -151,7 +152,41 @@ impl<'a> TableReading<'a, '_> {
                 .collect(),
             bounds: self.windows(rule),
             leaves: false,
+            order: None,
         }
+    }
+
+    /// Sends all rows, or those from a position on, with marks.
+    pub(super) async fn in_units(&mut self, from: &Position) -> Result<()> {
+        if from.is_inside() {
+            // What follows is behind the changes.
+            self.output.flush(1)?;
+        } else {
+            self.output.mark_if_due(|| from.clone())?;
+            self.output.announce();
+        }
+        for rule in from.unit().0..self.rules.len() {
+            let whole = self.whole(rule);
+            let units = units(&whole, self.rules[rule].query.is_some());
+            for (number, (mut part, is_ordered)) in units.into_iter().enumerate() {
+                if (rule, number) < from.unit() {
+                    continue;
+                }
+                let unit = Position::of(self.place.table, rule, number);
+                let after = match (rule, number) == from.unit() {
+                    true => from.key(self.shape)?,
+                    false => None,
+                };
+                if after.is_none() {
+                    self.output.mark_if_due(|| unit.clone())?;
+                }
+                part.order = is_ordered.then(|| Order {
+                    after: after.unwrap_or_default(),
+                });
+                self.come_in(&part, Some(&unit)).await?;
+            }
+        }
+        Ok(())
     }
 
     /// The windows of a rule as they are now.
@@ -167,10 +202,22 @@ impl<'a> TableReading<'a, '_> {
 
     /// Sends rows that are in scope; each by the first rule that gives it.
     async fn come(&mut self, part: &Part<'_>) -> Result<()> {
+        self.come_in(part, None).await
+    }
+
+    /// The same of a unit: with marks, if it has an order.
+    async fn come_in(&mut self, part: &Part<'_>, unit: Option<&Position>) -> Result<()> {
         let mut membership = Membership::new(self.rules, self.scope);
-        let output = &mut *self.output;
+        let (output, shape) = (&mut *self.output, self.shape);
+        let unit = unit.filter(|_| part.order.is_some());
         let mut take = |row: &[Datum<'_>]| match membership.rule(row) {
-            Some(rule) if rule == part.rule => output.upsert(row),
+            Some(rule) if rule == part.rule => {
+                output.upsert(row)?;
+                match unit {
+                    Some(unit) => output.mark_if_due(|| unit.behind(shape, row)),
+                    None => Ok(()),
+                }
+            }
             _ => Ok(()),
         };
         self.snapshot.rows(self.place, part, &mut take).await
@@ -198,6 +245,7 @@ impl<'a> TableReading<'a, '_> {
                 partitions: slices(&plan.lost),
                 bounds: Vec::new(),
                 leaves: true,
+                order: None,
             };
             self.go(&part).await?;
         }
@@ -212,6 +260,7 @@ impl<'a> TableReading<'a, '_> {
                         to: Some(moved.end),
                     }],
                     leaves: true,
+                    order: None,
                 };
                 self.go(&part).await?;
             }
@@ -227,6 +276,7 @@ impl<'a> TableReading<'a, '_> {
                 partitions: slices(&plan.gained),
                 bounds: self.windows(rule),
                 leaves: false,
+                order: None,
             };
             self.come(&part).await?;
         }
@@ -239,6 +289,7 @@ impl<'a> TableReading<'a, '_> {
                     partitions: slices(&plan.kept),
                     bounds,
                     leaves: false,
+                    order: None,
                 };
                 self.come(&part).await?;
             }

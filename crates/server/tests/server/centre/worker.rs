@@ -13,9 +13,9 @@ use tidewater_centre::records::{
     ShutOut, SubscriptionRecord, SyncRecord, UserRecord,
 };
 use tidewater_centre::{
-    Begun, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, Downloaded,
-    Downloading, OwnUpload, SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult,
-    Worker,
+    Begun, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
+    Downloaded, Downloading, OwnUpload, SyncUpload, TableCompare, TableRequest, UploadOutcome,
+    UploadResult, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges};
 use tidewater_protocol::message::{NumberBlock, TableBegin};
@@ -224,7 +224,11 @@ impl Worker for MemoryWorker {
                 (state.history_number, state.version, state.rows.clone())
             };
             for (index, subscription) in job.subscriptions.iter().enumerate() {
-                sink.begin(index, subscription.checkpoint.is_none());
+                let start = DownloadStart {
+                    scope_changed: subscription.checkpoint.is_none(),
+                    ..DownloadStart::default()
+                };
+                sink.begin(index, start);
                 let presented = subscription.checkpoint.as_ref();
                 let presented = presented.map(|it| watermark(&it.watermark));
                 let known = presented.filter(|it| it.0 == history).map(|it| it.1);

@@ -16,7 +16,7 @@ use tidewater_remote::database::{Account, Database};
 use tidewater_remote::session::{
     Outcome, ProofKind, SessionOptions, SyncDirection, UserProof, Verify,
 };
-use tidewater_remote::spool::MemorySpool;
+use tidewater_remote::spool::{KeepNothing, MemorySpool};
 use tidewater_remote::{Connection as RemoteConnection, Report, SyncError};
 
 use super::simulation::{PASSWORD, Random, Simulation};
@@ -178,6 +178,7 @@ impl Device {
             adopt: None,
             first_proof,
             spool: Box::new(MemorySpool::default()),
+            keep: Box::new(KeepNothing),
         };
         let mut seed = [0; 32];
         self.random.fill(&mut seed);

@@ -1,0 +1,222 @@
+//! First downloads that break off go on with the next sync, on whatever server, and what is applied
+//! is one state of the centre.
+
+use std::path::PathBuf;
+
+use tidewater_centre::Marks;
+use tidewater_centre::records::Retention;
+use tidewater_testing::proxy::{Accident, Place, Way};
+
+use crate::backend::Backend;
+use crate::compare::assert_converged;
+use crate::device::Device;
+use crate::scenario::{SHOP_PUBLICATION, shop};
+use crate::world::{LiveServer, World};
+
+/// So many products and customers, of some hundred bytes.
+const ROWS: u64 = 5_000;
+
+/// A line breaks after so many bytes: after some marks of [`server`].
+const LINE_BYTES: usize = 400_000;
+
+/// In the year 2109.
+const LONG_AFTER_MS: i64 = 1 << 42;
+
+fn server<B: Backend>(world: &World<B>) -> LiveServer {
+    world.server_with(|config| {
+        config.server.limits.marks = Marks {
+            bytes: 100_000,
+            rows: 1,
+        };
+    })
+}
+
+/// A shop with much to download.
+fn large_shop<B: Backend>() -> World<B> {
+    let world = World::<B>::open(shop());
+    let text = "x".repeat(200);
+    for first in (0..ROWS).step_by(500) {
+        let numbers = || 1_000 + first..1_500 + first;
+        let products = numbers().map(|it| format!("({it}, 'p{it} {text}', {it})"));
+        let customers = numbers().map(|it| format!("({it}, {}, 'c{it} {text}', NULL, 1)", it % 4));
+        world.execute(&format!(
+            "INSERT INTO product VALUES {};
+             INSERT INTO customer VALUES {};",
+            products.collect::<Vec<_>>().join(", "),
+            customers.collect::<Vec<_>>().join(", "),
+        ));
+    }
+    world
+}
+
+/// The files beside a device's.
+fn parts(device: &Device) -> Vec<PathBuf> {
+    let folder = std::fs::read_dir(device.path.parent().unwrap()).unwrap();
+    let name = device.path.file_name().unwrap().to_str().unwrap();
+    let paths = folder.map(|it| it.unwrap().path());
+    paths
+        .filter(|it| {
+            let it = it.file_name().unwrap().to_str().unwrap();
+            it.starts_with(name) && it.contains("-tidewater-part-")
+        })
+        .collect()
+}
+
+/// Everything that can happen to rows that have come, and to rows that have not.
+fn change<B: Backend>(world: &World<B>, round: u64) {
+    let (early, late) = (1_010 + 20 * round, 5_900 - 20 * round);
+    let (moved, taken, inserted) = (early + 4, late + 3, 400 + round);
+    for key in [early, late] {
+        world.execute(&format!(
+            "UPDATE product SET name = 'changed {round}' WHERE product_id = {key};
+             DELETE FROM product WHERE product_id = {key} + 1;
+             UPDATE product SET product_id = {key} + 20000 WHERE product_id = {key} + 2;
+             UPDATE customer SET region = 2 WHERE customer_id = {key} + 4;
+             UPDATE customer SET region = 3 WHERE customer_id = {key} + 5;"
+        ));
+    }
+    world.execute(&format!(
+        "INSERT INTO product VALUES ({inserted}, 'early', 0), (90000 + {round}, 'late', 0);
+         INSERT INTO customer VALUES ({inserted}, 2, 'new', NULL, 1);
+         INSERT INTO invoice VALUES (700 + {round}, 2, {inserted}, 'new');
+         INSERT INTO invoice VALUES (800 + {round}, 2, {moved}, 'of one that moved');
+         INSERT INTO invoice VALUES (900 + {round}, 2, {taken}, 'of a late one');"
+    ));
+}
+
+fn a_first_download_goes_on_wherever_it_breaks_while_the_centre_changes<B: Backend>() {
+    let world = large_shop::<B>();
+    let servers = [server(&world), server(&world)];
+    let mut whole = world.device("bob");
+    whole.network.redirect(servers[0].address);
+    let all = whole.sync().bytes_received;
+    let mut bob = world.device("bob");
+    let mut breaks = 0;
+    loop {
+        let server = &servers[breaks % 2];
+        bob.network.redirect(server.address);
+        bob.network.plan_cut(Way::Down, LINE_BYTES);
+        let outcome = bob.try_sync();
+        if let Ok(report) = outcome {
+            assert!(!bob.network.finish_plan());
+            assert!(report.bytes_received < all / 2, "only the rest comes");
+            break;
+        }
+        assert_eq!(parts(&bob).len(), 1);
+        breaks += 1;
+        assert!(breaks as u64 <= all / (LINE_BYTES as u64 / 2), "it gets on");
+        change(&world, breaks as u64);
+        if breaks == 2 {
+            // It goes on after the process has ended, too.
+            bob.reopen(|| {});
+        }
+    }
+    assert!(breaks >= 2);
+    assert!(parts(&bob).is_empty());
+    bob.sync();
+    whole.sync();
+    assert_converged(&world, &[&bob, &whole]);
+}
+
+fn a_download_that_breaks_after_any_frame_ends_right<B: Backend>() {
+    let world = large_shop::<B>();
+    let server = server(&world);
+    for frame in (0..200).step_by(3) {
+        let mut bob = world.device("bob");
+        bob.network.redirect(server.address);
+        bob.network
+            .plan(Place::frame(Way::Down, frame), Accident::CutInside);
+        let outcome = bob.try_sync();
+        let was_cut = bob.network.finish_plan();
+        assert!(was_cut || outcome.is_ok(), "{outcome:?}");
+        change(&world, frame as u64);
+        bob.sync();
+        bob.sync();
+        assert_converged(&world, &[&bob]);
+        if !was_cut {
+            return;
+        }
+    }
+    panic!("a sync of more frames");
+}
+
+/// Breaks a first download of bob's.
+fn broken<B: Backend>(world: &World<B>, server: &LiveServer) -> Device {
+    let mut bob = world.device("bob");
+    bob.network.redirect(server.address);
+    bob.network.plan_cut(Way::Down, 2 * LINE_BYTES);
+    bob.try_sync().unwrap_err();
+    assert_eq!(parts(&bob).len(), 1);
+    bob
+}
+
+fn what_cannot_be_gone_on_with_comes_anew<B: Backend>() {
+    let world = large_shop::<B>();
+    let server = server(&world);
+    // The user has other regions now.
+    let mut bob = broken(&world, &server);
+    world.execute("INSERT INTO assignment VALUES ('bob', 1)");
+    bob.sync();
+    assert_converged(&world, &[&bob]);
+    // The part is damaged, or of another remote.
+    for damage in [5, 30, 60, 1_000, 500_000] {
+        let mut bob = broken(&world, &server);
+        let part = parts(&bob).remove(0);
+        let mut bytes = std::fs::read(&part).unwrap();
+        bytes[damage] ^= 1;
+        std::fs::write(&part, bytes).unwrap();
+        bob.sync();
+        assert_converged(&world, &[&bob]);
+        assert!(parts(&bob).is_empty());
+    }
+    // It ends in the middle of anything.
+    let mut bob = broken(&world, &server);
+    let part = parts(&bob).remove(0);
+    for length in [0, 20, 100_000, 600_000] {
+        let bytes = std::fs::read(&part).unwrap();
+        std::fs::write(&part, &bytes[..length.min(bytes.len())]).unwrap();
+        bob.network.plan_cut(Way::Down, LINE_BYTES);
+        bob.try_sync().unwrap_err();
+    }
+    bob.sync();
+    assert_converged(&world, &[&bob]);
+}
+
+fn another_schema_begins_anew<B: Backend>() {
+    let mut world = large_shop::<B>();
+    let mut bob = {
+        let server = server(&world);
+        broken(&world, &server)
+    };
+    world.execute("ALTER TABLE product ADD COLUMN colour TEXT");
+    world.republish(SHOP_PUBLICATION);
+    let server = server(&world);
+    bob.network.redirect(server.address);
+    bob.sync();
+    assert_converged(&world, &[&bob]);
+}
+
+fn a_log_that_was_pruned_begins_anew<B: Backend>() {
+    let world = large_shop::<B>();
+    let server = server(&world);
+    let mut bob = broken(&world, &server);
+    change(&world, 1);
+    let nothing = Retention {
+        log_ms: 0,
+        history_ms: 0,
+        conflicts_ms: 0,
+    };
+    let pruned = server.ask(async |centre| centre.prune(nothing, LONG_AFTER_MS).await);
+    pruned.unwrap();
+    bob.sync();
+    bob.sync();
+    assert_converged(&world, &[&bob]);
+}
+
+on_both_adapters!(
+    a_first_download_goes_on_wherever_it_breaks_while_the_centre_changes,
+    a_download_that_breaks_after_any_frame_ends_right,
+    what_cannot_be_gone_on_with_comes_anew,
+    another_schema_begins_anew,
+    a_log_that_was_pruned_begins_anew,
+);
