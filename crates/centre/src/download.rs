@@ -184,9 +184,10 @@ pub trait DownloadSink: Send {
     fn rows(&mut self, rows: Vec<u8>) -> Result<(), CentreError>;
 
     /// Should it break, the download can be gone on with from here: see
-    /// [`DownloadSubscription::kept`]. The mark says where that is.
-    fn mark(&mut self, mark: Vec<u8>) {
-        let _ = mark;
+    /// [`DownloadSubscription::kept`]. The mark says where that is; of the table so many rows have
+    /// come.
+    fn mark(&mut self, mark: Vec<u8>, rows: u64) {
+        let _ = (mark, rows);
     }
 
     /// Rows are being compared, and there may be nothing to hand over for a while.

@@ -2,30 +2,88 @@
 //!
 //! Nothing is written when standard error is not a terminal: logs of scripts stay clean.
 
+use std::cell::Cell;
+use std::time::Duration;
+
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidewater_client::{Phase, Progress};
 use tidewater_protocol::Code;
 
-use crate::output::{bytes, counted, printable};
+use crate::output::{bytes, counted, duration, printable};
 
 /// How often the line is drawn, at most, in times a second.
 const DRAWN_PER_SECOND: u8 = 15;
 
+/// A pace is told after so long.
+const MEASURED_FOR: Duration = Duration::from_secs(2);
+
 /// The line.
 pub(crate) struct ProgressLine {
     bar: ProgressBar,
+    pace: Cell<Pace>,
+}
+
+/// Since when a phase, or a table of it, is under way, and how far it was then.
+#[derive(Clone, Copy, Default)]
+struct Pace {
+    phase: Phase,
+    expected_rows: u64,
+    since: Duration,
+    bytes: u64,
+    rows: u64,
+}
+
+impl Pace {
+    /// What is said of it after some time: how much a second, and how long it takes still.
+    fn describe(&mut self, progress: &Progress, now: Duration) -> String {
+        let bytes_now = progress.bytes_sent + progress.bytes_received;
+        let is_same = (self.phase, self.expected_rows) == (progress.phase, progress.expected_rows);
+        if !is_same || progress.rows < self.rows {
+            *self = Pace {
+                phase: progress.phase,
+                expected_rows: progress.expected_rows,
+                since: now,
+                bytes: bytes_now,
+                rows: progress.rows,
+            };
+        }
+        let passed = now.saturating_sub(self.since).as_secs_f64();
+        let is_moving = matches!(progress.phase, Phase::Uploading | Phase::Downloading);
+        if !is_moving || passed < MEASURED_FOR.as_secs_f64() {
+            return String::new();
+        }
+        let mut text = format!(
+            ", {}/s",
+            bytes((bytes_now.saturating_sub(self.bytes) as f64 / passed) as u64)
+        );
+        let (done, left) = (
+            progress.rows - self.rows,
+            progress.expected_rows.saturating_sub(progress.rows),
+        );
+        if done > 0 && left > 0 {
+            let left_s = (passed * left as f64 / done as f64).ceil() as u64;
+            text.push_str(&format!(", about {} left", duration(left_s * 1_000)));
+        }
+        text
+    }
 }
 
 impl ProgressLine {
     /// A line on standard error, or none if that is no terminal or nobody wants it.
     pub(crate) fn new(wanted: bool) -> ProgressLine {
-        ProgressLine { bar: line(wanted) }
+        ProgressLine {
+            bar: line(wanted),
+            pace: Cell::default(),
+        }
     }
 
     /// Shows how far the sync is.
     pub(crate) fn show(&self, progress: &Progress) {
         if !self.bar.is_hidden() {
-            self.bar.set_message(describe(progress));
+            let mut pace = self.pace.get();
+            let told = pace.describe(progress, self.bar.elapsed());
+            self.pace.set(pace);
+            self.bar.set_message(describe(progress) + &told);
             self.bar.tick();
         }
     }
@@ -115,6 +173,9 @@ fn describe(progress: &Progress) -> String {
     if let Some((count, direction)) = traffic.filter(|(count, _)| *count > 0) {
         line.push_str(&format!(", {} {direction}", bytes(count)));
     }
+    if progress.bytes_kept > 0 && progress.phase == Phase::Downloading {
+        line.push_str(&format!(" after {}", bytes(progress.bytes_kept)));
+    }
     line
 }
 
@@ -125,6 +186,7 @@ fn describe_retry(reason: Code, in_ms: u64) -> String {
         Code::ConsolidatedUnavailable => "the server cannot reach its database",
         Code::SyncInProgress => "another sync of this remote is under way",
         Code::Redeployed => "what is published was changed",
+        Code::ConnectionLost | Code::Unreachable => "the connection broke",
         _ => "the server cannot serve this sync now",
     };
     // Counted up, so that the last second is one.

@@ -25,6 +25,7 @@ pub(crate) struct SyncObject<'a> {
     refused_interests: &'a [RefusedInterest],
     bytes_sent: u64,
     bytes_received: u64,
+    bytes_kept: u64,
     retries: u64,
     duration_ms: u64,
 }
@@ -75,6 +76,7 @@ impl SyncObject<'_> {
             refused_interests: &report.refused_interests,
             bytes_sent: report.bytes_sent,
             bytes_received: report.bytes_received,
+            bytes_kept: report.bytes_kept,
             retries: report.retries,
             duration_ms: report.duration_ms,
         }

@@ -19,10 +19,35 @@ use crate::line::{Line, TICK};
 use crate::link::Link;
 use crate::options::SyncOptions;
 use crate::outbox::Calling;
+use crate::retry::Retry;
 
 /// How many sessions one sync may need in vain: token refused, credential refused, new identity,
 /// centre restored, compare asked for, publications changed.
 pub(crate) const MAX_VAIN_SESSIONS: usize = 6;
+
+/// After a first download has broken off, a connection is tried so often, and for so long.
+const LINE_IS_BACK_AFTER: Duration = Duration::from_millis(500);
+const LINE_STAYS_AWAY: Duration = Duration::from_secs(300);
+
+/// How far a first download has come over lines that break.
+#[derive(Default)]
+struct GotOn {
+    kept_bytes: u64,
+    last: Option<Duration>,
+}
+
+impl GotOn {
+    /// Whether it is gone on with: as long as connections bring more of it.
+    fn look(&mut self, database: &Database, now: Duration) -> bool {
+        let kept_bytes = KeepInFiles::beside(database.path()).bytes();
+        if kept_bytes > self.kept_bytes {
+            self.last = Some(now);
+        }
+        self.kept_bytes = kept_bytes;
+        self.last
+            .is_some_and(|last| now.saturating_sub(last) <= LINE_STAYS_AWAY)
+    }
+}
 
 /// One sync.
 struct Syncing<'a> {
@@ -121,6 +146,7 @@ impl<'a> Syncing<'a> {
         let mut in_vain = 0;
         // Since when the server has not served it.
         let mut turned_away = None;
+        let mut got_on = GotOn::default();
         while in_vain < MAX_VAIN_SESSIONS {
             in_vain += 1;
             let ended;
@@ -150,7 +176,15 @@ impl<'a> Syncing<'a> {
                 Code::Redeployed if in_vain < MAX_VAIN_SESSIONS => {
                     let wait = Duration::from_millis(error.retry_after_ms().unwrap_or(0));
                     first_proof = ProofKind::Token;
-                    self.wait(error.code(), wait, progress)
+                    self.turned_away(error.code(), wait, progress)
+                }
+                Code::ConnectionLost | Code::Timeout | Code::Unreachable
+                    if self.options.retry != Retry::Off
+                        && got_on.look(&database, self.clock.elapsed()) =>
+                {
+                    in_vain = 0;
+                    first_proof = ProofKind::Token;
+                    self.pause(error.code(), LINE_IS_BACK_AFTER, progress)
                 }
                 code => {
                     let since = *turned_away.get_or_insert(self.clock.elapsed());
@@ -159,7 +193,7 @@ impl<'a> Syncing<'a> {
                         return (database, Err(error));
                     };
                     in_vain = 0;
-                    self.wait(code, wait, progress)
+                    self.turned_away(code, wait, progress)
                 }
             };
             if let Err(error) = waited {
@@ -217,9 +251,21 @@ impl<'a> Syncing<'a> {
         link.sync(database, options, seed, progress)
     }
 
+    /// Waits until the server wants it back.
+    fn turned_away(
+        &mut self,
+        reason: Code,
+        wait: Duration,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<(), ClientError> {
+        self.pause(reason, wait, progress)?;
+        self.total.retries += 1;
+        Ok(())
+    }
+
     /// Waits before the next session, without a connection: a server that has too much to do
     /// needs the place for others.
-    fn wait(
+    fn pause(
         &mut self,
         reason: Code,
         wait: Duration,
@@ -234,7 +280,6 @@ impl<'a> Syncing<'a> {
                 return Err(SyncError::Cancelled.into());
             }
             if left.is_zero() {
-                self.total.retries += 1;
                 return Ok(());
             }
             thread::sleep(left.min(TICK));

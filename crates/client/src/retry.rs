@@ -20,7 +20,8 @@ const SLOWER: u32 = 8;
 /// What becomes of a sync that the server turns away with a time to come back.
 ///
 /// Only that is tried again: a server that cannot be reached, a connection that breaks and a
-/// password that is wrong too often end the sync at once.
+/// password that is wrong too often end the sync at once. A first download whose connection breaks
+/// is gone on with as long as connections bring more of it, unless this is [`Retry::Off`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retry {

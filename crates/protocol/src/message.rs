@@ -575,6 +575,9 @@ pub struct DownloadMark {
     /// CRC-32 (IEEE) of all rows' bytes of the download so far.
     #[prost(uint32, tag = "2")]
     pub checksum: u32,
+    /// How many rows of the table have come, for people.
+    #[prost(uint64, tag = "3")]
+    pub rows: u64,
 }
 
 /// A refused row that an operator has settled. The centre's row counts from now on.

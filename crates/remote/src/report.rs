@@ -55,6 +55,8 @@ pub struct Report {
     pub bytes_sent: u64,
     /// Bytes of the protocol received.
     pub bytes_received: u64,
+    /// Bytes of a download that earlier syncs had received before they broke.
+    pub bytes_kept: u64,
     /// How often the server turned it away and it was tried again. Whoever drives it counts.
     pub retries: u64,
     /// How long it took, from the first connection on, waiting to try again included.
@@ -137,6 +139,7 @@ impl Report {
         self.inbox += later.inbox;
         self.bytes_sent += later.bytes_sent;
         self.bytes_received += later.bytes_received;
+        self.bytes_kept += later.bytes_kept;
         self.retries += later.retries;
         self.duration_ms += later.duration_ms;
     }
@@ -218,7 +221,7 @@ mod tests {
              \"refused_rows\":[{\"table\":\"t\",\"key\":\"[1]\",\"reason\":\"no\"}],\
              \"stale_count\":1,\"stale\":[{\"table\":\"t\",\"key\":\"[3]\",\"reason\":\"it is\"}],\
              \"outbox\":{\"answered\":0,\"failed\":0,\"pending\":0},\"inbox\":0,\
-             \"bytes_sent\":0,\"bytes_received\":0,\"retries\":0,\"duration_ms\":0}"
+             \"bytes_sent\":0,\"bytes_received\":0,\"bytes_kept\":0,\"retries\":0,\"duration_ms\":0}"
         );
     }
 }

@@ -148,10 +148,29 @@ impl KeepInFiles {
         }
     }
 
-    fn path(&self, publication: &str) -> PathBuf {
-        let hash = Sha256::digest(publication.as_bytes());
+    /// How much is kept in files.
+    pub fn bytes(&self) -> u64 {
+        let prefix = self.prefix();
+        let folder = prefix.parent().filter(|it| !it.as_os_str().is_empty());
+        let Some(prefix) = prefix.file_name().map(|it| it.as_encoded_bytes()) else {
+            return 0;
+        };
+        // What cannot be seen is not gone on with.
+        let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).into_iter();
+        let entries = entries.flatten().flatten();
+        let parts = entries.filter(|it| it.file_name().as_encoded_bytes().starts_with(prefix));
+        parts.filter_map(|it| Some(it.metadata().ok()?.len())).sum()
+    }
+
+    fn prefix(&self) -> PathBuf {
         let mut name = self.path.as_os_str().to_owned();
         name.push("-tidewater-part-");
+        name.into()
+    }
+
+    fn path(&self, publication: &str) -> PathBuf {
+        let hash = Sha256::digest(publication.as_bytes());
+        let mut name = self.prefix().into_os_string();
         name.push(
             hash[..4]
                 .iter()

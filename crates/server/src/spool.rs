@@ -127,7 +127,7 @@ pub(crate) enum SpoolItem {
     /// See [`DownloadSink::rows`].
     Rows(Bytes),
     /// See [`DownloadSink::mark`].
-    Mark(Vec<u8>),
+    Mark(Vec<u8>, u64),
     /// See [`DownloadSink::holds`].
     Holds(usize, Holding),
     /// See [`DownloadSink::end`].
@@ -299,8 +299,8 @@ impl DownloadSink for SpoolWriter {
         }
     }
 
-    fn mark(&mut self, mark: Vec<u8>) {
-        self.push(SpoolItem::Mark(mark));
+    fn mark(&mut self, mark: Vec<u8>, rows: u64) {
+        self.push(SpoolItem::Mark(mark, rows));
     }
 
     fn holds(&mut self, index: usize, holding: Holding) {

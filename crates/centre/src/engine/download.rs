@@ -585,8 +585,9 @@ impl SubscriptionReading<'_> {
             };
             let in_units = self.plan.in_units_from(index, &*self.snapshot, place);
             let mut output = Output::new(table, shape, counts, &mut *sink);
-            if let Some(begin) = output.begin.as_mut().filter(|_| whole) {
-                begin.replace = true;
+            let goes_on = matches!(what, TablePlan::Rest(_));
+            if let Some(begin) = output.begin.as_mut().filter(|_| whole || goes_on) {
+                begin.replace = whole;
                 let mut rules = self.plan.published.rules[rules_of(rules, index)].iter();
                 if !is_given && rules.any(|rule| rule.query.is_none() && rule.windows.is_empty()) {
                     begin.expected_rows = self.snapshot.row_estimate(place);

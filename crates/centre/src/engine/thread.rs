@@ -155,8 +155,8 @@ impl<C: Owned> ConnectionThread<C> {
                     Ok(())
                 }
                 Event::Rows(rows) => sink.rows(rows),
-                Event::Mark(mark) => {
-                    sink.mark(mark);
+                Event::Mark(mark, rows) => {
+                    sink.mark(mark, rows);
                     Ok(())
                 }
                 Event::Comparing => sink.comparing(),
@@ -245,7 +245,7 @@ enum Event {
     Settled(ToldSettled),
     Table(TableBegin),
     Rows(Vec<u8>),
-    Mark(Vec<u8>),
+    Mark(Vec<u8>, u64),
     Comparing,
     Holds(usize, Holding),
     End(usize, DownloadOutcome),
@@ -290,8 +290,8 @@ impl DownloadSink for AwaySink {
         self.send(Event::Rows(rows))
     }
 
-    fn mark(&mut self, mark: Vec<u8>) {
-        let _ = self.send(Event::Mark(mark));
+    fn mark(&mut self, mark: Vec<u8>, rows: u64) {
+        let _ = self.send(Event::Mark(mark, rows));
     }
 
     fn comparing(&mut self) -> Result<()> {

@@ -61,6 +61,7 @@ The object of --json:
    \"inbox\":n, rows that came into tidewater_inbox,
    \"refused_interests\":[{\"space\",\"subject\",\"reason\"}, rows of tidewater_interest],
    \"bytes_sent\":n,\"bytes_received\":n,
+   \"bytes_kept\":n, of a first download, from earlier syncs that broke,
    \"retries\":n, how often the server turned it away before,
    \"duration_ms\":n}
 or, when it failed:
@@ -427,6 +428,10 @@ fn describe(report: &Report) -> String {
     if report.inbox > 0 {
         let rows = output::counted(report.inbox, "row", "rows");
         let _ = writeln!(text, "inbox       {rows} for the application");
+    }
+    if report.bytes_kept > 0 {
+        let kept = output::bytes(report.bytes_kept);
+        let _ = writeln!(text, "gone on     behind {kept} that had come before");
     }
     if report.retries > 0 {
         let times = output::counted(report.retries, "time", "times");

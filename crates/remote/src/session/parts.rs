@@ -99,15 +99,15 @@ impl Parts {
         }
     }
 
-    /// A download begins. `also`: see [`Self::control`].
+    /// A download begins; says how many bytes of it are there. `also`: see [`Self::control`].
     ///
     /// # Errors
     /// The server goes on with what nobody has presented, or the storage failed.
-    pub(super) fn begin(&mut self, begin: &DownloadBegin, also: bool) -> Result<(), SyncError> {
+    pub(super) fn begin(&mut self, begin: &DownloadBegin, also: bool) -> Result<u64, SyncError> {
         let index = begin.subscription as usize;
         let remote_id = self.remote_id;
         let Some(slot) = self.parts.get_mut(index) else {
-            return Ok(());
+            return Ok(0);
         };
         let presented = slot.as_mut().and_then(|it| it.presented.take());
         if begin.resumed && presented.is_none() {
@@ -116,16 +116,18 @@ impl Parts {
             ));
         }
         let (Some(part), Some(remote_id)) = (slot.as_mut(), remote_id) else {
-            return Ok(());
+            return Ok(0);
         };
         if begin.checkpoint.is_empty() {
             part.spool.remove();
             *slot = None;
-            return Ok(());
+            return Ok(0);
         }
         let begun = part.begin(begin, presented.map(|it| it.1), remote_id);
+        let there = part.bytes;
         self.coming = Some(index);
-        self.kept(begun, !also)
+        self.kept(begun, !also)?;
+        Ok(there)
     }
 
     /// Whether a message is kept here. `also`: it is applied at once, too, and not kept for that.

@@ -93,6 +93,7 @@ impl Session {
                 self.alters |= begin.replace || !begin.ranges.is_empty();
                 self.brings_something = true;
             }
+            Control::DownloadMark(mark) => progress.rows = mark.rows,
             Control::DownloadBegin(begin) => {
                 self.brings_something |= begin.scope_changed || begin.verify;
             }
@@ -112,7 +113,7 @@ impl Session {
         }
         let is_applied = matches!(self.store, Store::Applying(_));
         if let Control::DownloadBegin(begin) = &control {
-            self.parts.begin(begin, is_applied)?;
+            self.report.bytes_kept += self.parts.begin(begin, is_applied)?;
         } else if self.parts.control(&control, is_applied)? && !is_applied {
             return Ok(());
         }

@@ -182,10 +182,13 @@ pub(super) async fn send_all(
                 checksum.update(&rows);
                 send_rows(sync, rows).await?;
             }
-            SpoolItem::Mark(mark) => sync.channel.send(Control::DownloadMark(DownloadMark {
-                mark,
-                checksum: checksum.clone().finalize(),
-            }))?,
+            SpoolItem::Mark(mark, rows) => {
+                sync.channel.send(Control::DownloadMark(DownloadMark {
+                    mark,
+                    rows,
+                    checksum: checksum.clone().finalize(),
+                }))?
+            }
             SpoolItem::Holds(index, holding) => {
                 if let Some(subscription) = opened.subscriptions.get(index) {
                     let name = subscription.published.schema.name.clone();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use tidewater_centre::Marks;
 use tidewater_centre::records::Retention;
+use tidewater_client::Retry;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;
@@ -140,6 +141,27 @@ fn a_download_that_breaks_after_any_frame_ends_right<B: Backend>() {
     panic!("a sync of more frames");
 }
 
+/// By default it goes on by itself.
+fn a_first_download_goes_on_by_itself<B: Backend>() {
+    let world = large_shop::<B>();
+    let server = server(&world);
+    let mut bob = world.device("bob");
+    bob.remote.set_retry(Retry::default());
+    bob.network.redirect(server.address);
+    bob.network.plan_cut(Way::Down, 2 * LINE_BYTES);
+    let report = bob.sync();
+    assert!(bob.network.happened());
+    assert!(report.bytes_kept > LINE_BYTES as u64 / 2);
+    assert!(parts(&bob).is_empty());
+    assert_converged(&world, &[&bob]);
+    // Nothing is gone on with that brought nothing.
+    let mut bob = world.device("bob");
+    bob.remote.set_retry(Retry::default());
+    bob.network.redirect(server.address);
+    bob.network.plan_cut(Way::Down, 10_000);
+    bob.try_sync().unwrap_err();
+}
+
 /// Breaks a first download of bob's.
 fn broken<B: Backend>(world: &World<B>, server: &LiveServer) -> Device {
     let mut bob = world.device("bob");
@@ -215,6 +237,7 @@ fn a_log_that_was_pruned_begins_anew<B: Backend>() {
 
 on_both_adapters!(
     a_first_download_goes_on_wherever_it_breaks_while_the_centre_changes,
+    a_first_download_goes_on_by_itself,
     a_download_that_breaks_after_any_frame_ends_right,
     what_cannot_be_gone_on_with_comes_anew,
     another_schema_begins_anew,

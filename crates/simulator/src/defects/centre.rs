@@ -521,6 +521,7 @@ impl Worker for MeddlingWorker {
                 own: own.collect(),
                 regions,
                 table: None,
+                resumed: false,
                 left_out: [0; 2],
                 outcome: None,
             };
@@ -622,6 +623,8 @@ struct Filter<'a> {
     /// The regions that the user has.
     regions: Vec<i64>,
     table: Option<TableBegin>,
+    /// The download goes on with an earlier one, and comes to what had not come yet.
+    resumed: bool,
     /// Rows, and removals.
     left_out: [u64; 2],
     /// Withheld until another one is known.
@@ -634,6 +637,7 @@ fn leaves_out() -> bool {
         Some(
             Defect::RemovalNotSent
                 | Defect::RowSkipped
+                | Defect::ResumedUnchanged
                 | Defect::OwnRowsNotSent
                 | Defect::SecondRuleForgotten
         )
@@ -642,6 +646,7 @@ fn leaves_out() -> bool {
 
 impl DownloadSink for Filter<'_> {
     fn begin(&mut self, index: usize, start: DownloadStart) {
+        self.resumed = start.resumed;
         self.sink.begin(index, start);
     }
 
@@ -661,6 +666,7 @@ impl DownloadSink for Filter<'_> {
             return self.sink.rows(rows);
         };
         let (own, left_out) = (&self.own, &mut self.left_out);
+        let resumed = self.resumed;
         let region = begin.columns.iter().position(|it| it.name == "region");
         let region = region.filter(|_| begin.table == "site");
         let is_mine = |row: &Row<'_>| match region.and_then(|it| row.new.get(it)) {
@@ -672,6 +678,7 @@ impl DownloadSink for Filter<'_> {
             let is_left_out = match (current(), row.op) {
                 (Some(Defect::RemovalNotSent), Some(Op::Remove)) => true,
                 (Some(Defect::RowSkipped), Some(Op::Upsert)) => number == 0,
+                (Some(Defect::ResumedUnchanged), _) => resumed && !begin.replace,
                 (Some(Defect::OwnRowsNotSent), Some(Op::Upsert)) => {
                     let mut key = Vec::new();
                     pack_values(&mut key, types.as_deref().unwrap_or_default(), &row.key);
@@ -689,8 +696,8 @@ impl DownloadSink for Filter<'_> {
         }
     }
 
-    fn mark(&mut self, mark: Vec<u8>) {
-        self.sink.mark(mark);
+    fn mark(&mut self, mark: Vec<u8>, rows: u64) {
+        self.sink.mark(mark, rows);
     }
 
     fn comparing(&mut self) -> Result<(), CentreError> {

@@ -141,6 +141,8 @@ defects! {
     SecondRuleForgotten => "second-rule-forgotten",
     /// Download: the first row of a piece is skipped.
     RowSkipped => "row-skipped",
+    /// Download: of one that is gone on with, what changed in the tables that had come is left out.
+    ResumedUnchanged => "resumed-unchanged",
     /// Download: it brings the partitions of everybody.
     ScopeOfEverybody => "scope-of-everybody",
     /// Download: what the same sync uploaded is left out, whatever became of it since.

@@ -28,6 +28,7 @@ use crate::world::{Failed, PASSWORD};
 const TWICE: &str = "remote synced by two processes at once";
 const UPLOAD_UNACKNOWLEDGED: &str = "acknowledgement lost after the upload's commit";
 const DOWNLOAD_UNACKNOWLEDGED: &str = "acknowledgement lost after the download's commit";
+const RESUMED: &str = "first download gone on with that had broken off";
 const REFUSED: &str = "row refused by the centre's transaction";
 
 /// Every kind of fault of a sync itself.
@@ -35,6 +36,7 @@ pub(crate) const KINDS: &[&str] = &[
     TWICE,
     UPLOAD_UNACKNOWLEDGED,
     DOWNLOAD_UNACKNOWLEDGED,
+    RESUMED,
     REFUSED,
 ];
 
@@ -231,6 +233,9 @@ impl Remote {
         if let Outcome::Done(report) | Outcome::More(report) = &outcome {
             if is_lost && direction != SyncDirection::UploadOnly {
                 self.world.chronicle.fault(DOWNLOAD_UNACKNOWLEDGED);
+            }
+            if report.bytes_kept > 0 {
+                self.world.chronicle.fault(RESUMED);
             }
             let alone =
                 matches!(outcome, Outcome::More(_)) || direction == SyncDirection::UploadOnly;

@@ -40,6 +40,8 @@ pub(super) struct Output<'a> {
     pub(super) begin: Option<TableBegin>,
     writer: RowsWriter<'a>,
     counts: &'a mut Counts,
+    /// Rows of the table that are read whole, also before.
+    pub(super) whole_rows: u64,
     pub(super) sink: &'a mut dyn DownloadSink,
 }
 
@@ -55,6 +57,7 @@ impl<'a> Output<'a> {
             begin: Some(TableBegin::of(schema)),
             writer: RowsWriter::new(shape),
             counts,
+            whole_rows: 0,
             sink,
         }
     }
@@ -93,7 +96,9 @@ impl<'a> Output<'a> {
         }
         self.counts.unmarked = 0;
         self.flush(1)?;
-        self.sink.mark(position().encode_to_vec());
+        let mut position = position();
+        position.rows = self.whole_rows;
+        self.sink.mark(position.encode_to_vec(), self.whole_rows);
         Ok(())
     }
 

@@ -31,6 +31,9 @@ pub(super) struct Position {
     /// Of the unit, the rows up to this key, packed as a request: the same. Empty: none.
     #[prost(bytes = "vec", tag = "4")]
     key: Vec<u8>,
+    /// How many rows of the table have come.
+    #[prost(uint64, tag = "5")]
+    pub(super) rows: u64,
 }
 
 impl Position {
@@ -41,6 +44,7 @@ impl Position {
             rule: rule as u32,
             unit: unit as u32,
             key: Vec::new(),
+            rows: 0,
         }
     }
 

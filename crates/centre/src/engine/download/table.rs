@@ -158,6 +158,7 @@ impl<'a> TableReading<'a, '_> {
 
     /// Sends all rows, or those from a position on, with marks.
     pub(super) async fn in_units(&mut self, from: &Position) -> Result<()> {
+        self.output.whole_rows = from.rows;
         if from.is_inside() {
             // What follows is behind the changes.
             self.output.flush(1)?;
@@ -213,6 +214,7 @@ impl<'a> TableReading<'a, '_> {
         let mut take = |row: &[Datum<'_>]| match membership.rule(row) {
             Some(rule) if rule == part.rule => {
                 output.upsert(row)?;
+                output.whole_rows += 1;
                 match unit {
                     Some(unit) => output.mark_if_due(|| unit.behind(shape, row)),
                     None => Ok(()),
