@@ -276,6 +276,13 @@ pub struct WelcomeSubscription {
     /// Numbers that are the remote's from now on.
     #[prost(message, repeated, tag = "7")]
     pub blocks: Vec<NumberBlock>,
+    /// So many bytes of the pending upload's rows have come with an earlier sync that broke: whole
+    /// rows. The upload may go on behind them.
+    #[prost(uint64, tag = "8")]
+    pub received_bytes: u64,
+    /// Their CRC-32 (IEEE).
+    #[prost(uint32, tag = "9")]
+    pub received_checksum: u32,
 }
 
 /// What the server makes of a remote's sequence and upload id.
@@ -322,6 +329,10 @@ pub struct UploadBegin {
     /// Refused rows that the user has given up; no more than [`MAX_GIVEN_UP`].
     #[prost(message, repeated, tag = "7")]
     pub given_up: Vec<GivenUp>,
+    /// Its rows go on behind [`WelcomeSubscription::received_bytes`], which is this. Counts and
+    /// checksum at its end are of all. 0: they begin.
+    #[prost(uint64, tag = "8")]
+    pub behind_bytes: u64,
 }
 
 /// A refused row that its user has given up.

@@ -45,6 +45,7 @@ use crate::metrics::Metrics;
 use crate::nats;
 use crate::publications::Publications;
 use crate::registry::Registry;
+use crate::session::kept_uploads::KeptUploads;
 use crate::signal::Signal;
 use crate::spaces::Hub;
 use crate::wake::{self, Wakes};
@@ -84,6 +85,7 @@ pub(crate) struct Shared {
     packing: RwLock<Packing>,
     pub(crate) registry: Registry,
     pub(crate) budget: MemoryBudget,
+    pub(crate) kept_uploads: KeptUploads,
     pub(crate) workers: Workers,
     pub(crate) drain: DrainRate,
     pub(crate) publications: Publications,
@@ -274,6 +276,7 @@ impl Server {
             packing: RwLock::new(config.server.packing),
             registry: Registry::default(),
             workers: Workers::start(centre.clone(), &limits, &environment.clock, &budget),
+            kept_uploads: KeptUploads::new(limits.memory_bytes),
             budget,
             drain: DrainRate::new(),
             publications,

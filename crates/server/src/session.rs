@@ -9,6 +9,7 @@ mod compare;
 mod ended;
 mod handled;
 mod hello;
+pub(crate) mod kept_uploads;
 mod opening;
 mod reply;
 mod upload;
@@ -32,6 +33,7 @@ use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, Uplo
 use self::compare::Comparing;
 use self::handled::{Asking, Began};
 pub(crate) use self::hello::Greeting;
+use self::kept_uploads::UploadName;
 use self::opening::Opened;
 use self::reply::Watch;
 use self::upload::{Expected, Received, Receiver};
@@ -363,7 +365,7 @@ impl<'a> Sync<'a> {
         if arrival.looked_up.is_none() && self.server.is_full() {
             return Err(self.server.busy());
         }
-        let Some(opened) = Box::pin(self.open(arrival)).await? else {
+        let Some(mut opened) = Box::pin(self.open(arrival)).await? else {
             self.channel.send(Control::SyncEnd(SyncEnd {}))?;
             return Ok(Before::AbandonedSync);
         };
@@ -377,7 +379,7 @@ impl<'a> Sync<'a> {
             reservation: comparing,
             request,
             standing,
-        } = Box::pin(self.receive(&opened)).await?;
+        } = Box::pin(self.receive(&mut opened)).await?;
         let Received {
             uploads,
             requests,
@@ -470,7 +472,9 @@ impl<'a> Sync<'a> {
 
     /// Receives everything up to the request for the download. If all of it was there with
     /// the Hello, what was looked up for the Hello is still certain.
-    async fn receive(&self, opened: &Opened) -> Result<Arrived, Fault> {
+    async fn receive(&self, opened: &mut Opened) -> Result<Arrived, Fault> {
+        let broken = opened.subscriptions.iter_mut();
+        let broken = broken.map(|it| it.broken.take().map(|it| *it)).collect();
         let limits = &self.server.limits;
         let expected = opened.subscriptions.iter().map(|subscription| Expected {
             schema: &subscription.published.schema,
@@ -479,7 +483,7 @@ impl<'a> Sync<'a> {
             upload_id: subscription.pending,
         });
         let budget = self.channel.budget();
-        let mut receiver = Receiver::new(limits, budget, expected.collect());
+        let mut receiver = Receiver::new(limits, budget, expected.collect(), broken);
         let expected = opened
             .subscriptions
             .iter()
@@ -489,6 +493,48 @@ impl<'a> Sync<'a> {
                 schema_differs: subscription.schema_differs,
             });
         let mut comparing = Comparing::new(expected.collect(), budget);
+        match self.take_all(&mut receiver, &mut comparing).await {
+            Ok(request) => {
+                let (compares, reservation) = comparing.finish()?;
+                Ok(Arrived {
+                    received: receiver.finish()?,
+                    compares,
+                    reservation,
+                    request,
+                    standing: self.standing(),
+                })
+            }
+            Err(fault) => {
+                if fault.code == Code::ConnectionLost || fault.code == Code::Timeout {
+                    self.keep_uploads(opened, receiver);
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    /// Keeps what has come of an upload whose line broke.
+    fn keep_uploads(&self, opened: &Opened, receiver: Receiver<'_>) {
+        for (index, broken) in receiver.into_broken(kept_uploads::LEAST_BYTES) {
+            let subscription = &opened.subscriptions[index];
+            let name = UploadName {
+                remote_id: opened.remote_id,
+                publication: subscription.published.schema.name.clone(),
+                sequence: subscription.sequence,
+                upload_id: subscription.upload_id(),
+                schema_hash: subscription.published.hash,
+            };
+            self.server.kept_uploads.keep(name, broken);
+        }
+    }
+
+    /// Takes what comes up to and with the request for the download.
+    async fn take_all(
+        &self,
+        receiver: &mut Receiver<'_>,
+        comparing: &mut Comparing<'_>,
+    ) -> Result<DownloadRequest, Fault> {
+        let limits = &self.server.limits;
         loop {
             let incoming = timeout(limits.idle, self.channel.incoming()).await;
             match incoming.map_err(|_| Fault::timeout("the remote is silent"))?? {
@@ -505,16 +551,7 @@ impl<'a> Sync<'a> {
                         receiver.pause("a comparison")?;
                         comparing.table(compare)?;
                     }
-                    Control::DownloadRequest(request) => {
-                        let (compares, reservation) = comparing.finish()?;
-                        return Ok(Arrived {
-                            received: receiver.finish()?,
-                            compares,
-                            reservation,
-                            request,
-                            standing: self.standing(),
-                        });
-                    }
+                    Control::DownloadRequest(request) => return Ok(request),
                     Control::Cancel(_) => return Err(Fault::cancelled()),
                     Control::Failure(_) => return Err(Fault::gone()),
                     _ => return Err(Fault::unexpected("a message")),

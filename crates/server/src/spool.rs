@@ -99,6 +99,11 @@ impl RowStore {
         fits
     }
 
+    /// The memory that it has reserved.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.reservation.bytes()
+    }
+
     /// Bytes in files.
     #[cfg(test)]
     pub(crate) fn spooled_bytes(&self) -> u64 {

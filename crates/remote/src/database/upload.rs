@@ -64,6 +64,7 @@ enum Later {
 }
 
 /// The beginning of an upload that is read.
+#[derive(Debug)]
 pub(crate) struct UploadBeginning {
     pub(crate) cursor: UploadCursor,
     /// Its first pieces, if it is small.

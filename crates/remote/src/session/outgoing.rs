@@ -28,6 +28,9 @@ const REQUEST_BYTES: usize = 4 << 20;
 /// How many bytes of checksums one sync sends. A server takes at least so many.
 const COMPARE_BYTES: usize = 4 << 20;
 
+/// An upload of so many bytes waits until the server has said how much of it has come before.
+const LARGE_BYTES: u64 = 512 << 10;
+
 /// How many ranges go into one message: far less than a frame holds.
 const RANGES_PER_MESSAGE: usize = 256;
 
@@ -66,6 +69,41 @@ struct Upload {
     copy: UploadCopy,
 }
 
+impl Upload {
+    /// Reads so many bytes of rows, which are there already; what was read beyond them, with its
+    /// table. `None`: they are other ones.
+    fn skip(
+        &mut self,
+        (bytes, checksum): (u64, u32),
+        database: &Database,
+        subscription: &SubscriptionState,
+    ) -> Result<Option<(TableBegin, Vec<u8>)>, SyncError> {
+        let mut table = None;
+        let mut left = bytes;
+        let mut there = crc32fast::Hasher::new();
+        loop {
+            let chunk = match self.read.pop_front() {
+                Some(chunk) => Some(chunk),
+                None => database.upload_chunk(subscription, &mut self.cursor)?,
+            };
+            let Some(chunk) = chunk else {
+                return Ok(None);
+            };
+            self.copy.add(&chunk)?;
+            table = chunk.begin.or(table);
+            let mut rows = chunk.rows;
+            let come = usize::try_from(left).map_or(rows.len(), |it| it.min(rows.len()));
+            let rest = rows.split_off(come);
+            there.update(&rows);
+            left -= come as u64;
+            if left == 0 {
+                let begin = table.filter(|_| there.clone().finalize() == checksum);
+                return Ok(begin.map(|begin| (begin, rest)));
+            }
+        }
+    }
+}
+
 /// Follows what the remote sends.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
@@ -73,6 +111,10 @@ pub(super) struct Outgoing {
     sending: Option<Sending>,
     /// The uploads that were sent to their ends.
     copies: Copies,
+    /// A large upload that is next, until the server has said how much of it came before.
+    waiting: Option<Box<(usize, UploadBeginning)>>,
+    /// Of the uploads of all subscriptions, what the server has said: bytes of rows and checksum.
+    received: Option<Vec<(u64, u32)>>,
     /// What was read and not given away yet.
     ready: VecDeque<Output>,
     /// Bytes of keys that may still be asked for again.
@@ -112,6 +154,8 @@ impl Outgoing {
             plan,
             sending: None,
             copies: Copies::default(),
+            waiting: None,
+            received: None,
             ready: VecDeque::from([Output::Control(hello)]),
             request_bytes: REQUEST_BYTES,
             upload_only,
@@ -134,7 +178,18 @@ impl Outgoing {
         !self.plan.contains(&Step::Upload(subscription)) && !self.is_uploading(subscription)
     }
 
+    /// The server has let us in, and has so many bytes of uploads that broke off, with this
+    /// checksum.
+    pub(super) fn welcomed(&mut self, received: Vec<(u64, u32)>) {
+        self.received = Some(received);
+    }
+
     fn is_uploading(&self, subscription: usize) -> bool {
+        let waiting = self.waiting.as_ref().map(|it| it.0);
+        waiting == Some(subscription) || self.is_sending_upload(subscription)
+    }
+
+    fn is_sending_upload(&self, subscription: usize) -> bool {
         match &self.sending {
             Some(Sending::Upload(upload)) => upload.subscription == subscription,
             Some(Sending::Given(index, _)) => *index == subscription,
@@ -146,6 +201,7 @@ impl Outgoing {
     pub(super) fn stop(&mut self) {
         self.plan.clear();
         self.sending = None;
+        self.waiting = None;
         self.copies = Copies::default();
         self.ready.clear();
     }
@@ -153,7 +209,8 @@ impl Outgoing {
     /// The server has this upload already: what is left of it need not travel.
     pub(super) fn abandon(&mut self, subscription: usize) {
         self.plan.retain(|&step| step != Step::Upload(subscription));
-        if !self.is_uploading(subscription) {
+        self.waiting = self.waiting.take().filter(|it| it.0 != subscription);
+        if !self.is_sending_upload(subscription) {
             return;
         }
         let end = match self.sending.take() {
@@ -186,7 +243,14 @@ impl Outgoing {
                 Some(output) => return Ok(Some(output)),
                 None => {}
             }
-            if let Some(sending) = self.sending.take() {
+            if let Some(waiting) = self.waiting.take() {
+                if self.received.is_none() {
+                    self.waiting = Some(waiting);
+                    return Ok(None);
+                }
+                let (index, beginning) = *waiting;
+                self.begin_upload(index, beginning, database, subscriptions)?;
+            } else if let Some(sending) = self.sending.take() {
                 self.sending = match sending {
                     Sending::Upload(upload) => {
                         self.next_piece(upload, database, subscriptions, progress)?
@@ -230,27 +294,12 @@ impl Outgoing {
                     self.control(control);
                     return Ok(());
                 }
-                let UploadBeginning {
-                    cursor,
-                    read,
-                    rows,
-                    bytes,
-                } = database.begin_upload(subscription)?;
-                self.sending = Some(Sending::Upload(Box::new(Upload {
-                    subscription: index,
-                    cursor,
-                    read,
-                    copy: UploadCopy::new(database.kept_limits()),
-                })));
-                Control::UploadBegin(UploadBegin {
-                    subscription: index as u32,
-                    sequence: subscription.sequence + 1,
-                    upload_id: subscription.taken.map(|id| id.to_vec()).unwrap_or_default(),
-                    rows,
-                    bytes,
-                    given_back: false,
-                    given_up: database.given_up(subscription)?,
-                })
+                let beginning = database.begin_upload(subscription)?;
+                if beginning.bytes >= LARGE_BYTES && self.received.is_none() {
+                    self.waiting = Some(Box::new((index, beginning)));
+                    return Ok(());
+                }
+                return self.begin_upload(index, beginning, database, subscriptions);
             }
             Step::Requests(index) => {
                 let subscription = &subscriptions[index];
@@ -279,6 +328,58 @@ impl Outgoing {
             }
         };
         self.control(control);
+        Ok(())
+    }
+
+    /// Begins an upload, behind what the server has of it.
+    fn begin_upload(
+        &mut self,
+        index: usize,
+        beginning: UploadBeginning,
+        database: &Database,
+        subscriptions: &[SubscriptionState],
+    ) -> Result<(), SyncError> {
+        let subscription = &subscriptions[index];
+        let received = self.received.as_ref().and_then(|it| it.get(index).copied());
+        let mut upload = Upload {
+            subscription: index,
+            cursor: beginning.cursor,
+            read: beginning.read,
+            copy: UploadCopy::new(database.kept_limits()),
+        };
+        let mut behind_bytes = 0;
+        let mut rest = None;
+        if let Some(received) = received.filter(|it| it.0 > 0) {
+            rest = upload.skip(received, database, subscription)?;
+            match rest {
+                Some(_) => behind_bytes = received.0,
+                // It has something else: from the beginning.
+                None => {
+                    let again = database.begin_upload(subscription)?;
+                    upload.cursor = again.cursor;
+                    upload.read = again.read;
+                    upload.copy = UploadCopy::new(database.kept_limits());
+                }
+            }
+        }
+        self.control(Control::UploadBegin(UploadBegin {
+            subscription: index as u32,
+            sequence: subscription.sequence + 1,
+            upload_id: subscription.taken.map(|id| id.to_vec()).unwrap_or_default(),
+            rows: beginning.rows,
+            bytes: beginning.bytes,
+            given_back: false,
+            given_up: database.given_up(subscription)?,
+            behind_bytes,
+        }));
+        if let Some((begin, rows)) = rest {
+            // Also if its next rows come with the next piece.
+            self.control(Control::TableBegin(begin));
+            if !rows.is_empty() {
+                self.rows(rows);
+            }
+        }
+        self.sending = Some(Sending::Upload(Box::new(upload)));
         Ok(())
     }
 

@@ -233,6 +233,7 @@ impl Session {
     /// Settles what follows the Welcome.
     fn agree(&mut self, answer: Answer) -> Result<(), SyncError> {
         let mut results = Vec::new();
+        self.outgoing.welcomed(answer.received);
         for (index, &applied) in answer.already_applied.iter().enumerate() {
             if applied {
                 self.outgoing.abandon(index);

@@ -22,6 +22,8 @@ pub(super) struct Answer {
     pub(super) schemas: Vec<Option<PublicationSchema>>,
     /// The numbers that it has for us, each with the subscription's number in the file.
     pub(super) blocks: Vec<(i64, NumberBlock)>,
+    /// For each subscription: what the server has of an upload that broke off, bytes and checksum.
+    pub(super) received: Vec<(u64, u32)>,
 }
 
 impl Answer {
@@ -44,6 +46,7 @@ impl Answer {
             already_applied: Vec::new(),
             schemas: Vec::new(),
             blocks: Vec::new(),
+            received: Vec::new(),
         };
         for (answer, subscription) in welcome.subscriptions.iter().zip(subscriptions) {
             let state = UploadState::try_from(answer.upload_state).map_err(|_| {
@@ -65,6 +68,8 @@ impl Answer {
             let blocks = answer.blocks.iter().cloned();
             read.blocks
                 .extend(blocks.map(|block| (subscription.id, block)));
+            let received = (answer.received_bytes, answer.received_checksum);
+            read.received.push(received);
             read.schemas.push(schema(&answer.schema, subscription)?);
         }
         // Under another id nothing of what we know about uploads would hold.

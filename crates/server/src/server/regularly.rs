@@ -31,6 +31,7 @@ const RENEW_EVERY: Duration = Duration::from_secs(5);
 pub(super) async fn watch_regularly(shared: Arc<Shared>) {
     loop {
         sleep(WATCH_EVERY).await;
+        shared.kept_uploads.sweep();
         shared
             .signer
             .refresh(shared.environment.clock.now_ms())

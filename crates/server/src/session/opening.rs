@@ -21,7 +21,8 @@ use tidewater_protocol::message::{
 use tidewater_protocol::{RemoteId, UploadId};
 
 use super::hello::Greeting;
-use super::upload::ReceivedUpload;
+use super::kept_uploads::UploadName;
+use super::upload::{BrokenUpload, ReceivedUpload};
 use super::{Arrival, LookedUp, Sync};
 use crate::auth::signing::{CheckpointFor, Keyring};
 use crate::fault::Fault;
@@ -74,6 +75,8 @@ pub(super) struct OpenSubscription {
     pub(super) compare: bool,
     /// The last uploads that the centre has under the remote's former ids.
     formers: Vec<u64>,
+    /// What has come of the pending upload with an earlier sync.
+    pub(super) broken: Option<Box<BrokenUpload>>,
     /// From which upload on it keeps refused rows, and behind which settled ones are told.
     pub(super) refused: [u64; 2],
 }
@@ -343,7 +346,20 @@ impl Sync<'_> {
             let strange = !is_part && !subscription.checkpoint.is_empty() && !is_known;
             let keeps = !has_schema && subscription.pending.is_none();
             let mark = subscription.mark.clone().filter(|_| is_useful);
+            let name = UploadName {
+                remote_id: self.guest.remote_id,
+                publication: subscription.publication.clone(),
+                sequence: subscription.sequence + 1,
+                upload_id: subscription.pending.unwrap_or(UploadId([0; 16])),
+                schema_hash: published.hash,
+            };
+            let is_pending = subscription.pending.is_some();
+            let is_next = is_pending && upload_state == UploadState::InSequence;
+            let broken = is_next
+                .then(|| self.server.kept_uploads.take(&name))
+                .flatten();
             Ok(OpenSubscription {
+                broken: broken.map(Box::new),
                 state: upload_state,
                 formers,
                 refused: subscription.refused,
@@ -503,6 +519,8 @@ impl OpenSubscription {
                 .map_or_else(Vec::new, UploadId::to_vec),
             compare: self.compare,
             blocks: Vec::new(),
+            received_bytes: self.broken.as_ref().map_or(0, |it| it.bytes),
+            received_checksum: self.broken.as_ref().map_or(0, |it| it.checksum),
             formers: match restored {
                 true => self.formers.clone(),
                 false => Vec::new(),

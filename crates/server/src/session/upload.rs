@@ -71,6 +71,25 @@ pub(crate) struct Receiver<'a> {
     bytes: u64,
     /// Memory of an incomplete row that is longer than usual.
     partial: Reservation,
+    /// What has come of uploads before, by subscription.
+    broken: Vec<Option<BrokenUpload>>,
+}
+
+/// What has come of an upload that broke off: whole rows.
+pub(crate) struct BrokenUpload {
+    store: RowStore,
+    tables: Vec<UploadTable>,
+    counts: [u64; 3],
+    header_bytes: usize,
+    pub(crate) bytes: u64,
+    pub(crate) checksum: u32,
+}
+
+impl BrokenUpload {
+    /// How much of the memory for rows it holds.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.store.memory_bytes()
+    }
 }
 
 enum Section {
@@ -109,6 +128,7 @@ impl<'a> Receiver<'a> {
         limits: &'a Limits,
         budget: &MemoryBudget,
         expected: Vec<Expected<'a>>,
+        broken: Vec<Option<BrokenUpload>>,
     ) -> Receiver<'a> {
         let count = expected.len();
         Receiver {
@@ -125,7 +145,58 @@ impl<'a> Receiver<'a> {
             rows: 0,
             bytes: 0,
             partial: budget.empty(),
+            broken,
         }
+    }
+
+    /// What has come of uploads that are not complete, by subscription, if it is so much.
+    pub(crate) fn into_broken(mut self, least_bytes: u64) -> Vec<(usize, BrokenUpload)> {
+        let whole = self.whole_rows();
+        let before = self.broken.into_iter().enumerate();
+        let before = before.filter_map(|(index, broken)| Some((index, broken?)));
+        let mut broken: Vec<(usize, BrokenUpload)> = before.collect();
+        let Some((upload, bytes, checksum)) = whole.filter(|it| it.1 >= least_bytes) else {
+            return broken;
+        };
+        let upload_now = BrokenUpload {
+            store: self.store,
+            tables: upload.tables,
+            counts: upload.counts,
+            header_bytes: self.header_bytes,
+            bytes,
+            checksum: checksum.finalize(),
+        };
+        broken.push((upload.subscription, upload_now));
+        broken
+    }
+
+    /// The whole rows of the upload that is coming, if it is the first of its sync.
+    fn whole_rows(&mut self) -> Option<(OpenUpload, u64, crc32fast::Hasher)> {
+        if !self.uploads.is_empty() || !matches!(self.section, Section::Upload(_)) {
+            return None;
+        }
+        // What cannot be read any more, or stored, is not kept.
+        self.validate().and_then(|()| self.store_chunk()).ok()?;
+        let Section::Upload(mut upload) = std::mem::replace(&mut self.section, Section::Nothing)
+        else {
+            return None;
+        };
+        if let Some(table) = self.table.take()
+            && let (Some(begin), false) = (table.begin, table.chunks.is_empty())
+        {
+            let chunks = table.chunks;
+            upload.tables.push(UploadTable { begin, chunks });
+        }
+        if upload.ignored || upload.given_back {
+            return None;
+        }
+        let mut checksum = crc32fast::Hasher::new();
+        let mut bytes = 0;
+        for chunk in upload.tables.iter().flat_map(|it| &it.chunks) {
+            checksum.update(&chunk.read().ok()?);
+            bytes += chunk.length() as u64;
+        }
+        Some((upload, bytes, checksum))
     }
 
     /// An upload begins.
@@ -161,7 +232,7 @@ impl<'a> Receiver<'a> {
             self.store.announce(begin.bytes);
         }
         self.seen[index] = true;
-        self.section = Section::Upload(OpenUpload {
+        let mut upload = OpenUpload {
             subscription: index,
             announced_rows: begin.rows,
             ignored,
@@ -170,7 +241,21 @@ impl<'a> Receiver<'a> {
             tables: Vec::new(),
             counts: [0; 3],
             checksum: crc32fast::Hasher::new(),
-        });
+        };
+        let broken = self.broken.get_mut(index).and_then(Option::take);
+        if begin.behind_bytes > 0 {
+            let broken = broken.filter(|it| it.bytes == begin.behind_bytes && self.bytes == 0);
+            let broken = broken.ok_or_else(|| Fault::unexpected("the rest of an upload"))?;
+            upload.tables = broken.tables;
+            upload.counts = broken.counts;
+            let (checksum, bytes) = (broken.checksum, broken.bytes);
+            upload.checksum = crc32fast::Hasher::new_with_initial_len(checksum, bytes);
+            self.store = broken.store;
+            self.header_bytes += broken.header_bytes;
+            self.rows += broken.counts.iter().sum::<u64>();
+            self.bytes += bytes;
+        }
+        self.section = Section::Upload(upload);
         Ok(())
     }
 
@@ -204,13 +289,21 @@ impl<'a> Receiver<'a> {
         // Without the key's columns a key cannot be read. The remote's schema is
         // another then, and it is sent everything anyway.
         let dropped = request && !key_known;
+        let chunks = match &mut self.section {
+            // It goes on with the table at which it broke off.
+            Section::Upload(upload) => {
+                let last = upload.tables.pop_if(|last| last.begin == begin);
+                last.map_or_else(Vec::new, |it| it.chunks)
+            }
+            _ => Vec::new(),
+        };
         self.table = Some(OpenTable {
             begin: (!dropped).then_some(begin),
             shape,
             buffer: Vec::new(),
             valid: 0,
             retry_at: 0,
-            chunks: Vec::new(),
+            chunks,
         });
         Ok(())
     }

@@ -11,7 +11,7 @@ use tidewater_testing::proxy::{Accident, Place, Way};
 use crate::backend::Backend;
 use crate::compare::assert_converged;
 use crate::device::Device;
-use crate::scenario::{SHOP_PUBLICATION, shop};
+use crate::scenario::{SHOP_PUBLICATION, audited_shop, shop};
 use crate::world::{LiveServer, World};
 
 /// So many products and customers, of some hundred bytes.
@@ -235,7 +235,83 @@ fn a_log_that_was_pruned_begins_anew<B: Backend>() {
     assert_converged(&world, &[&bob]);
 }
 
+/// Much that goes up: about two megabytes of rows of two tables.
+fn work_for_long(device: &Device) {
+    let text = "y".repeat(200);
+    for first in (0..ROWS).step_by(500) {
+        let numbers = || 40_000 + first..40_500 + first;
+        let products = numbers().map(|it| format!("({it}, 'p{it} {text}', {it})"));
+        let customers = numbers().map(|it| format!("({it}, 2, 'c{it} {text}', NULL, 1)"));
+        device.edit(&format!(
+            "INSERT INTO product VALUES {};
+             INSERT INTO customer VALUES {};",
+            products.collect::<Vec<_>>().join(", "),
+            customers.collect::<Vec<_>>().join(", "),
+        ));
+    }
+}
+
+fn an_upload_goes_on_where_it_broke_off_on_the_server_that_has_it<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let servers = [world.another_server(), world.another_server()];
+    let mut bob = world.synced("bob");
+    work_for_long(&bob);
+    let mut go_up = |server: &LiveServer, cut_after: usize| {
+        bob.network.redirect(server.address);
+        bob.network.plan_cut(Way::Up, cut_after);
+        bob.try_sync().unwrap_err();
+    };
+    go_up(&servers[0], 900_000);
+    // Another one knows nothing of it.
+    go_up(&servers[1], 600_000);
+    go_up(&servers[0], 900_000);
+    // What is changed meanwhile goes up the next time.
+    bob.edit("UPDATE product SET name = 'meanwhile' WHERE product_id = 40001");
+    bob.network.redirect(servers[0].address);
+    let report = bob.sync();
+    assert_eq!(report.uploaded.inserts, 2 * ROWS);
+    assert!(
+        report.bytes_sent < 800_000,
+        "{} were sent",
+        report.bytes_sent
+    );
+    bob.sync();
+    assert_eq!(bob.pending(), 0);
+    assert_converged(&world, &[&bob]);
+}
+
+fn an_upload_that_breaks_after_any_frame_is_applied_once<B: Backend>() {
+    let world = World::<B>::open(audited_shop::<B>());
+    let server = world.another_server();
+    for frame in (0..100).step_by(4) {
+        let mut bob = world.device("bob");
+        bob.network.redirect(server.address);
+        bob.sync();
+        let key = 100_000 + 1_000 * frame as u64;
+        let text = "z".repeat(2_000);
+        let rows = (key..key + 500).map(|it| format!("({it}, '{text}', 0)"));
+        let rows = rows.collect::<Vec<_>>().join(", ");
+        bob.edit(&format!("INSERT INTO product VALUES {rows}"));
+        bob.network
+            .plan(Place::frame(Way::Up, frame), Accident::CutInside);
+        let outcome = bob.try_sync();
+        let was_cut = bob.network.finish_plan();
+        assert!(was_cut || outcome.is_ok(), "{outcome:?}");
+        bob.sync();
+        assert_eq!(bob.pending(), 0);
+        let written = "SELECT count(*) FROM audit WHERE line LIKE 'product|insert|%'";
+        assert_eq!(world.rows(written), [(500 * (1 + frame / 4)).to_string()]);
+        assert_converged(&world, &[&bob]);
+        if !was_cut {
+            return;
+        }
+    }
+    panic!("a sync of more frames");
+}
+
 on_both_adapters!(
+    an_upload_goes_on_where_it_broke_off_on_the_server_that_has_it,
+    an_upload_that_breaks_after_any_frame_is_applied_once,
     a_first_download_goes_on_wherever_it_breaks_while_the_centre_changes,
     a_first_download_goes_on_by_itself,
     a_download_that_breaks_after_any_frame_ends_right,

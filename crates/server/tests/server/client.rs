@@ -275,6 +275,7 @@ impl Client {
             bytes: rows.len() as u64,
             given_back: false,
             given_up: Vec::new(),
+            ..UploadBegin::default()
         }));
         let begin = TableBegin::of(&schema().tables[0]);
         self.put(Control::TableBegin(begin));

@@ -139,6 +139,7 @@ fn whole(
         bytes: body.len() as u64,
         given_back: false,
         given_up: Vec::new(),
+        behind_bytes: 0,
     };
     put(&mut frames, Control::UploadBegin(begin))?;
     frames.extend_from_slice(body);

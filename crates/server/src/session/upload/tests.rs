@@ -53,7 +53,12 @@ impl World {
             sequence: 4,
             upload_id: Some(UPLOAD),
         };
-        Receiver::new(&self.limits, &self.budget.of_session(), vec![expected])
+        Receiver::new(
+            &self.limits,
+            &self.budget.of_session(),
+            vec![expected],
+            Vec::new(),
+        )
     }
 
     fn header(&self) -> TableBegin {
@@ -70,6 +75,7 @@ fn begin() -> UploadBegin {
         bytes: 1_000,
         given_back: false,
         given_up: Vec::new(),
+        ..UploadBegin::default()
     }
 }
 

@@ -1,0 +1,84 @@
+//! Uploads that broke off, kept for a while so that their remotes need not send them anew.
+//!
+//! Only on the server to which they were sent: on another one an upload begins again. What is kept
+//! are whole rows, in the order in which they came.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use tidewater_protocol::{RemoteId, UploadId};
+
+use super::upload::BrokenUpload;
+
+/// Less is not worth it.
+pub(super) const LEAST_BYTES: u64 = 256 << 10;
+
+/// Whoever has not come back by then begins anew.
+const KEPT_FOR: Duration = Duration::from_secs(600);
+
+/// So many are kept.
+const KEPT: usize = 64;
+
+/// So much of the memory for rows they hold, together; the rest is in files.
+const MEMORY_SHARE: u64 = 4;
+
+/// Which upload it is.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct UploadName {
+    pub(crate) remote_id: RemoteId,
+    pub(crate) publication: String,
+    pub(crate) sequence: u64,
+    pub(crate) upload_id: UploadId,
+    /// Of the schema in which the publication was served.
+    pub(crate) schema_hash: [u8; 32],
+}
+
+/// The uploads that broke off.
+pub(crate) struct KeptUploads {
+    uploads: Mutex<VecDeque<(Instant, UploadName, BrokenUpload)>>,
+    memory_bytes: u64,
+}
+
+impl KeptUploads {
+    /// `memory_bytes`: for rows on their way, altogether.
+    pub(crate) fn new(memory_bytes: u64) -> KeptUploads {
+        KeptUploads {
+            uploads: Mutex::default(),
+            memory_bytes,
+        }
+    }
+
+    /// Keeps what has come of an upload. Of those before it the oldest go where there is no room.
+    pub(super) fn keep(&self, name: UploadName, upload: BrokenUpload) {
+        let mut uploads = self.uploads();
+        uploads
+            .retain(|it| it.1.remote_id != name.remote_id || it.1.publication != name.publication);
+        uploads.push_back((Instant::now(), name, upload));
+        let memory = |uploads: &VecDeque<(Instant, UploadName, BrokenUpload)>| {
+            uploads.iter().map(|it| it.2.memory_bytes()).sum::<u64>()
+        };
+        while uploads.len() > KEPT || memory(&uploads) > self.memory_bytes / MEMORY_SHARE {
+            uploads.pop_front();
+        }
+    }
+
+    /// What has come of an upload, once.
+    pub(super) fn take(&self, name: &UploadName) -> Option<BrokenUpload> {
+        let mut uploads = self.uploads();
+        let at = uploads.iter().position(|it| it.1 == *name)?;
+        uploads.remove(at).map(|it| it.2)
+    }
+
+    /// Forgets those that nobody has come back for.
+    pub(crate) fn sweep(&self) {
+        let now = Instant::now();
+        self.uploads().retain(|it| now - it.0 < KEPT_FOR);
+    }
+
+    fn uploads(&self) -> std::sync::MutexGuard<'_, VecDeque<(Instant, UploadName, BrokenUpload)>> {
+        self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
