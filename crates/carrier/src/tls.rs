@@ -42,23 +42,26 @@ pub fn random(bytes: &mut [u8]) -> io::Result<()> {
 }
 
 /// Who dials: trusts the authorities of a PEM file, or those that browsers trust. Kept by the
-/// process, with what servers have given it to go on from: see [`kept`].
+/// process, with what servers have given it to go on from: see [`client_with`].
 ///
 /// # Errors
 /// The file holds no certificates.
 pub fn client(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, CarrierError> {
-    kept(ca_file, None, None)
+    client_with(ca_file, None, None)
 }
 
 /// The set-up of clients, for as long as the process and the files are the same: a second
 /// connection to a server goes on from the first, and needs neither certificates nor signatures.
-fn kept(
+/// A pin stands in place of authorities; a client may have a certificate of its own.
+///
+/// # Errors
+/// A file cannot be read, or holds something else.
+pub fn client_with(
     ca_file: Option<&Path>,
     pin: Option<Pin>,
     own: Option<&ClientCertificate>,
 ) -> Result<Arc<ClientConfig>, CarrierError> {
     static KEPT: Mutex<VecDeque<KeptClient>> = Mutex::new(VecDeque::new());
-    // A pin stands in place of authorities.
     let ca_file = ca_file.filter(|_| pin.is_none());
     let files = [
         ca_file,
@@ -310,7 +313,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CarrierErro
 
 /// Whom to trust, and who we are.
 pub(crate) fn config(options: &DialOptions<'_>) -> Result<Arc<ClientConfig>, CarrierError> {
-    kept(options.ca_file, options.pin, options.certificate)
+    client_with(options.ca_file, options.pin, options.certificate)
 }
 
 /// A client for the server of this name. Its handshake goes along with reading and writing.

@@ -45,6 +45,7 @@ use crate::metrics::Metrics;
 use crate::nats;
 use crate::publications::Publications;
 use crate::registry::Registry;
+use crate::relay;
 use crate::signal::Signal;
 use crate::spaces::Hub;
 use crate::wake::{self, Wakes};
@@ -170,6 +171,11 @@ impl Shared {
     /// Whether nothing new may begin.
     pub(crate) fn is_draining(&self) -> bool {
         self.phase.get() >= Phase::Draining
+    }
+
+    /// Ends when others are to be sent elsewhere.
+    pub(crate) async fn leaving(&self) {
+        self.reached(Phase::Leaving).await;
     }
 
     /// Ends when no new syncs may begin.
@@ -299,12 +305,17 @@ impl Server {
         let places = Arc::new(Semaphore::new(shared.limits.connections));
         let mut all = listeners.iter();
         let any_http = all.any(|(_, it)| it.plain.any_http() || it.encrypted.any_http());
+        let any_http = any_http || config.relay.is_some();
         let site = any_http.then(|| Site::new(shared.clone(), places.clone(), alive.downgrade()));
         let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
         let mut addresses = Vec::new();
         let mut tasks = Vec::new();
         let mut web = Vec::new();
         let mut http_address = None;
+        if let Some(relay) = &config.relay {
+            let lines = relay::Lines::keep(relay, &shared)?;
+            listeners.push((Box::new(lines), listener::relayed(&config.server)?));
+        }
         for (listener, place) in listeners {
             let last = place.urls.len().saturating_sub(1);
             for (index, url) in place.urls.iter().enumerate() {
@@ -437,6 +448,7 @@ impl Running {
             ("server.consolidated", old.consolidated != new.consolidated),
             ("server.limits", old.limits != new.limits),
             ("live", configured.live != config.live),
+            ("relay", configured.relay != config.relay),
             ("wake", configured.wakes != config.wakes),
             ("log", configured.log != config.log),
         ];
