@@ -15,8 +15,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoClientAuth, ProducesTickets, WebPkiClientVerifier};
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, HandshakeKind,
-    RootCertStore, ServerConfig, SignatureScheme,
+    AlertDescription, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName,
+    HandshakeKind, RootCertStore, ServerConfig, SignatureScheme,
 };
 
 use crate::dial::{DialOptions, Layer, is_patience};
@@ -316,15 +316,22 @@ pub(crate) fn config(options: &DialOptions<'_>) -> Result<Arc<ClientConfig>, Car
     client_with(options.ca_file, options.pin, options.certificate)
 }
 
-/// A client for the server of this name. Its handshake goes along with reading and writing.
+/// A client for the server of this name. Its handshake goes along with reading and writing. Whoever
+/// `speaks_http` says so: several of its connections may belong together.
 pub(crate) fn client_of(
     config: &Arc<ClientConfig>,
     host: &str,
+    speaks_http: bool,
 ) -> Result<ClientConnection, CarrierError> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| CarrierError::HostName {
         host: host.to_owned(),
     })?;
-    ClientConnection::new(config.clone(), name).map_err(CarrierError::Defect)
+    let protocols = match speaks_http {
+        true => vec![b"http/1.1".to_vec()],
+        false => Vec::new(),
+    };
+    let client = ClientConnection::new_with_alpn(config.clone(), name, protocols);
+    client.map_err(CarrierError::Defect)
 }
 
 /// TLS over another layer.
@@ -434,6 +441,12 @@ pub(crate) fn objection(error: &io::Error, server: &str) -> Option<CarrierError>
             server,
             what: "what it answers is not TLS".into(),
         },
+        rustls::Error::AlertReceived(AlertDescription::UnrecognisedName) => {
+            CarrierError::NoSuchName { server }
+        }
+        rustls::Error::AlertReceived(AlertDescription::InternalError) => {
+            CarrierError::Away { server }
+        }
         other => CarrierError::Tls {
             server,
             what: other.to_string(),
