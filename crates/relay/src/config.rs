@@ -88,7 +88,7 @@ struct RawServer {
     tokens: Vec<String>,
 }
 
-const CONNECTIONS: usize = 10_000;
+const CONNECTIONS: usize = 5_000;
 const LINES: usize = 1_000;
 
 /// Files and tasks have an end.

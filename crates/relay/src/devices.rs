@@ -76,7 +76,7 @@ pub(crate) async fn accept_all(shared: Arc<Shared>, mut listener: Box<dyn Listen
 }
 
 /// One connection from its first byte to its last.
-async fn serve(shared: &Shared, incoming: Incoming) {
+pub(crate) async fn serve(shared: &Shared, incoming: Incoming) {
     let Incoming { mut stream, peer } = incoming;
     let mut hello = Hello::default();
     let wanted = match timeout(HELLO, hear(&mut stream, &mut hello)).await {

@@ -183,7 +183,7 @@ mod tests {
             (b"TIDE\0\0\0\0", NoHello::Other),
             (b"SSH-2.0-x\r\n", NoHello::Other),
             (&[0x16, 2, 0], NoHello::Other),
-            (&[0x16, 3, 1, 0, 2, 2, 0], NoHello::Malformed),
+            (&[0x16, 3, 1, 0, 4, 2, 0, 0, 0], NoHello::Malformed),
             (&[0x16, 3, 1, 0, 4, 1, 0, 0, 0], NoHello::Malformed),
             (&endless, NoHello::TooLong),
         ] {

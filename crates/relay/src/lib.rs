@@ -15,6 +15,9 @@ mod metrics;
 mod relay;
 mod servers;
 
+#[cfg(test)]
+mod tests;
+
 pub use config::{Config, LogConfig, ServerName, TlsFiles};
 pub use error::RelayError;
 pub use hello::{Hello, MAX_HELLO_BYTES, NoHello, Wanted};

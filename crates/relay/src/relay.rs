@@ -73,6 +73,27 @@ impl Flag {
 pub(crate) type Guard = (OwnedSemaphorePermit, mpsc::Sender<()>);
 
 impl Shared {
+    fn new(config: &Config, known: Known, alive: mpsc::WeakSender<()>) -> Shared {
+        Shared {
+            lines: Lines::new(&config.names, config.lines),
+            metrics: Metrics::new(),
+            known: RwLock::new(known),
+            places: Arc::new(Semaphore::new(config.connections)),
+            most: config.connections,
+            leaving: Flag::default(),
+            aborted: Flag::default(),
+            alive,
+        }
+    }
+
+    /// Of a relay without sockets.
+    #[cfg(test)]
+    pub(crate) fn of(config: &Config) -> Arc<Shared> {
+        let (alive, _) = mpsc::channel(1);
+        let known = Known::load(config).expect("no files");
+        Arc::new(Shared::new(config, known, alive.downgrade()))
+    }
+
     pub(crate) fn tls(&self) -> Option<Tls> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.tls.clone()
@@ -160,16 +181,7 @@ impl Relay {
             }
         };
         let (alive, devices) = mpsc::channel(1);
-        let shared = Arc::new(Shared {
-            lines: Lines::new(&config.names, config.lines),
-            metrics: Metrics::new(),
-            known: RwLock::new(known),
-            places: Arc::new(Semaphore::new(config.connections)),
-            most: config.connections,
-            leaving: Flag::default(),
-            aborted: Flag::default(),
-            alive: alive.downgrade(),
-        });
+        let shared = Arc::new(Shared::new(&config, known, alive.downgrade()));
         let scheme = config.servers.transport.scheme();
         let servers = format!("{scheme}://{}", for_servers.address());
         let mut tasks = vec![tokio::spawn(servers::accept_all(

@@ -34,14 +34,10 @@ pub(crate) async fn accept_all(shared: Arc<Shared>, mut listener: Box<dyn Listen
             Ok(incoming) => {
                 let shared = shared.clone();
                 tokio::spawn(async move {
-                    let peer = incoming.peer.clone();
-                    match register(&shared, incoming).await {
-                        Ok((line, place)) => {
-                            drop(newcomer);
-                            keep(&shared, line, place).await;
-                        }
-                        Err(LineError::Refused(why)) => shared.metrics.refused(why.word()),
-                        Err(error) => tracing::info!(peer, %error, "no line"),
+                    let line = register(&shared, incoming).await;
+                    drop(newcomer);
+                    if let Some((line, place)) = line {
+                        keep(&shared, line, place).await;
                     }
                 });
             }
@@ -54,7 +50,21 @@ pub(crate) async fn accept_all(shared: Arc<Shared>, mut listener: Box<dyn Listen
     }
 }
 
-async fn register(
+/// A line, if whoever dials proves himself.
+pub(crate) async fn register(
+    shared: &Arc<Shared>,
+    incoming: Incoming,
+) -> Option<(IdleLine, Place)> {
+    let peer = incoming.peer.clone();
+    match try_register(shared, incoming).await {
+        Ok(line) => return Some(line),
+        Err(LineError::Refused(why)) => shared.metrics.refused(why.word()),
+        Err(error) => tracing::info!(peer, %error, "no line"),
+    }
+    None
+}
+
+async fn try_register(
     shared: &Arc<Shared>,
     incoming: Incoming,
 ) -> Result<(IdleLine, Place), LineError> {
@@ -126,7 +136,7 @@ fn now_s() -> u64 {
 }
 
 /// Keeps a line until a device gets it, or it is not there any more.
-async fn keep(shared: &Shared, mut line: IdleLine, place: Place) {
+pub(crate) async fn keep(shared: &Shared, mut line: IdleLine, place: Place) {
     let asked = shared.lines.offer(&place);
     tokio::select! {
         biased;

@@ -79,13 +79,18 @@ impl Registration {
         is_name.then_some(name)
     }
 
-    fn text(&self) -> String {
+    /// What a server says.
+    pub fn text(&self) -> String {
         let token = self.token.as_ref().map_or("-", |it| &it.0);
         let Registration { name, instance, .. } = self;
         format!("{WORD} {name} {instance:016x} {token}\n")
     }
 
-    fn read(text: &str) -> Result<Registration, Refusal> {
+    /// Reads that, without the end of the line.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn read(text: &str) -> Result<Registration, Refusal> {
         let Some(rest) = text.strip_prefix(WORD) else {
             let is_other = text.starts_with("TIDEWATER-LINE ");
             return Err(match is_other {

@@ -81,7 +81,9 @@ pub(crate) fn run(args: &RelayArgs) -> Result<Done, Failure> {
         return Ok(Done::Fully);
     }
     args.log.start(&log(&config)?)?;
-    open_files::make_room(config.connections.saturating_mul(2));
+    // Each device has a line, too.
+    let files = config.connections.saturating_mul(2);
+    open_files::make_room(files, "twice the connections of the relay");
     let runtime = Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -47,7 +47,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
         config.server.listen.clone_from(&args.listen);
     }
     args.log.start(&config.log)?;
-    open_files::make_room(config.server.limits.connections);
+    open_files::make_room(
+        config.server.limits.connections,
+        "server.limits.connections",
+    );
     let runtime = Builder::new_multi_thread()
         .enable_all()
         .build()

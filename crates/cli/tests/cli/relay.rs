@@ -1,9 +1,13 @@
 //! Relays: devices that reach servers through them, over whatever carries a connection, while
 //! relays and servers are killed; and whoever gets nowhere.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::thread;
 
-use crate::centre::{Centre, sqlite_rows};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+use crate::centre::Centre;
 use crate::farm::{Progress, assert_equal, work};
 use crate::kill::POSTGRES_AUDIT;
 use crate::program::{Place, Run, Server, free_url, sqlite, until};
@@ -151,4 +155,254 @@ fn a_device_syncs_through_a_relay_over_all_that_is_encrypted() {
             "server/tidewater-dev.pem",
         ])
         .done();
+}
+
+#[test]
+fn i1_relays_and_servers_that_are_killed_lose_and_double_nothing() {
+    let place = Place::new();
+    let centre = Centre::postgres();
+    let ports = [Ports::free(), Ports::free()];
+    let users = ["nancy", "steve", "margaret", "andrew"];
+    deploy(&place, &centre, &ports, TOKEN, &users);
+    centre.execute(POSTGRES_AUDIT);
+    let start = |number: usize| place.relay(&format!("relay-{}.toml", NAMES[number]));
+    for (name, ports) in NAMES.iter().zip(&ports) {
+        relay_config(&place, name, ports, "");
+    }
+    let mut relays = [0, 1].map(|number| Some(start(number)));
+    let serve = || {
+        let server = place.serve(&[]);
+        server.logs("registered at the relay");
+        server
+    };
+    let mut servers = [Some(serve()), Some(serve())];
+    let url = |scheme| ports.each_ref().map(|it| it.url(scheme)).join(",");
+    for (user, scheme) in users.into_iter().zip(["tls", "tls", "https", "wss"]) {
+        let url = url(scheme);
+        until("a first sync", || first_sync(&place, user, &url).code == 0);
+    }
+    let progress = Progress::default();
+    let ledger = thread::scope(|scope| {
+        let (place, progress) = (&place, &progress);
+        let work = |(number, user)| scope.spawn(move || work(place, user, number, progress));
+        let workers: Vec<_> = users.into_iter().enumerate().map(work).collect();
+        for round in 0..4 {
+            // Killed: nothing is said to anybody.
+            progress.wait();
+            servers[round % 2] = None;
+            progress.wait();
+            servers[round % 2] = Some(serve());
+            progress.wait();
+            relays[round % 2] = None;
+            progress.wait();
+            relays[round % 2] = Some(start(round % 2));
+            for server in servers.iter().flatten() {
+                registered_again(server, &ports[round % 2]);
+            }
+        }
+        progress.end();
+        let ledgers = workers.into_iter().map(|it| it.join().expect("it works"));
+        ledgers.flatten().collect::<Vec<_>>()
+    });
+    // Both have been given work.
+    for server in servers.iter().flatten() {
+        server.logs(" sync remote=");
+    }
+    assert_equal(&place, &centre, &users, ledger);
+}
+
+/// Waits until a server has come back to a relay by itself.
+fn registered_again(server: &Server, ports: &Ports) {
+    let relay = format!("relay=tls://{}", ports.servers);
+    until("the server comes back", || {
+        let log = server.log();
+        let mut lines = log.lines().rev();
+        let last = lines.find(|it| it.contains(&relay) && !it.contains("is lost"));
+        last.is_some_and(|it| it.contains("registered at the relay"))
+    });
+}
+
+/// What is answered to bytes that are no handshake.
+fn answer(ports: &Ports, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(&ports.devices).expect("the relay listens");
+    stream.write_all(bytes).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn whoever_gets_nowhere_is_told_why_at_once() {
+    let place = Place::new();
+    let ports = Ports::free();
+    let centre = Centre::sqlite(&place);
+    deploy(&place, &centre, &[ports.clone()], TOKEN, &["nancy"]);
+    relay_config(&place, "one", &ports, "");
+    let relay = place.relay("relay-one.toml");
+
+    // A server that is not there.
+    first_sync(&place, "nancy", &ports.url("tls"))
+        .exits(2)
+        .tells(&["is away", "registered at the relay"]);
+    relay.logs("no server of this name is registered");
+    // A name that nobody has: addresses are none.
+    let by_address = ports.url("tls").replace("localhost", "127.0.0.1");
+    first_sync(&place, "nancy", &by_address)
+        .exits(2)
+        .tells(&["no server of this name is known", "[[server]]"]);
+    relay.logs("no server has this name");
+
+    // Other protocols.
+    let http = answer(&ports, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(http.starts_with("HTTP/1.1 400 "), "{http}");
+    assert!(http.ends_with("write https://, wss:// or tls.\n"), "{http}");
+    let alert = answer(&ports, b"SSH-2.0-x\r\n");
+    assert!(alert.starts_with('\x15'), "{alert:?}");
+    place
+        .tidewater(&["ping", &ports.url("tcp")])
+        .exits(5)
+        .tells(&["listens on tls://"]);
+    place
+        .tidewater(&["ping", &ports.url("http")])
+        .tells(&["400", "write https://"]);
+
+    // A server that proves nothing, and one that has another name.
+    let token = place.read("token");
+    place.write("token", "not-the-token\n");
+    let wrong = place.serve(&[]);
+    wrong.logs("neither the token nor the certificate of this server proves");
+    wrong.logs("compare relay.name and the token");
+    relay.logs("reason=\"proof\"");
+    place.write("token", &token);
+    let text = place.read("tidewater.toml");
+    let other = text.replace(
+        "name = \"localhost\"\nca",
+        "name = \"other.example.com\"\nca",
+    );
+    place.write("other.toml", &other);
+    let other = place.serve(&["-c", "other.toml"]);
+    other.logs("has no [[server]] of this name");
+    // The address for devices is none for servers.
+    place.write(
+        "devices.toml",
+        &text.replace(&ports.servers, &ports.devices),
+    );
+    let astray = place.serve(&["-c", "devices.toml"]);
+    astray.logs("no line to the relay");
+
+    let (status, metrics) = get(&ports.admin, "/metrics");
+    assert_eq!(status, 200);
+    let refused = "tidewater_relay_refused_total{reason=\"unknown_name\"} 1";
+    assert!(metrics.contains(refused), "{metrics}");
+
+    // A name is added while it runs, and the server that waits for it comes in.
+    let hash = place.read("hash");
+    let named = format!("[[server]]\nname = \"other.example.com\"\n{hash}");
+    let config = place.read("relay-one.toml");
+    place.write("relay-one.toml", &format!("{config}{named}"));
+    relay.signal("HUP");
+    relay.logs("were read again");
+    let again = place.serve(&["-c", "other.toml"]);
+    again.logs("registered at the relay");
+    place.write("relay-one.toml", "listen = 7");
+    relay.signal("HUP");
+    relay.logs("the one before stays");
+}
+
+fn get(address: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("somebody listens");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split(' ').nth(1).and_then(|it| it.parse().ok());
+    (status.unwrap_or(0), answer)
+}
+
+/// A certificate with which a server says that it has this name.
+fn issue(place: &Place, authority: &CertifiedIssuer<'_, KeyPair>, name: &str) {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    let issued = params.signed_by(&key, authority).unwrap();
+    place.write(&format!("{name}.pem"), &issued.pem());
+    place.write(&format!("{name}.key"), &key.serialize_pem());
+}
+
+#[test]
+fn a_server_proves_itself_by_a_certificate_that_has_its_name() {
+    let place = Place::new();
+    let ports = Ports::free();
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let authority = CertifiedIssuer::self_signed(authority, key).unwrap();
+    place.write("authority.pem", &authority.pem());
+    for name in ["localhost", "other.example.com"] {
+        issue(&place, &authority, name);
+    }
+    let by = |name: &str| format!("certificate = \"{name}.pem\"\nkey = \"{name}.key\"");
+    let centre = Centre::sqlite(&place);
+    deploy(
+        &place,
+        &centre,
+        &[ports.clone()],
+        &by("localhost"),
+        &["nancy"],
+    );
+    relay_config(&place, "one", &ports, "authority = \"authority.pem\"");
+    let check = ["relay", "-c", "relay-one.toml", "--check"];
+    let checked = place.tidewater(&check).done();
+    assert!(checked.stdout.contains("1 server"), "{checked:#?}");
+    let _relay = place.relay("relay-one.toml");
+    let text = place.read("tidewater.toml");
+    let other = text.replace(&by("localhost"), &by("other.example.com"));
+    place.write("other.toml", &other);
+    let own = "certificate = \"server/tidewater-dev.pem\"\nkey = \"server/tidewater-dev.key\"";
+    place.write("own.toml", &text.replace(&by("localhost"), own));
+    for file in ["other.toml", "own.toml"] {
+        let server = place.serve(&["-c", file]);
+        server.logs("neither the token nor the certificate of this server proves");
+    }
+    let server = place.serve(&[]);
+    server.logs("registered at the relay");
+    first_sync(&place, "nancy", &ports.url("tls")).done();
+}
+
+#[test]
+fn a_server_and_a_relay_that_are_told_to_end_send_devices_elsewhere_first() {
+    let place = Place::new();
+    let ports = [Ports::free(), Ports::free()];
+    let centre = Centre::sqlite(&place);
+    deploy(&place, &centre, &ports, TOKEN, &["nancy"]);
+    for (name, ports) in NAMES.iter().zip(&ports) {
+        relay_config(&place, name, ports, "");
+    }
+    let text = place.read("tidewater.toml");
+    let slow = text.replace("[server]\n", "[server]\ndrain_delay = \"1h\"\n");
+    place.write("tidewater.toml", &slow);
+    let relays = NAMES.map(|name| place.relay(&format!("relay-{name}.toml")));
+    let [one, two] = [0, 1].map(|_| place.serve(&[]));
+    let of = |state: &str| {
+        let text = get(&ports[0].admin, "/metrics").1;
+        let line = format!("tidewater_relay_lines{{name=\"localhost\",state=\"{state}\"}} ");
+        let line = text.lines().find_map(|it| it.strip_prefix(&line));
+        line.and_then(|it| it.parse::<u32>().ok())
+    };
+    until("all lines are there", || of("idle") == Some(8));
+    let url = ports.each_ref().map(|it| it.url("tls")).join(",");
+    first_sync(&place, "nancy", &url).done();
+    one.signal("TERM");
+    until("its lines are gone", || of("idle") == Some(4));
+    place.tidewater(&["sync", "nancy.db", "--no-retry"]).done();
+    let [first, second] = relays;
+    assert_eq!(get(&ports[0].admin, "/readyz").0, 200);
+    let (code, log) = first.terminate();
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains("shut down"), "{log}");
+    place.tidewater(&["sync", "nancy.db", "--no-retry"]).done();
+    two.logs(" sync remote=");
+    drop(second);
+    place
+        .tidewater(&["sync", "nancy.db", "--no-retry"])
+        .exits(2);
 }
