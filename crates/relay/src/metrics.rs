@@ -1,4 +1,4 @@
-//! What the relay counts, as `/metrics` shows it. Documented in `docs/operations.md`.
+//! What the relay counts, as `/metrics` shows it. Documented in `docs/relay.md`.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 
 use crate::lines::Lines;
 
@@ -50,7 +50,7 @@ impl Metrics {
         registry.register("refused", help, refused.clone());
         let moved = Counter::default();
         let help = "What went through connections that have ended, both ways";
-        registry.register_with_unit("relayed", help, Unit::Bytes, moved.clone());
+        registry.register("bytes", help, moved.clone());
         Metrics {
             registry,
             lines,

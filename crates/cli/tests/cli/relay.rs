@@ -3,15 +3,21 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
+use std::slice::from_ref;
 use std::thread;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-use crate::centre::Centre;
-use crate::farm::{Progress, assert_equal, work};
+use crate::centre::{Centre, sqlite_rows};
+use crate::farm::{Progress, assert_equal, with, work};
 use crate::kill::POSTGRES_AUDIT;
+use crate::manual::blocks;
+use crate::operations::path;
 use crate::program::{Place, Run, Server, free_url, sqlite, until};
 use crate::shop::{SCHEMA, TABLES, configure_as, password};
+
+const MANUAL: &str = include_str!("../../../../docs/relay.md");
 
 /// Where relays wait for servers: devices of the tests come from 127.0.0.1.
 const RELAY: &str = "127.0.0.9";
@@ -128,7 +134,7 @@ fn a_device_syncs_through_a_relay_over_all_that_is_encrypted() {
     let ports = Ports::free();
     let centre = Centre::sqlite(&place);
     let users = ["nancy", "steve", "margaret"];
-    deploy(&place, &centre, &[ports.clone()], TOKEN, &users);
+    deploy(&place, &centre, from_ref(&ports), TOKEN, &users);
     relay_config(&place, "one", &ports, "");
     let relay = place.relay("relay-one.toml");
     let server = place.serve(&[]);
@@ -236,7 +242,7 @@ fn whoever_gets_nowhere_is_told_why_at_once() {
     let place = Place::new();
     let ports = Ports::free();
     let centre = Centre::sqlite(&place);
-    deploy(&place, &centre, &[ports.clone()], TOKEN, &["nancy"]);
+    deploy(&place, &centre, from_ref(&ports), TOKEN, &["nancy"]);
     relay_config(&place, "one", &ports, "");
     let relay = place.relay("relay-one.toml");
 
@@ -345,7 +351,7 @@ fn a_server_proves_itself_by_a_certificate_that_has_its_name() {
     deploy(
         &place,
         &centre,
-        &[ports.clone()],
+        from_ref(&ports),
         &by("localhost"),
         &["nancy"],
     );
@@ -405,4 +411,75 @@ fn a_server_and_a_relay_that_are_told_to_end_send_devices_elsewhere_first() {
     place
         .tidewater(&["sync", "nancy.db", "--no-retry"])
         .exits(2);
+}
+
+#[test]
+fn what_the_manual_of_relays_shows_works() {
+    let [relay_toml, server_toml] = &blocks(MANUAL, "toml")[..] else {
+        panic!("the manual has other configurations");
+    };
+    let [token, check, tried] = &blocks(MANUAL, "sh")[..] else {
+        panic!("the manual has other examples");
+    };
+    let place = Place::new();
+    let ports = Ports::free();
+    let centre = Centre::sqlite(&place);
+    centre.execute(SCHEMA);
+    certify(&place);
+    let run = |block: &str| {
+        let run = Command::new("sh")
+            .args(["-e", "-c", block])
+            .current_dir(place.path(""))
+            .env("PATH", path(&[]))
+            .env("TIDEWATER_PASSWORD", password("nancy"))
+            .output()
+            .expect("sh runs");
+        let errors = String::from_utf8_lossy(&run.stderr);
+        assert!(run.status.success(), "{block}\n{errors}");
+        String::from_utf8_lossy(&run.stdout).into_owned()
+    };
+    let hash = run(token);
+    let (certificate, key) = ("tidewater-dev.pem", "tidewater-dev.key");
+    let changes = [
+        ("0.0.0.0:443", ports.devices.clone()),
+        ("0.0.0.0:7444", ports.servers.clone()),
+        ("127.0.0.1:7440", ports.admin.clone()),
+        ("/etc/tidewater/relay.pem", format!("relay/{certificate}")),
+        ("/etc/tidewater/relay.key", format!("relay/{key}")),
+        ("sync.example.com", "localhost".into()),
+        ("tokens = [\"sha256:...\"]\n", hash),
+    ];
+    place.write("relay.toml", &with(relay_toml, &changes));
+    run(&with(
+        check,
+        &[("/etc/tidewater/relay.toml", "relay.toml".into())],
+    ));
+    let relay = place.relay("relay.toml");
+    let changes = [
+        ("sqlite:shop.db", centre.url()),
+        ("/etc/tidewater/server.pem", format!("server/{certificate}")),
+        ("/etc/tidewater/server.key", format!("server/{key}")),
+        ("relay.example.com:7444", ports.servers.clone()),
+        (
+            "name = \"sync.example.com\"\n",
+            "name = \"localhost\"\nca = \"relay/tidewater-dev.pem\"\n".into(),
+        ),
+    ];
+    place.write("tidewater.toml", &with(server_toml, &changes));
+    place.tidewater(&["deploy"]).done();
+    place
+        .tidewater_as(&password("nancy"), &["user", "add", "nancy"])
+        .done();
+    let server = place.serve(&[]);
+    server.logs("registered at the relay");
+    relay.logs("a server is registered");
+    let changes = [
+        ("tls://sync.example.com:443", ports.url("tls")),
+        ("wss://sync.example.com", ports.url("wss")),
+        ("server.pem", format!("server/{certificate}")),
+    ];
+    run(&with(tried, &changes));
+    let remote = sqlite(&place.path("nancy.db"));
+    let products = "SELECT * FROM product ORDER BY 1";
+    assert_eq!(sqlite_rows(&remote, products), centre.rows(products));
 }
