@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{
-    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, copy, copy_bidirectional, sink,
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, copy,
+    copy_bidirectional_with_sizes, sink,
 };
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -28,6 +29,9 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// A connection over which nothing goes for so long is given up: what is alive pings more often.
 const IDLE: Duration = Duration::from_secs(300);
+
+/// How much is read at once, each way: a record of TLS.
+const CHUNK: usize = 16 << 10;
 
 /// Devices over the limit that are told so at the same time; others are only closed.
 const TURNED_AWAY: usize = 1_024;
@@ -152,9 +156,9 @@ fn alert(what: Alert) -> Vec<u8> {
     vec![0x15, 3, 3, 0, 2, 2, what as u8]
 }
 
-const HTTP: &str = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 78\r\n\
-Connection: close\r\n\r\n\
-This is a Tidewater relay, which passes TLS on: write https://, wss:// or tls.\n";
+/// Clients show the first line.
+const HTTP: &str = "HTTP/1.1 400 TLS only: write https, wss or tls\r\nContent-Length: 0\r\n\
+Connection: close\r\n\r\n";
 
 /// Says why, and waits until that is read: what is closed with bytes unread takes it back.
 async fn send_away(mut stream: Box<dyn Stream>, answer: &[u8]) {
@@ -187,7 +191,7 @@ async fn relay(shared: &Shared, device: Box<dyn Stream>, line: Box<dyn Stream>) 
     };
     tokio::select! {
         // However it ended, both sides see it.
-        _ = copy_bidirectional(&mut device, &mut line) => {}
+        _ = copy_bidirectional_with_sizes(&mut device, &mut line, CHUNK, CHUNK) => {}
         () = idle => tracing::info!("a connection over which nothing goes is closed"),
         () = shared.aborted() => {}
     }

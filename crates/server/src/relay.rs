@@ -41,51 +41,63 @@ const AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// A line that was idle for so long was a good one.
 const GOOD_AFTER: Duration = Duration::from_secs(30);
 
-/// Devices that come over lines.
-pub(crate) struct Lines {
-    devices: mpsc::Receiver<Incoming>,
-    /// They end with this.
-    _tasks: JoinSet<()>,
-}
+/// The relays of a configuration.
+pub(crate) struct Relays(Vec<Arc<Relay>>);
 
-impl Lines {
-    /// Keeps lines at all relays from now on, until the server leaves.
+impl Relays {
+    /// Reads what it takes to be known there.
     ///
     /// # Errors
     /// Something of the configuration cannot be used.
-    pub(crate) fn keep(config: &RelayConfig, shared: &Arc<Shared>) -> Result<Lines, ServerError> {
-        let randomness = &*shared.environment.randomness;
+    pub(crate) fn load(
+        config: &RelayConfig,
+        randomness: &dyn Randomness,
+    ) -> Result<Relays, ServerError> {
         let drawn = random(randomness).map_err(|error| {
             ServerError::configuration(format!("[relay]: {error}"), "look at the system's log")
         })?;
-        let instance = u64::from_be_bytes(drawn);
         config.proof.token()?;
-        let (to, devices) = mpsc::channel(1);
-        let mut tasks = JoinSet::new();
-        for url in &config.connect {
-            let relay = Arc::new(Relay {
+        let relays = config.connect.iter().map(|url| {
+            let relay = Relay {
                 url: url.clone(),
                 config: config.clone(),
-                instance,
+                instance: u64::from_be_bytes(drawn),
                 told: Mutex::new(Told::Nothing),
-            });
+            };
             relay.client()?;
-            for _ in 0..config.lines {
+            Ok(Arc::new(relay))
+        });
+        relays.collect::<Result<_, _>>().map(Relays)
+    }
+
+    /// Keeps lines at all of them from now on, until the server leaves.
+    pub(crate) fn keep(self, shared: &Arc<Shared>) -> Lines {
+        let (to, devices) = mpsc::channel(1);
+        let mut tasks = JoinSet::new();
+        for relay in self.0 {
+            for _ in 0..relay.config.lines {
                 let (relay, to, shared) = (relay.clone(), to.clone(), shared.clone());
                 tasks.spawn(async move {
                     tokio::select! {
-                        // Devices are sent to others at once.
+                        // Relays send devices to others at once.
                         () = shared.leaving() => {}
                         () = relay.keep_one(&to, &*shared.environment.randomness) => {}
                     }
                 });
             }
         }
-        Ok(Lines {
+        Lines {
             devices,
             _tasks: tasks,
-        })
+        }
     }
+}
+
+/// Devices that come over lines.
+pub(crate) struct Lines {
+    devices: mpsc::Receiver<Incoming>,
+    /// They end with this.
+    _tasks: JoinSet<()>,
 }
 
 impl Listener for Lines {
