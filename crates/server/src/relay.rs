@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, AlertDescription, ClientConfig};
 
 use tidewater_carrier::listen::{
     BoxFuture, Incoming, Line, LineError, Listener, Refusal, Registration, Stream,
@@ -246,8 +246,8 @@ impl Relay {
         let Some((client, name)) = client else {
             return Ok(Box::new(stream));
         };
-        let stream = TlsConnector::from(client).connect(name, stream).await?;
-        Ok(Box::new(stream))
+        let stream = TlsConnector::from(client).connect(name, stream).await;
+        Ok(Box::new(stream.map_err(objection)?))
     }
 
     /// With what TLS is begun, by the files as they are now.
@@ -293,6 +293,17 @@ impl Relay {
             let hint = error.hint();
             tracing::warn!(relay = %self.url, %error, hint, "no line to the relay");
         }
+    }
+}
+
+/// What TLS has against a relay. The address for devices knows no relay's name.
+fn objection(error: io::Error) -> LineError {
+    let what = error.get_ref().and_then(|it| it.downcast_ref());
+    match what {
+        Some(rustls::Error::AlertReceived(AlertDescription::UnrecognisedName)) => {
+            LineError::NoRelay
+        }
+        _ => LineError::Lost(error),
     }
 }
 

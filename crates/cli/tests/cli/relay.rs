@@ -260,6 +260,11 @@ fn whoever_gets_nowhere_is_told_why_at_once() {
         .tells(&["no server of this name is known", "[[server]]"]);
     relay.logs("no server has this name");
 
+    let (status, metrics) = get(&ports.admin, "/metrics");
+    assert_eq!(status, 200);
+    let refused = "tidewater_relay_refused_total{reason=\"unknown_name\"} 1";
+    assert!(metrics.contains(refused), "{metrics}");
+
     // Other protocols.
     let http = answer(&ports, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(http.starts_with("HTTP/1.1 400 TLS only"), "{http}");
@@ -295,12 +300,8 @@ fn whoever_gets_nowhere_is_told_why_at_once() {
         &text.replace(&ports.servers, &ports.devices),
     );
     let astray = place.serve(&["-c", "devices.toml"]);
-    astray.logs("no line to the relay");
-
-    let (status, metrics) = get(&ports.admin, "/metrics");
-    assert_eq!(status, 200);
-    let refused = "tidewater_relay_refused_total{reason=\"unknown_name\"} 1";
-    assert!(metrics.contains(refused), "{metrics}");
+    astray.logs("what answers is no relay");
+    astray.logs("not the one for devices");
 
     // A name is added while it runs, and the server that waits for it comes in.
     let hash = place.read("hash");
