@@ -167,7 +167,10 @@ impl Dialer {
     ) -> Result<Box<dyn Layer>, CarrierError> {
         let client = match &self.tls {
             None => None,
-            Some(config) => Some(tls::client_of(config, &self.url.host)?),
+            Some(config) => {
+                let speaks_http = self.url.transport.is_web();
+                Some(tls::client_of(config, &self.url.host, speaks_http)?)
+            }
         };
         let socket = match &self.proxy {
             None => tcp::dial(&self.url, self.loopback_only, self.timeout, go_on)?,

@@ -65,6 +65,18 @@ pub enum CarrierError {
         /// Why.
         what: String,
     },
+    /// What answers, a relay most likely, knows no server of this name.
+    #[error("at {server} no server of this name is known")]
+    NoSuchName {
+        /// Its URL.
+        server: String,
+    },
+    /// What answers cannot serve now: a relay, most likely, at which the server is not.
+    #[error("{server} is away: what answers at its address cannot serve now")]
+    Away {
+        /// Its URL.
+        server: String,
+    },
     /// The proxy has no URL that could be one.
     #[error("the proxy: {0}")]
     ProxyUrl(#[from] UrlError),

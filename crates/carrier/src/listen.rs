@@ -4,6 +4,7 @@
 
 mod first;
 mod fronted;
+mod line;
 mod packed;
 mod websocket;
 
@@ -21,6 +22,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
 pub use self::first::{First, first};
+pub use self::line::{IdleLine, Line, LineError, NAME_BYTES, Refusal, Registration, Token};
 pub use self::websocket::{accept_key, websocket};
 use crate::error::CarrierError;
 use crate::tls::{self, ClientAuthorities};

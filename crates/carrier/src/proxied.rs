@@ -1,8 +1,8 @@
 //! The PROXY protocol: what a balancer says, in front of all other bytes, about whom a connection
 //! comes from; and which addresses are balancers.
 //!
-//! The format is that of HAProxy's `doc/proxy-protocol.txt`, versions 1 and 2. Reads bytes that
-//! somebody else has read: sockets and deadlines are the affair of `listen`.
+//! The format is that of HAProxy's `doc/proxy-protocol.txt`: reads versions 1 and 2, and writes 2.
+//! Reads bytes that somebody else has read: sockets and deadlines are the affair of `listen`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -129,6 +129,18 @@ fn source<const ADDRESS: usize, const ALL: usize>(
         .first_chunk()
         .copied()
         .ok_or(HeaderError::Malformed)
+}
+
+/// A header of version 2 that says that a connection comes from this address. Of its port, and of
+/// where it has come to, nothing is said: those are zeros.
+pub fn header(client: IpAddr) -> Vec<u8> {
+    let (family, addresses) = match client.to_canonical() {
+        IpAddr::V4(address) => (0x11, [&address.octets()[..], &[0; 8]].concat()),
+        IpAddr::V6(address) => (0x21, [&address.octets()[..], &[0; 20]].concat()),
+    };
+    // 12 or 36.
+    let length = [0, addresses.len() as u8];
+    [SIGNATURE, &[0x21, family], &length, &addresses].concat()
 }
 
 /// Version 1: `PROXY TCP4 SOURCE DESTINATION PORT PORT` and an end of line.
@@ -341,6 +353,17 @@ mod tests {
             for read in [read(&header), read(&with_more)] {
                 assert_eq!(read, Ok(Beginning::Header { bytes, from }));
             }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        for address in ["192.0.2.7", "2001:db8::7", "::ffff:192.0.2.7"] {
+            let address: IpAddr = address.parse().unwrap();
+            let header = header(address);
+            let from = Sender::Client(address.to_canonical());
+            let bytes = header.len();
+            assert_eq!(read(&header), Ok(Beginning::Header { bytes, from }));
         }
     }
 

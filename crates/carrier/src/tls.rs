@@ -15,8 +15,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoClientAuth, ProducesTickets, WebPkiClientVerifier};
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, HandshakeKind,
-    RootCertStore, ServerConfig, SignatureScheme,
+    AlertDescription, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName,
+    HandshakeKind, RootCertStore, ServerConfig, SignatureScheme,
 };
 
 use crate::dial::{DialOptions, Layer, is_patience};
@@ -42,23 +42,26 @@ pub fn random(bytes: &mut [u8]) -> io::Result<()> {
 }
 
 /// Who dials: trusts the authorities of a PEM file, or those that browsers trust. Kept by the
-/// process, with what servers have given it to go on from: see [`kept`].
+/// process, with what servers have given it to go on from: see [`client_with`].
 ///
 /// # Errors
 /// The file holds no certificates.
 pub fn client(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, CarrierError> {
-    kept(ca_file, None, None)
+    client_with(ca_file, None, None)
 }
 
 /// The set-up of clients, for as long as the process and the files are the same: a second
 /// connection to a server goes on from the first, and needs neither certificates nor signatures.
-fn kept(
+/// A pin stands in place of authorities; a client may have a certificate of its own.
+///
+/// # Errors
+/// A file cannot be read, or holds something else.
+pub fn client_with(
     ca_file: Option<&Path>,
     pin: Option<Pin>,
     own: Option<&ClientCertificate>,
 ) -> Result<Arc<ClientConfig>, CarrierError> {
     static KEPT: Mutex<VecDeque<KeptClient>> = Mutex::new(VecDeque::new());
-    // A pin stands in place of authorities.
     let ca_file = ca_file.filter(|_| pin.is_none());
     let files = [
         ca_file,
@@ -310,18 +313,25 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CarrierErro
 
 /// Whom to trust, and who we are.
 pub(crate) fn config(options: &DialOptions<'_>) -> Result<Arc<ClientConfig>, CarrierError> {
-    kept(options.ca_file, options.pin, options.certificate)
+    client_with(options.ca_file, options.pin, options.certificate)
 }
 
-/// A client for the server of this name. Its handshake goes along with reading and writing.
+/// A client for the server of this name. Its handshake goes along with reading and writing. Whoever
+/// `speaks_http` says so: several of its connections may belong together.
 pub(crate) fn client_of(
     config: &Arc<ClientConfig>,
     host: &str,
+    speaks_http: bool,
 ) -> Result<ClientConnection, CarrierError> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| CarrierError::HostName {
         host: host.to_owned(),
     })?;
-    ClientConnection::new(config.clone(), name).map_err(CarrierError::Defect)
+    let protocols = match speaks_http {
+        true => vec![b"http/1.1".to_vec()],
+        false => Vec::new(),
+    };
+    let client = ClientConnection::new_with_alpn(config.clone(), name, protocols);
+    client.map_err(CarrierError::Defect)
 }
 
 /// TLS over another layer.
@@ -431,6 +441,12 @@ pub(crate) fn objection(error: &io::Error, server: &str) -> Option<CarrierError>
             server,
             what: "what it answers is not TLS".into(),
         },
+        rustls::Error::AlertReceived(AlertDescription::UnrecognisedName) => {
+            CarrierError::NoSuchName { server }
+        }
+        rustls::Error::AlertReceived(AlertDescription::InternalError) => {
+            CarrierError::Away { server }
+        }
         other => CarrierError::Tls {
             server,
             what: other.to_string(),

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use tidewater_centre::CentreError;
 use tidewater_protocol::Code;
+use tidewater_relay::RelayError;
 use tidewater_server::ServerError;
 
 /// Why a command did not do what it was asked.
@@ -81,6 +82,12 @@ impl From<CentreError> for Failure {
 impl From<ServerError> for Failure {
     fn from(error: ServerError) -> Failure {
         Failure::new(error.code(), error.to_string(), error.hint())
+    }
+}
+
+impl From<RelayError> for Failure {
+    fn from(error: RelayError) -> Failure {
+        Failure::usage(error.to_string(), error.hint())
     }
 }
 

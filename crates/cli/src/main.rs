@@ -16,6 +16,7 @@ mod progress;
 mod proof;
 mod remote_file;
 mod running;
+mod service;
 mod sync_object;
 
 use std::process::ExitCode;

@@ -6,9 +6,10 @@
 #[cfg(unix)]
 const OTHERS: u64 = 256 + tidewater_server::TURNED_AWAY as u64;
 
-/// Raises the limit as far as the system lets us, and warns if that is not enough.
+/// Raises the limit as far as the system lets us, and warns if that is not enough for so many
+/// connections, which this setting allows.
 #[cfg(unix)]
-pub(crate) fn make_room(connections: usize) {
+pub(crate) fn make_room(connections: usize, setting: &str) {
     use rustix::process::{Resource, getrlimit, setrlimit};
 
     let mut limit = getrlimit(Resource::Nofile);
@@ -26,12 +27,12 @@ pub(crate) fn make_room(connections: usize) {
         tracing::warn!(
             open_files = limit.current,
             connections,
-            "the system's limit of open files is below server.limits.connections; raise it \
-             (ulimit -n, LimitNOFILE=)"
+            "the system's limit of open files is below {setting}; raise it (ulimit -n, \
+             LimitNOFILE=)"
         );
     }
 }
 
 /// Other systems have no such limit.
 #[cfg(not(unix))]
-pub(crate) fn make_room(_connections: usize) {}
+pub(crate) fn make_room(_connections: usize, _setting: &str) {}

@@ -32,6 +32,8 @@ impl ClientError {
                 | CarrierError::File { .. } => Code::Usage,
                 CarrierError::Unreachable { .. }
                 | CarrierError::Tls { .. }
+                | CarrierError::NoSuchName { .. }
+                | CarrierError::Away { .. }
                 | CarrierError::Proxy { .. }
                 | CarrierError::Other { .. } => Code::Unreachable,
                 CarrierError::Certificate { .. } | CarrierError::OtherKey { .. } => {
@@ -92,6 +94,14 @@ impl ClientError {
             CarrierError::Tls { .. } => {
                 "see that the server listens on tls:// at this port; if it listens on tcp:// \
                  there, write tcp:// instead of tls://"
+            }
+            CarrierError::NoSuchName { .. } => {
+                "see that the host name in the address is the server's own, which its relay has \
+                 under [[server]]; local changes are kept"
+            }
+            CarrierError::Away { .. } => {
+                "try again later; if it stays so, see that the server runs and that its log says \
+                 that it is registered at the relay; local changes are kept"
             }
             CarrierError::Blocks { .. } => {
                 "see that a Tidewater server listens at this address, and that nothing on the way \

@@ -21,6 +21,7 @@ mod messages;
 mod panics;
 mod proxied;
 mod ranges;
+mod relay;
 mod remote_session;
 mod rows;
 mod scripts;
@@ -39,6 +40,7 @@ pub use handlers::handlers;
 pub use messages::messages;
 pub use proxied::proxied;
 pub use ranges::ranges;
+pub use relay::relay;
 pub use remote_session::remote_session;
 pub use rows::rows;
 pub use scripts::scripts;
@@ -100,6 +102,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "proxied",
         run: proxied,
+    },
+    Target {
+        name: "relay",
+        run: relay,
     },
     Target {
         name: "handlers",

@@ -85,6 +85,7 @@ pub fn of(target: &str) -> Vec<Seed> {
         "signed" => signed(),
         "bearer" => bearer(),
         "proxied" => proxied(),
+        "relay" => relay(),
         "handlers" => handlers(),
         "config" => config(),
         "scripts" => scripts(),
@@ -343,6 +344,44 @@ fn bearer() -> Vec<Seed> {
         seeds.push((name.into(), [&[choice, 0, 0], text.as_bytes()].concat()));
     }
     seeds
+}
+
+/// First bytes of devices, and registrations of servers.
+fn relay() -> Vec<Seed> {
+    // TLS 1.2, one cipher, no extension but the ones that a name and signatures need.
+    let name = b"sync.example.com";
+    let list = [&[0, 0, name.len() as u8][..], name].concat();
+    let sni = [
+        &[0, 0, 0, list.len() as u8 + 2, 0, list.len() as u8][..],
+        &list,
+    ]
+    .concat();
+    let signatures = [0, 13, 0, 4, 0, 2, 4, 3];
+    let protocols = [&[0, 16, 0, 11, 0, 9, 8][..], b"http/1.1"].concat();
+    let hello = |extensions: &[u8]| {
+        let length = (extensions.len() as u16).to_be_bytes();
+        let head = [&[3, 3][..], &[7; 32], &[0, 0, 2, 0xc0, 0x2b, 1, 0], &length].concat();
+        let body = [&head, extensions].concat();
+        let size = (body.len() as u16).to_be_bytes();
+        let record = (body.len() as u16 + 4).to_be_bytes();
+        [&[5, 0x16, 3, 1][..], &record, &[1, 0], &size, &body].concat()
+    };
+    let text = |rest: &str| format!("\nTIDEWATER-LINE {rest}").into_bytes();
+    let seeds = [
+        ("name", hello(&[&sni[..], &signatures].concat())),
+        ("web", hello(&[&sni[..], &signatures, &protocols].concat())),
+        ("nameless", hello(&signatures)),
+        ("bare", hello(&[])),
+        ("http", b"\x01GET / HTTP/1.1".to_vec()),
+        ("preface", b"\x02TIDE\0\0\0\0".to_vec()),
+        (
+            "token",
+            text("1 sync.example.com 0123456789abcdef abcdefgh"),
+        ),
+        ("certificate", text("1 a 0000000000000000 -")),
+        ("later", text("2 a b c d")),
+    ];
+    seeds.map(|(name, bytes)| (name.into(), bytes)).into()
 }
 
 /// PROXY headers of both versions, and what is none.

@@ -13,6 +13,7 @@ mod partition;
 mod procedure;
 mod publication;
 mod raw;
+mod relay;
 mod scripts;
 mod sign_in;
 mod space;
@@ -37,6 +38,7 @@ pub use self::handler::{
 };
 use self::lines::Lines;
 pub use self::procedure::{Allow, ArgumentConfig, ProcedureConfig, Provision, Sql, Work};
+pub use self::relay::{RelayConfig, RelayProof};
 pub(crate) use self::sign_in::USER;
 pub use self::sign_in::{
     Algorithm, CertificateName, CertificatesConfig, KeptClaim, KeySource, LdapAccount, LdapConfig,
@@ -76,6 +78,8 @@ pub struct Config {
     pub handlers: Vec<HandlerConfig>,
     /// What they are asked.
     pub handling: Handling,
+    /// The relays through which devices come.
+    pub relay: Option<RelayConfig>,
     lines: Lines,
 }
 
@@ -308,6 +312,9 @@ impl Config {
                 *ca = folder.join(&*ca);
             }
             config.sign_in.start_paths_at(folder);
+            if let Some(relay) = &mut config.relay {
+                relay.start_paths_at(folder);
+            }
             for handler in &mut config.handlers {
                 handler.start_paths_at(folder);
             }

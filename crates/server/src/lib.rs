@@ -26,6 +26,7 @@ mod metrics;
 mod nats;
 mod publications;
 mod registry;
+mod relay;
 mod server;
 mod session;
 mod sign_in;

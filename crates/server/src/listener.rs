@@ -95,6 +95,24 @@ pub(crate) fn addresses(config: &ServerConfig) -> Result<Vec<Address>, ServerErr
     Ok(addresses)
 }
 
+/// What is spoken over the lines of relays: all that is encrypted. The web protocol only where it is
+/// encrypted everywhere.
+pub(crate) fn relayed(config: &ServerConfig) -> Result<Address, ServerError> {
+    let web = http(config)?;
+    Ok(Address {
+        address: String::new(),
+        urls: Vec::new(),
+        plain: Spoken::default(),
+        encrypted: Spoken {
+            tidewater: true,
+            websocket: true,
+            http: true,
+            web: web.is_some_and(|it| it.transport.is_encrypted()),
+        },
+        is_web: false,
+    })
+}
+
 /// Every URL of a configuration, if it allows them all.
 pub(crate) fn urls(config: &ServerConfig) -> Result<Vec<ServerUrl>, ServerError> {
     config.listen.iter().map(|url| read(url, config)).collect()

@@ -45,6 +45,7 @@ use crate::metrics::Metrics;
 use crate::nats;
 use crate::publications::Publications;
 use crate::registry::Registry;
+use crate::relay::Relays;
 use crate::session::kept_uploads::KeptUploads;
 use crate::signal::Signal;
 use crate::spaces::Hub;
@@ -174,6 +175,11 @@ impl Shared {
         self.phase.get() >= Phase::Draining
     }
 
+    /// Ends when others are to be sent elsewhere.
+    pub(crate) async fn leaving(&self) {
+        self.reached(Phase::Leaving).await;
+    }
+
     /// Ends when no new syncs may begin.
     pub(crate) async fn draining(&self) {
         self.reached(Phase::Draining).await;
@@ -234,6 +240,10 @@ impl Server {
         let places_to_listen = listener::addresses(&config.server)?;
         let admin = listener::admin(&config.server)?;
         let certificate = Certificate::load(&config)?;
+        let relayed = listener::relayed(&config.server)?;
+        let relays = config.relay.as_ref();
+        let relays = relays.map(|it| Relays::load(it, &*environment.randomness));
+        let relays = relays.transpose()?;
         let ways = Arc::new(Ways::new(&config.sign_in)?);
         let handlers = Handlers::new(&config)?;
         let targets = config.wakes.iter().map(wake::Target::new);
@@ -302,12 +312,16 @@ impl Server {
         let places = Arc::new(Semaphore::new(shared.limits.connections));
         let mut all = listeners.iter();
         let any_http = all.any(|(_, it)| it.plain.any_http() || it.encrypted.any_http());
+        let any_http = any_http || relays.is_some();
         let site = any_http.then(|| Site::new(shared.clone(), places.clone(), alive.downgrade()));
         let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
         let mut addresses = Vec::new();
         let mut tasks = Vec::new();
         let mut web = Vec::new();
         let mut http_address = None;
+        if let Some(relays) = relays {
+            listeners.push((Box::new(relays.keep(&shared)), relayed));
+        }
         for (listener, place) in listeners {
             let last = place.urls.len().saturating_sub(1);
             for (index, url) in place.urls.iter().enumerate() {
@@ -440,6 +454,7 @@ impl Running {
             ("server.consolidated", old.consolidated != new.consolidated),
             ("server.limits", old.limits != new.limits),
             ("live", configured.live != config.live),
+            ("relay", configured.relay != config.relay),
             ("wake", configured.wakes != config.wakes),
             ("log", configured.log != config.log),
         ];

@@ -24,6 +24,7 @@ pub(crate) mod publish;
 pub(crate) mod refused;
 mod refused_in_centre;
 mod refused_on_device;
+pub(crate) mod relay;
 pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod simulate;
@@ -51,6 +52,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Key(args) => key::run(&args),
         Command::Remote(args) => remote::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Relay(args) => relay::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Live(args) => live::run(&args),
         Command::Call(args) => call::run(&args),

@@ -1,24 +1,18 @@
 //! `tidewater serve`: the server, until it is asked to end.
 
-use std::io::{self, IsTerminal};
-use std::str::FromStr;
-
 use clap::Args;
-use tidewater_protocol::Code;
-use tidewater_server::config::{LogConfig, LogFormat};
 use tidewater_server::{Config, Environment, Running, Server};
 use tokio::runtime::Builder;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre;
 use crate::command::deploy;
-use crate::failure::{Failure, describe};
+use crate::failure::Failure;
 use crate::open_files;
 use crate::output;
+use crate::service::{LogArgs, Stop, cannot_start};
 
 /// Run the server
 ///
@@ -43,13 +37,8 @@ pub(crate) struct ServeArgs {
     /// First do what `tidewater deploy` does
     #[arg(long)]
     deploy: bool,
-    /// How log lines are written [default: as the configuration says, or text]
-    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
-    log_format: Option<String>,
-    /// What is logged: error, warn, info, debug, trace, or directives such as
-    /// info,tidewater_server=debug [default: as the configuration says, or info]
-    #[arg(long, value_name = "LEVEL")]
-    log_level: Option<String>,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
@@ -57,8 +46,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
     if !args.listen.is_empty() {
         config.server.listen.clone_from(&args.listen);
     }
-    start_log(args, &config.log)?;
-    open_files::make_room(config.server.limits.connections);
+    args.log.start(&config.log)?;
+    open_files::make_room(
+        config.server.limits.connections,
+        "server.limits.connections",
+    );
     let runtime = Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -124,95 +116,5 @@ async fn read_again(running: &Running, args: &ServeArgs) {
             hint = error.hint(),
             "the configuration is wrong, and the one before stays"
         ),
-    }
-}
-
-/// The signals that end the server.
-struct Stop {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Stop {
-    fn listen() -> io::Result<Stop> {
-        Ok(Stop {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
-
-    async fn requested(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-}
-
-/// A word that stands alone, as a level does, and is none: as the name of a part of a program it
-/// would switch everything else off.
-fn unknown_word(level: &str) -> Option<&str> {
-    let words = level.split(',').map(str::trim);
-    let mut unknown = words.filter(|word| {
-        let is_level = LevelFilter::from_str(word).is_ok();
-        !is_level && !word.contains(['=', '[']) && !word.starts_with("tidewater")
-    });
-    unknown.find(|word| !word.is_empty())
-}
-
-fn start_log(args: &ServeArgs, config: &LogConfig) -> Result<(), Failure> {
-    let level = args.log_level.as_deref().unwrap_or(&config.level);
-    let meaningless = |what: String| {
-        Failure::usage(
-            format!("{level:?} does not say what to log: {what}"),
-            "write off, error, warn, info, debug, trace, or directives such as \
-             info,tidewater_server=debug",
-        )
-    };
-    if let Some(word) = unknown_word(level) {
-        return Err(meaningless(format!("{word:?} is no level")));
-    }
-    let filter = EnvFilter::try_new(level).map_err(|error| meaningless(error.to_string()))?;
-    let format = match args.log_format.as_deref() {
-        Some("json") => LogFormat::Json,
-        Some(_) => LogFormat::Text,
-        None => config.format,
-    };
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal());
-    match format {
-        LogFormat::Json => log.json().init(),
-        LogFormat::Text => log.init(),
-    }
-    Ok(())
-}
-
-fn cannot_start(error: &io::Error) -> Failure {
-    let message = format!("cannot start the server: {}", describe(error));
-    Failure::new(Code::Internal, message, "")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_that_are_no_level_are_not_taken_for_parts_of_a_program() {
-        for known in [
-            "info",
-            "WARN",
-            "off",
-            "info,tidewater_server=debug",
-            "tidewater_server",
-        ] {
-            assert_eq!(unknown_word(known), None);
-        }
-        assert_eq!(unknown_word("inf"), Some("inf"));
-        assert_eq!(
-            unknown_word("tidewater_server=debug, warning"),
-            Some("warning")
-        );
     }
 }

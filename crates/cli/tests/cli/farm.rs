@@ -55,7 +55,7 @@ impl Ports {
 }
 
 /// Replaces what is there, as whoever sets up a balancer does.
-fn with(text: &str, changes: &[(&str, String)]) -> String {
+pub(crate) fn with(text: &str, changes: &[(&str, String)]) -> String {
     changes.iter().fold(text.to_owned(), |text, (from, to)| {
         assert!(text.contains(from), "{from:?} is not in {text}");
         text.replace(from, to)
@@ -458,13 +458,14 @@ fn the_configurations_for_deployment_are_accepted_by_the_programs_they_are_for()
         "/usr/bin/tidewater",
         env!("CARGO_BIN_EXE_tidewater").to_owned(),
     )];
-    let unit = with(&text_of("tidewater.service"), &program);
-    place.write("tidewater.service", &unit);
-    accepts(
-        Command::new("systemd-analyze")
-            .arg("verify")
-            .arg(path("tidewater.service")),
-    );
+    for name in ["tidewater.service", "tidewater-relay.service"] {
+        place.write(name, &with(&text_of(name), &program));
+        accepts(
+            Command::new("systemd-analyze")
+                .arg("verify")
+                .arg(path(name)),
+        );
+    }
 }
 
 /// It says nothing against it.

@@ -33,6 +33,7 @@ mod own_changes;
 mod partitions;
 mod program;
 mod refused;
+mod relay;
 mod retrying;
 mod row_security;
 mod schema_changes;

@@ -87,6 +87,11 @@ impl Place {
         Server::start(self.command(&["serve"]))
     }
 
+    /// Starts `tidewater relay`, which listens for devices at one address; returns when it listens.
+    pub(crate) fn relay(&self, config: &str) -> Server {
+        Server::start(self.command(&["relay", "-c", config]))
+    }
+
     /// Starts `tidewater serve` on an address; returns when it listens.
     pub(crate) fn serve_on(&self, url: &str, arguments: &[&str]) -> Server {
         let mut all = vec!["serve", "--listen", url];
@@ -159,7 +164,7 @@ impl From<std::process::Output> for Run {
     }
 }
 
-/// A running `tidewater serve`; dropping it ends it.
+/// A running `tidewater serve` or `tidewater relay`; dropping it ends it.
 pub(crate) struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,

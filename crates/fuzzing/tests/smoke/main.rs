@@ -148,6 +148,11 @@ fn proxy_headers_hold_for_the_corpus_and_its_neighbours() {
 }
 
 #[test]
+fn what_comes_to_a_relay_holds_for_the_corpus_and_its_neighbours() {
+    smoke("relay", 5_000);
+}
+
+#[test]
 fn bearer_tokens_hold_for_the_corpus_and_its_neighbours() {
     smoke("bearer", 3_000);
 }

@@ -41,6 +41,21 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "scripts",
             "sign_in",
             "handler",
+            "relay",
+        ],
+    ),
+    (
+        "relay",
+        &[
+            "connect",
+            "name",
+            "token",
+            "token_file",
+            "certificate",
+            "key",
+            "ca",
+            "pin",
+            "lines",
         ],
     ),
     (

@@ -15,6 +15,7 @@ use super::handler::{Handlers, RawHandler};
 use super::lines::Lines;
 use super::procedure::{ProcedureConfig, RawProcedure};
 use super::publication::RawPublication;
+use super::relay::RawRelay;
 use super::sign_in::RawSignIn;
 use super::space::{self, RawSpace};
 use super::text;
@@ -47,6 +48,7 @@ struct RawConfig {
     sign_in: RawSignIn,
     #[serde(default)]
     handler: Vec<RawHandler>,
+    relay: Option<RawRelay>,
 }
 
 #[derive(Deserialize, Default)]
@@ -177,6 +179,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
     let wakes = raw.wake.into_iter().map(|it| it.read(insecure, &names));
     let wakes = wakes.collect::<Result<_, _>>()?;
     let server = server.read()?;
+    let relay = raw.relay.map(|it| it.read(&server)).transpose()?;
     let sign_in = raw.sign_in.read(insecure, &mut handlers)?;
     handlers.check(&procedures)?;
     Ok(Config {
@@ -192,6 +195,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
         procedures,
         spaces: space::read(raw.space)?,
         live: raw.live.read()?,
+        relay,
         lines: Lines::default(),
     })
 }

@@ -30,7 +30,8 @@ impl Certificate {
     pub(super) fn read(config: &Config) -> Result<Option<Served>, ServerError> {
         let server = &config.server;
         let mut urls = listener::urls(server)?;
-        let encrypts = urls.iter().any(is_tls);
+        let is_relayed = config.relay.is_some();
+        let encrypts = urls.iter().any(is_tls) || is_relayed;
         urls.extend(listener::http(server)?);
         if config.sign_in.certificates.is_some() && !encrypts {
             return Err(ServerError::configuration(
@@ -38,7 +39,8 @@ impl Certificate {
                 "write one into server.listen: without TLS nobody shows a certificate",
             ));
         }
-        let Some(tls) = server.tls.as_ref().filter(|_| urls.iter().any(is_tls)) else {
+        let is_used = is_relayed || urls.iter().any(is_tls);
+        let Some(tls) = server.tls.as_ref().filter(|_| is_used) else {
             return Ok(None);
         };
         let http = listener::tls(tls)?;

@@ -1,0 +1,24 @@
+//! The relay: stands where devices and servers can both reach it, and brings them together.
+//!
+//! Servers dial it and keep lines idle; a device that connects gets one of them, by the name that
+//! its TLS asks for. TLS goes through from end to end: the relay sees names and bytes, and owns
+//! no secret but the key of the certificate with which servers know it. What is said on a line is
+//! in `tidewater_carrier`; the server's side is in `tidewater-server`.
+
+mod admin;
+mod config;
+mod devices;
+mod error;
+mod hello;
+mod lines;
+mod metrics;
+mod relay;
+mod servers;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::{Config, LogConfig, ServerName, TlsFiles};
+pub use error::RelayError;
+pub use hello::{Hello, MAX_HELLO_BYTES, NoHello, Wanted};
+pub use relay::{Relay, Running};

@@ -1,0 +1,322 @@
+//! The lines of all servers: who is registered, which of their lines are idle, and which one a
+//! device gets.
+//!
+//! Whoever serves a line (`servers`) offers it here as long as it is idle; whoever serves a device
+//! (`devices`) asks for one.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use tidewater_carrier::listen::{IdleLine, Refusal, Stream};
+
+use crate::config::ServerName;
+
+/// How long a device waits for a line of a server that has none left: it opens new ones.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a device is passed from line to line when servers do not take it.
+const TRIES: Duration = Duration::from_secs(8);
+
+/// A line that waits for a device, by the one who keeps it.
+type Offer = oneshot::Sender<oneshot::Sender<Given>>;
+
+/// A line, and that it is counted.
+type Given = (IdleLine, Place);
+
+/// All names that there can be, and the lines of their servers.
+pub(crate) struct Lines {
+    names: Mutex<HashMap<String, Name>>,
+    /// Idle lines at the same time, of all.
+    most: usize,
+}
+
+#[derive(Default)]
+struct Name {
+    proof: ServerName,
+    /// Whose turn it is comes first.
+    farm: VecDeque<Member>,
+    /// When there was a server last.
+    seen: Option<Instant>,
+    more: Arc<Notify>,
+}
+
+/// A server.
+struct Member {
+    instance: u64,
+    idle: VecDeque<Offer>,
+    /// Idle or not.
+    lines: usize,
+}
+
+/// Why a device gets no line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoLine {
+    /// The configuration has no such name.
+    #[error("no server has this name")]
+    Unknown,
+    /// No server of this name is there.
+    #[error("no server of this name is registered")]
+    Unregistered,
+    /// Servers are there, and have no line.
+    #[error("the servers of this name have no idle line")]
+    Late,
+}
+
+/// How a name stands.
+pub(crate) struct Standing {
+    pub(crate) name: String,
+    pub(crate) servers: usize,
+    pub(crate) idle: usize,
+    pub(crate) taken: usize,
+}
+
+impl Lines {
+    pub(crate) fn new(names: &HashMap<String, ServerName>, most: usize) -> Arc<Lines> {
+        let names = names.iter().map(|(name, proof)| {
+            let proof = proof.clone();
+            let of = Name {
+                proof,
+                ..Name::default()
+            };
+            (name.clone(), of)
+        });
+        Arc::new(Lines {
+            names: Mutex::new(names.collect()),
+            most,
+        })
+    }
+
+    fn names(&self) -> MutexGuard<'_, HashMap<String, Name>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on there can be these names, with these proofs. Who has been registered for a name
+    /// that there is no more keeps the lines that devices have.
+    pub(crate) fn rename(&self, names: &HashMap<String, ServerName>) {
+        let mut known = self.names();
+        known.retain(|name, _| names.contains_key(name));
+        for (name, proof) in names {
+            known.entry(name.clone()).or_default().proof = proof.clone();
+        }
+    }
+
+    /// Whether a token with this hash proves somebody to be a server of this name.
+    ///
+    /// # Errors
+    /// There can be none.
+    pub(crate) fn is_proof(&self, name: &str, hash: Option<&str>) -> Result<bool, Refusal> {
+        let names = self.names();
+        let known = names.get(name).ok_or(Refusal::Name)?;
+        Ok(hash.is_some_and(|it| known.proof.tokens.contains(it)))
+    }
+
+    /// A place for one more line of a server. It is counted as long as the place is there.
+    ///
+    /// # Errors
+    /// There are too many, or there can be none of this name.
+    pub(crate) fn enter(self: &Arc<Lines>, name: &str, instance: u64) -> Result<Place, Refusal> {
+        let mut names = self.names();
+        let idle = names.values().map(Name::idle).sum::<usize>();
+        if idle >= self.most {
+            return Err(Refusal::Full);
+        }
+        let known = names.get_mut(name).ok_or(Refusal::Name)?;
+        match known.farm.iter_mut().find(|it| it.instance == instance) {
+            Some(member) => member.lines += 1,
+            None => {
+                known.farm.push_back(Member {
+                    instance,
+                    idle: VecDeque::new(),
+                    lines: 1,
+                });
+                let servers = known.farm.len();
+                tracing::info!(name, servers, "a server is registered");
+            }
+        }
+        Ok(Place {
+            lines: self.clone(),
+            name: name.to_owned(),
+            instance,
+        })
+    }
+
+    /// Offers the line at a place to devices.
+    pub(crate) fn offer(&self, place: &Place) -> oneshot::Receiver<oneshot::Sender<Given>> {
+        let (offer, asked) = oneshot::channel();
+        let mut names = self.names();
+        let known = names.get_mut(&place.name);
+        if let Some(known) = known {
+            let mut farm = known.farm.iter_mut();
+            if let Some(member) = farm.find(|it| it.instance == place.instance) {
+                member.idle.retain(|it| !it.is_closed());
+                member.idle.push_back(offer);
+            }
+            known.more.notify_waiters();
+        }
+        asked
+    }
+
+    /// Gives a device that begins with these bytes a line to a server of this name: one after the
+    /// other, or always the same by the device's address, as long as that is there. Who does not
+    /// take the device is passed by.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) async fn give(
+        &self,
+        name: &str,
+        client: IpAddr,
+        stays: bool,
+        begins: &[u8],
+    ) -> Result<(Box<dyn Stream>, Place), NoLine> {
+        let began = Instant::now();
+        let more = self.more(name)?;
+        while began.elapsed() < TRIES {
+            // What is offered from now on is told.
+            let mut news = pin!(more.notified());
+            news.as_mut().enable();
+            let by = (stays && began.elapsed() < PATIENCE / 2).then_some(client);
+            match self.choose(name, by)? {
+                Some(offer) => {
+                    if let Ok(given) = hand_over(offer, client, begins).await {
+                        return Ok(given);
+                    }
+                }
+                None => {
+                    let patience = match by {
+                        Some(_) => PATIENCE / 2,
+                        None => PATIENCE,
+                    };
+                    let waited = timeout_at(began + patience, news).await;
+                    if waited.is_err() && by.is_none() {
+                        return Err(NoLine::Late);
+                    }
+                }
+            }
+        }
+        Err(NoLine::Late)
+    }
+
+    /// Hears of each line that is offered.
+    fn more(&self, name: &str) -> Result<Arc<Notify>, NoLine> {
+        let names = self.names();
+        let known = names.get(name).ok_or(NoLine::Unknown)?;
+        Ok(known.more.clone())
+    }
+
+    /// An idle line, or `None` if it is worth to wait for one.
+    fn choose(&self, name: &str, by: Option<IpAddr>) -> Result<Option<Offer>, NoLine> {
+        let mut names = self.names();
+        let known = names.get_mut(name).ok_or(NoLine::Unknown)?;
+        for member in &mut known.farm {
+            member.idle.retain(|it| !it.is_closed());
+        }
+        let mut farm = known.farm.iter().enumerate();
+        let chosen = match by {
+            Some(address) => farm.max_by_key(|(_, it)| weight(it.instance, address)),
+            None => farm.find(|(_, it)| !it.idle.is_empty()),
+        };
+        let at = chosen.map(|(at, _)| at);
+        if let Some(mut member) = at.and_then(|at| known.farm.remove(at)) {
+            let offer = member.idle.pop_front();
+            // The others come first now.
+            known.farm.push_back(member);
+            if offer.is_some() {
+                return Ok(offer);
+            }
+        }
+        let was_there = known.seen.is_some_and(|it| it.elapsed() < PATIENCE);
+        match !known.farm.is_empty() || was_there {
+            true => Ok(None),
+            false => Err(NoLine::Unregistered),
+        }
+    }
+
+    /// How every name stands.
+    pub(crate) fn standing(&self) -> Vec<Standing> {
+        let names = self.names();
+        let standing = names.iter().map(|(name, it)| {
+            let (idle, lines) = (it.idle(), it.farm.iter().map(|it| it.lines).sum::<usize>());
+            Standing {
+                name: name.clone(),
+                servers: it.farm.len(),
+                idle,
+                taken: lines.saturating_sub(idle),
+            }
+        });
+        let mut standing: Vec<Standing> = standing.collect();
+        standing.sort_by(|one, other| one.name.cmp(&other.name));
+        standing
+    }
+}
+
+impl Name {
+    fn idle(&self) -> usize {
+        let offers = self.farm.iter().flat_map(|it| &it.idle);
+        offers.filter(|it| !it.is_closed()).count()
+    }
+}
+
+/// Asks the one who keeps a line for it, and gives it to the device.
+async fn hand_over(
+    offer: Offer,
+    client: IpAddr,
+    begins: &[u8],
+) -> io::Result<(Box<dyn Stream>, Place)> {
+    let gone = || io::Error::from(io::ErrorKind::NotConnected);
+    let (reply, given) = oneshot::channel();
+    offer.send(reply).map_err(|_| gone())?;
+    let (line, place) = given.await.map_err(|_| gone())?;
+    Ok((line.give(client, begins).await?, place))
+}
+
+/// How much a server is one for an address: the one with the most serves it, at every relay.
+fn weight(instance: u64, address: IpAddr) -> u64 {
+    let bits = match address.to_canonical() {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    // The mixing of SplitMix64.
+    [(bits >> 64) as u64, bits as u64]
+        .into_iter()
+        .fold(instance, |mixed, part| {
+            let mut mixed = (mixed ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ (mixed >> 31)
+        })
+}
+
+/// That a line of a server is there, idle or not.
+pub(crate) struct Place {
+    lines: Arc<Lines>,
+    name: String,
+    instance: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut names = self.lines.names();
+        let Some(known) = names.get_mut(&self.name) else {
+            return;
+        };
+        let mut farm = known.farm.iter_mut();
+        if let Some(member) = farm.find(|it| it.instance == self.instance) {
+            member.lines -= 1;
+        }
+        let before = known.farm.len();
+        known.farm.retain(|it| it.lines > 0);
+        let servers = known.farm.len();
+        if servers < before {
+            tracing::info!(name = self.name, servers, "a server has no line any more");
+        }
+        known.seen = Some(Instant::now());
+    }
+}
