@@ -17,6 +17,7 @@ mod proof;
 mod remote_file;
 mod running;
 mod sync_object;
+mod upstream;
 
 use std::process::ExitCode;
 

@@ -17,6 +17,7 @@ mod scripts;
 mod sign_in;
 mod space;
 mod text;
+mod upstream;
 mod wake;
 mod web;
 
@@ -44,6 +45,7 @@ pub use self::sign_in::{
 };
 pub use self::space::{Rule, SpaceConfig};
 pub use self::text::duration;
+pub use self::upstream::{UpstreamConfig, UpstreamPace, UpstreamProof};
 pub use self::wake::WakeConfig;
 pub use self::web::WebAddress;
 use crate::error::ServerError;
@@ -76,6 +78,8 @@ pub struct Config {
     pub handlers: Vec<HandlerConfig>,
     /// What they are asked.
     pub handling: Handling,
+    /// The headquarters of which the database is a branch's.
+    pub upstream: Option<UpstreamConfig>,
     lines: Lines,
 }
 
@@ -308,6 +312,9 @@ impl Config {
                 *ca = folder.join(&*ca);
             }
             config.sign_in.start_paths_at(folder);
+            if let Some(upstream) = &mut config.upstream {
+                upstream.start_paths_at(folder);
+            }
             for handler in &mut config.handlers {
                 handler.start_paths_at(folder);
             }

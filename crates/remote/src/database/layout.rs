@@ -24,7 +24,8 @@ pub(crate) fn is_own_trigger(name: &str) -> bool {
 
 /// Makes the internal tables.
 ///
-/// `tidewater_state.centre` is the name of the centre that gave the remote its id.
+/// `tidewater_state.centre` is the name of the centre that gave the remote its id, `above` the names
+/// of those above that one, nearest first, as a JSON array.
 /// `checked_schema_version` is the file's schema version under which tracking was last found in
 /// order, `plain_schema_version` the same where nothing of the application's own was on a synced
 /// table: see [`super::triggers::are_plain`].
@@ -64,7 +65,8 @@ CREATE TABLE tidewater_state (
   plain_schema_version INTEGER NOT NULL DEFAULT -1,
   centre TEXT NOT NULL DEFAULT '',
   outbox_covered INTEGER NOT NULL DEFAULT 0,
-  pin TEXT
+  pin TEXT,
+  above TEXT NOT NULL DEFAULT '[]'
 );
 INSERT INTO tidewater_state (one, format_version) VALUES (1, 1);
 CREATE TABLE tidewater_subscription (

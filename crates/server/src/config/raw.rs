@@ -18,6 +18,7 @@ use super::publication::RawPublication;
 use super::sign_in::RawSignIn;
 use super::space::{self, RawSpace};
 use super::text;
+use super::upstream::RawUpstream;
 use super::wake::RawWake;
 use super::{
     Config, Limits, LiveConfig, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig,
@@ -47,6 +48,7 @@ struct RawConfig {
     sign_in: RawSignIn,
     #[serde(default)]
     handler: Vec<RawHandler>,
+    upstream: Option<RawUpstream>,
 }
 
 #[derive(Deserialize, Default)]
@@ -177,6 +179,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
     let wakes = raw.wake.into_iter().map(|it| it.read(insecure, &names));
     let wakes = wakes.collect::<Result<_, _>>()?;
     let server = server.read()?;
+    let upstream = raw.upstream.map(|it| it.read(&server)).transpose()?;
     let sign_in = raw.sign_in.read(insecure, &mut handlers)?;
     handlers.check(&procedures)?;
     Ok(Config {
@@ -185,6 +188,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
         handling: handlers.handling,
         wakes,
         sign_in,
+        upstream,
         server,
         retention: raw.retention.read()?,
         log: raw.log.read()?,
@@ -248,7 +252,7 @@ impl RawServer {
             consolidated,
             insecure: self.insecure,
             tls,
-            packing: packing(self.compression, self.compression_level)?,
+            packing: packing("server", self.compression, self.compression_level)?,
             proxies: proxies(&self.proxies)?,
             drain_delay: drain_delay(self.drain_delay)?,
             verify_every: verify_every(self.verify_every)?,
@@ -257,12 +261,16 @@ impl RawServer {
     }
 }
 
-fn packing(compression: Option<String>, level: Option<u64>) -> Result<Packing, ServerError> {
+pub(super) fn packing(
+    section: &str,
+    compression: Option<String>,
+    level: Option<u64>,
+) -> Result<Packing, ServerError> {
     let compression = match compression {
         None => Compression::default(),
         Some(text) => text.parse().map_err(|error: NoCompression| {
             ServerError::configuration(
-                format!("server.compression is {text:?}: {error}"),
+                format!("{section}.compression is {text:?}: {error}"),
                 "write compression = \"auto\"",
             )
         })?,
@@ -274,7 +282,7 @@ fn packing(compression: Option<String>, level: Option<u64>) -> Result<Packing, S
             Ok(level) if (1..=most).contains(&level) => Some(level),
             _ => {
                 return Err(ServerError::configuration(
-                    format!("server.compression_level is {level}"),
+                    format!("{section}.compression_level is {level}"),
                     format!("write a number from 1 (fast) to {most} (small), or leave the key out"),
                 ));
             }
