@@ -95,6 +95,13 @@ impl OpenCentre {
         Ok(result?)
     }
 
+    /// The file, if it is a branch's.
+    pub(crate) fn branch_file(&self) -> Option<std::path::PathBuf> {
+        let config = self.config.as_ref()?;
+        config.upstream.as_ref()?;
+        upstream::file_of(config)
+    }
+
     /// What the server says for which the configuration file is.
     pub(crate) fn server(&self) -> Result<RunningServer, Failure> {
         match &self.config {
