@@ -107,7 +107,11 @@ impl Line {
             let error = match sync(&mut self.remote, stopping) {
                 Ok(_) => continue,
                 Err(_) if stop.load(Ordering::Relaxed) => return Ok(false),
-                Err(error) if !error.code().is_transient() => return Err(error.into()),
+                Err(error) if !error.code().is_transient() => {
+                    let mut failure = Failure::from(error);
+                    failure.message = format!("headquarters {}: {}", self.server, failure.message);
+                    return Err(failure);
+                }
                 Err(error) => error,
             };
             if told.replace(error.code()) != Some(error.code()) {
