@@ -49,9 +49,9 @@ impl Upstream {
         line.is_failing = false;
     }
 
-    /// A sync has failed; whether the one before had not.
-    pub fn failed(&self) -> bool {
-        !std::mem::replace(&mut self.line().is_failing, true)
+    /// A sync has failed.
+    pub fn failed(&self) {
+        self.line().is_failing = true;
     }
 
     /// So many changes wait for the next sync, and so many were refused.

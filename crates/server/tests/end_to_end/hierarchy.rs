@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tidewater_client::{Code, Which};
@@ -10,6 +12,7 @@ use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::{Backend, Postgres, Sqlite, execute_sqlite, open_sqlite, save_sqlite};
 use crate::device::Device;
+use crate::live::{Live, live_with};
 use crate::scenario::Scenario;
 use crate::world::{LiveServer, World};
 
@@ -551,6 +554,29 @@ fn four_levels_and_none_is_its_own_headquarters<B: Backend>() {
     assert_eq!(ann.rows(PRODUCTS), world.rows(PRODUCTS));
 }
 
+/// Both stay connected, and nobody has to do anything.
+fn changes_run_through_a_branch_that_is_live<B: Backend>() {
+    let world = World::<B>::open(headquarters());
+    let north = Branch::open(&world, "north", &["ann"]);
+    let ann = north.synced("ann");
+    let lives = [live_with(&north.line, |_| {}), live_with(&ann, |_| {})];
+    world.execute("UPDATE product SET stock = 77 WHERE product_id = 1");
+    until(|| ann.rows(PRODUCTS)[0] == "1|pen|77");
+    ann.edit("UPDATE product SET stock = 78 WHERE product_id = 1");
+    until(|| world.rows(PRODUCTS)[0] == "1|pen|78");
+    world.execute("DELETE FROM product WHERE product_id = 2");
+    until(|| ann.rows(PRODUCTS).len() == 1);
+    lives.into_iter().for_each(Live::end);
+}
+
+fn until(is_so: impl Fn() -> bool) {
+    let mut tries = 0..3_000;
+    while !is_so() {
+        assert!(tries.next().is_some(), "it takes too long");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn numbers_come_from_headquarters_to_devices(schema: &str, is_sqlite: bool) {
     let scenario = Scenario {
         schema: schema.into(),
@@ -639,4 +665,5 @@ on_both_adapters! {
     i1_cuts_at_both_levels_apply_every_change_once,
     i1_a_branch_that_is_restored_gets_back_what_it_forgot_from_both_sides,
     four_levels_and_none_is_its_own_headquarters,
+    changes_run_through_a_branch_that_is_live,
 }
