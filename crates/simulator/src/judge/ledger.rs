@@ -385,7 +385,8 @@ mod tests {
         assert!(!is_lost(true));
         // It is over, and the change did not come.
         let again = "UPDATE tidewater_subscription SET sequence = 1, upload_id = x'01'";
-        centre.execute_batch(again).unwrap();
+        let there = again.replace("tidewater_subscription", "tidewater_centre_subscription");
+        centre.execute_batch(&there).unwrap();
         remote.execute_batch(again).unwrap();
         remote
             .execute_batch("UPDATE tidewater_kept SET giving = 0")
