@@ -3,7 +3,8 @@
 use tidewater_protocol::{ForeignKeyAction, index_sql};
 
 use super::connection::Connection;
-use super::{connection, failure, values};
+use super::upstream::Upstream;
+use super::{failure, values};
 use tidewater_centre::engine::catalog::{
     self, CheckInfo, ColumnInfo, Numbering, Reference, TableInfo, checks, default_of,
 };
@@ -104,9 +105,11 @@ fn read(connection: &Connection) -> rusqlite::Result<Catalog> {
         Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
     })?;
     let named = named.collect::<rusqlite::Result<Vec<_>>>()?;
+    let upstream = Upstream::read(connection)?;
     let (mut infos, mut tables) = (Vec::new(), Vec::new());
     for (name, sql) in named {
-        let (info, table) = read_table(connection, name, &sql)?;
+        let (mut info, table) = read_table(connection, name, &sql)?;
+        follow_headquarters(&mut info, &upstream);
         infos.push(info);
         tables.push(table);
     }
@@ -114,6 +117,19 @@ fn read(connection: &Connection) -> rusqlite::Result<Catalog> {
         infos[at].references = read_references(connection, &infos[at], &infos)?;
     }
     Ok(Catalog { infos, tables })
+}
+
+/// A branch's table is what headquarters says, not what it is declared as.
+fn follow_headquarters(info: &mut TableInfo, upstream: &Upstream) {
+    for column in &mut info.columns {
+        if let Some(theirs) = upstream.column(&info.name, &column.name) {
+            column.column_type = Ok(theirs.column_type);
+            column.default.clone_from(&theirs.default);
+        }
+        if upstream.numbers(&info.name, &column.name) {
+            column.numbering = Some(Numbering::Sequence("numbered by headquarters"));
+        }
+    }
 }
 
 fn read_table(
@@ -151,7 +167,7 @@ fn read_table(
         table.defaults.push(default);
     }
     key.sort_unstable();
-    let is_own = name.to_ascii_lowercase().starts_with(connection::PREFIX);
+    let is_own = name.to_ascii_lowercase().starts_with("tidewater_");
     let mut info = TableInfo {
         title: name.clone(),
         schema: "main".into(),
@@ -162,10 +178,7 @@ fn read_table(
         indexed: Vec::new(),
         ignores_case: true,
         own_obstacle: is_own.then(|| {
-            format!(
-                "names that begin with {} are Tidewater's own; rename the table",
-                connection::PREFIX
-            )
+            "names that begin with tidewater_ are Tidewater's own; rename the table".to_owned()
         }),
         is_part: false,
         checks: Vec::new(),

@@ -28,8 +28,9 @@ impl DerefMut for Connection {
     }
 }
 
-/// Tables of the server's own begin with this.
-pub(super) const PREFIX: &str = "tidewater_";
+/// Tables of the server's own begin with this. A remote in the same file, which is then a branch's,
+/// has names that begin with `tidewater_` and none of these.
+pub(super) const PREFIX: &str = "tidewater_centre_";
 
 /// Spells neutral SQL.
 pub(super) fn spell(sql: &str) -> String {

@@ -61,7 +61,7 @@ impl<'p> FileSnapshot<'p> {
         connection.execute_batch("BEGIN").map_err(reading)?;
         // The first read takes the snapshot.
         connection
-            .prepare_cached("SELECT format_version FROM tidewater_meta")
+            .prepare_cached("SELECT format_version FROM tidewater_centre_meta")
             .and_then(|mut statement| statement.query_row([], |_| Ok(())))
             .map_err(reading)?;
         let mut snapshot = FileSnapshot {

@@ -165,7 +165,7 @@ struct LogMark {
 
 fn marks(connection: &Connection, log: i64) -> Result<Vec<LogMark>> {
     let reading = failure("reading marks");
-    let sql = "SELECT created_ms, positions FROM tidewater_mark";
+    let sql = "SELECT created_ms, positions FROM tidewater_centre_mark";
     let mut statement = connection.prepare(sql).map_err(reading)?;
     let mut rows = statement.query([]).map_err(reading)?;
     let mut marks = Vec::new();

@@ -31,6 +31,7 @@ mod served;
 mod state;
 mod tracking;
 mod triggers;
+mod upstream;
 mod values;
 mod watermark;
 

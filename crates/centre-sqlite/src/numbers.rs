@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use super::quote;
+use super::upstream::{self, Upstream};
 use tidewater_centre::engine::database::NumbersAsked;
 
 /// Takes numbers above all that there are, and has the table's own go on behind them, where it
@@ -12,6 +13,9 @@ pub(super) fn take(
     asked: NumbersAsked<'_>,
     table: &str,
 ) -> rusqlite::Result<Vec<(i64, i64)>> {
+    if Upstream::read(connection)?.numbers(table, asked.column) {
+        return upstream::take_numbers(connection, table, asked.count);
+    }
     let sql = format!("SELECT max({}) FROM {}", quote(asked.column), quote(table));
     let highest: Option<i64> = connection.query_row(&sql, [], |row| row.get(0))?;
     let keeps_its_place = connection

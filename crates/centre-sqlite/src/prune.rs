@@ -34,7 +34,7 @@ fn sizes(connection: &Connection, size: &str) -> Result<Vec<(String, u64)>, Cent
         let name = quote(&state::log_table(log));
         let size = size.replace("{log}", &name);
         let sql = format!(
-            "SELECT table_name, (SELECT {size} FROM {name}) FROM tidewater_change_log WHERE id = ?1"
+            "SELECT table_name, (SELECT {size} FROM {name}) FROM tidewater_centre_change_log WHERE id = ?1"
         );
         let size = connection.query_row(&sql, [log], |row| {
             Ok((row.get(0)?, row.get::<_, i64>(1)? as u64))
@@ -100,7 +100,7 @@ pub(super) fn logs(
 ) -> Result<(), CentreError> {
     let pruning = failure("pruning the change logs");
     let newest: Option<i64> = connection
-        .query_row("SELECT max(stamp) FROM tidewater_mark", [], |row| {
+        .query_row("SELECT max(stamp) FROM tidewater_centre_mark", [], |row| {
             row.get(0)
         })
         .map_err(pruning)?;
@@ -116,7 +116,7 @@ pub(super) fn logs(
     }
     let expired: Option<(i64, Vec<u8>)> = connection
         .query_row(
-            "SELECT stamp, positions FROM tidewater_mark WHERE created_ms < ?1
+            "SELECT stamp, positions FROM tidewater_centre_mark WHERE created_ms < ?1
              ORDER BY stamp DESC LIMIT 1",
             [before_ms],
             |row| Ok((row.get(0)?, row.get(1)?)),
@@ -141,7 +141,7 @@ pub(super) fn logs(
         // The floor first: who comes in between is sent everything.
         connection
             .execute(
-                "UPDATE tidewater_change_log SET floor = ?2 WHERE id = ?1 AND floor < ?2",
+                "UPDATE tidewater_centre_change_log SET floor = ?2 WHERE id = ?1 AND floor < ?2",
                 params![position.log, floor],
             )
             .map_err(pruning)?;
@@ -159,7 +159,7 @@ pub(super) fn logs(
     }
     connection
         .execute(
-            "DELETE FROM tidewater_mark WHERE created_ms < ?1 AND stamp < ?2",
+            "DELETE FROM tidewater_centre_mark WHERE created_ms < ?1 AND stamp < ?2",
             params![before_ms, stamp],
         )
         .map_err(pruning)?;

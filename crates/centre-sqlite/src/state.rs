@@ -77,7 +77,7 @@ pub(super) fn goes_back_to(
 ) -> Result<bool, CentreError> {
     connection
         .prepare_cached(
-            "SELECT 1 FROM tidewater_change_log
+            "SELECT 1 FROM tidewater_centre_change_log
              WHERE id = ?1 AND floor <= ?2 AND everything <= ?2",
         )
         .and_then(|mut statement| statement.exists([log, position]))
@@ -88,7 +88,7 @@ pub(super) fn goes_back_to(
 pub(super) fn logs(connection: &Connection) -> Result<Vec<i64>, CentreError> {
     let read = failure("reading the list of change logs");
     let mut statement = connection
-        .prepare_cached("SELECT id FROM tidewater_change_log ORDER BY id")
+        .prepare_cached("SELECT id FROM tidewater_centre_change_log ORDER BY id")
         .map_err(read)?;
     let ids = statement.query_map([], |row| row.get(0)).map_err(read)?;
     ids.collect::<rusqlite::Result<_>>().map_err(read)

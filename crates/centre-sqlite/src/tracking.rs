@@ -181,7 +181,7 @@ impl Tracking for SqliteCentre {
         let objects = log.objects(catalog).into_iter().map(|it| it.sql + ";\n");
         let sql: String = objects.collect();
         format!(
-            "{sql}INSERT INTO tidewater_change_log (id, table_name, identity)
+            "{sql}INSERT INTO tidewater_centre_change_log (id, table_name, identity)
              VALUES ({id}, {}, {});\n",
             literal(&log.table),
             literal(&log.identity())
@@ -193,13 +193,13 @@ impl Tracking for SqliteCentre {
         let table = quote(&state::log_table(id));
         format!(
             "INSERT INTO {table} DEFAULT VALUES;
-             UPDATE tidewater_change_log SET everything = (SELECT max(id) FROM {table})
+             UPDATE tidewater_centre_change_log SET everything = (SELECT max(id) FROM {table})
              WHERE id = {id};\n"
         )
     }
 
     fn deployed(_: &[Publication]) -> String {
-        format!("UPDATE tidewater_change_log SET columns = ({COLUMNS})")
+        format!("UPDATE tidewater_centre_change_log SET columns = ({COLUMNS})")
     }
 
     async fn traces(connection: &mut Connection) -> Result<Vec<Step>, CentreError> {
@@ -326,7 +326,7 @@ fn in_place(
 ) -> rusqlite::Result<InPlace> {
     let mut statement = connection
         .prepare(&format!(
-            "SELECT id, table_name, identity, columns, ({COLUMNS}) FROM tidewater_change_log ORDER BY id"
+            "SELECT id, table_name, identity, columns, ({COLUMNS}) FROM tidewater_centre_change_log ORDER BY id"
         ))?;
     let listed = statement.query_map([], |row| {
         let same = has_same_columns(&row.get::<_, String>(3)?, &row.get::<_, String>(4)?);
@@ -354,11 +354,11 @@ fn in_place(
             identity,
             is_whole,
             removal: removal(&found)
-                + &format!("DELETE FROM tidewater_change_log WHERE id = {id};\n"),
+                + &format!("DELETE FROM tidewater_centre_change_log WHERE id = {id};\n"),
         });
     }
     // Numbers are not used twice: a watermark may still name one.
-    let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'tidewater_change_log'";
+    let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'tidewater_centre_change_log'";
     let last: Option<i64> = connection.query_row(sql, [], |row| row.get(0)).optional()?;
     Ok(InPlace {
         logs,

@@ -131,7 +131,7 @@ fn commit(
 /// When a mark was made; `None` if this history of the file has no such mark.
 pub(super) fn mark_created(connection: &Connection, id: &[u8]) -> Result<Option<i64>, CentreError> {
     connection
-        .prepare_cached("SELECT created_ms FROM tidewater_mark WHERE id = ?1")
+        .prepare_cached("SELECT created_ms FROM tidewater_centre_mark WHERE id = ?1")
         .and_then(|mut statement| statement.query_row([id], |row| row.get(0)).optional())
         .map_err(failure("looking for a mark"))
 }
@@ -151,7 +151,7 @@ pub(super) fn insert_mark(
         positions.logs.push(Position { log, position });
     }
     connection
-        .prepare_cached("INSERT INTO tidewater_mark VALUES (?1, ?2, ?3, ?4)")
+        .prepare_cached("INSERT INTO tidewater_centre_mark VALUES (?1, ?2, ?3, ?4)")
         .and_then(|mut statement| {
             statement.execute(params![id, now_ms, stamp, positions.encode_to_vec()])
         })

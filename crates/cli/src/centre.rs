@@ -23,6 +23,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::args::ConfigArgs;
 use crate::failure::{Failure, describe};
 use crate::running::RunningServer;
+use crate::upstream;
 
 /// A consolidated database with its configuration, if it was opened by one.
 pub(crate) struct OpenCentre {
@@ -35,6 +36,13 @@ impl OpenCentre {
     /// Opens the database that a configuration file names.
     pub(crate) fn open(args: &ConfigArgs) -> Result<OpenCentre, Failure> {
         let config = load(args)?;
+        if config.upstream.is_some() && upstream::file_of(&config).is_some_and(|it| !it.exists()) {
+            return Err(Failure::new(
+                Code::NotDeployed,
+                "the branch has fetched nothing from headquarters yet",
+                "run: tidewater serve -c FILE, which does that first and then deploys",
+            ));
+        }
         let mut centre = OpenCentre::connect(&config.server.consolidated)?;
         centre.config = Some(config);
         Ok(centre)
@@ -85,6 +93,13 @@ impl OpenCentre {
             }
         }
         Ok(result?)
+    }
+
+    /// The file, if it is a branch's.
+    pub(crate) fn branch_file(&self) -> Option<std::path::PathBuf> {
+        let config = self.config.as_ref()?;
+        config.upstream.as_ref()?;
+        upstream::file_of(config)
     }
 
     /// What the server says for which the configuration file is.

@@ -142,6 +142,7 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         | Code::SchemaMismatch
         | Code::UnknownPublication
         | Code::AnotherCentre
+        | Code::OwnDescendant
         | Code::TableInTheWay => 4,
         _ => 5,
     }

@@ -18,6 +18,7 @@ mod remote_file;
 mod running;
 mod service;
 mod sync_object;
+mod upstream;
 
 use std::process::ExitCode;
 

@@ -321,6 +321,7 @@ fn serve(socket: &mut TcpStream, script: &Script) -> Anything<()> {
             server: "price".into(),
             centre: "scripted".into(),
             user: String::new(),
+            above: Vec::new(),
         }),
     )?;
     let schema = schema();

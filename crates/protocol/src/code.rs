@@ -63,6 +63,8 @@ codes! {
     UnknownPublication = 202, "unknown_publication";
     /// The remote's rows are those of another centre.
     AnotherCentre = 203, "another_centre";
+    /// The branch's headquarters is the branch itself, or is below it.
+    OwnDescendant = 204, "own_descendant";
 
     /// User and password do not fit.
     WrongPassword = 300, "wrong_password";

@@ -18,6 +18,7 @@ mod scripts;
 mod sign_in;
 mod space;
 mod text;
+mod upstream;
 mod wake;
 mod web;
 
@@ -46,6 +47,7 @@ pub use self::sign_in::{
 };
 pub use self::space::{Rule, SpaceConfig};
 pub use self::text::duration;
+pub use self::upstream::{UpstreamConfig, UpstreamPace, UpstreamProof};
 pub use self::wake::WakeConfig;
 pub use self::web::WebAddress;
 use crate::error::ServerError;
@@ -80,6 +82,8 @@ pub struct Config {
     pub handling: Handling,
     /// The relays through which devices come.
     pub relay: Option<RelayConfig>,
+    /// The headquarters of which the database is a branch's.
+    pub upstream: Option<UpstreamConfig>,
     lines: Lines,
 }
 
@@ -314,6 +318,9 @@ impl Config {
             config.sign_in.start_paths_at(folder);
             if let Some(relay) = &mut config.relay {
                 relay.start_paths_at(folder);
+            }
+            if let Some(upstream) = &mut config.upstream {
+                upstream.start_paths_at(folder);
             }
             for handler in &mut config.handlers {
                 handler.start_paths_at(folder);

@@ -263,6 +263,7 @@ async fn enter(
             true => String::new(),
             false => entered.user.clone(),
         },
+        above: server.upstream.above(),
     }))?;
     let guest = Guest {
         remote_id: entered.remote_id,

@@ -34,6 +34,7 @@ mod signal;
 mod spaces;
 mod spool;
 mod tuner;
+mod upstream;
 mod wake;
 mod web_client;
 mod wire;
@@ -48,6 +49,7 @@ pub use listener::{dev_certificate, dev_client_certificates};
 pub use memory::MemoryGauge;
 pub use server::{Running, Server, TURNED_AWAY};
 pub use signal::Signal;
+pub use upstream::Upstream;
 
 /// For `tidewater-fuzzing` and `tidewater-simulator` only.
 #[doc(hidden)]

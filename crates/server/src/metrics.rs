@@ -109,6 +109,10 @@ pub(crate) struct Metrics {
     oldest_watermark: Known,
     lock_waits: Known,
     log_entries: Family<[(&'static str, String); 1], Gauge>,
+    upstream_age: Known,
+    upstream_failing: Known,
+    upstream_pending: Known,
+    upstream_refused: Known,
 }
 
 /// Registers metrics, and gives them to whoever counts.
@@ -219,6 +223,23 @@ impl Metrics {
                 "How long ago the remote synced that has not for the longest time",
             ),
             lock_waits: make.plain("lock_waits", "Sessions of the centre that wait for a lock"),
+            upstream_age: make.with_unit(
+                "upstream_age",
+                Unit::Seconds,
+                "How long ago the branch last synced with headquarters",
+            ),
+            upstream_failing: make.plain(
+                "upstream_failing",
+                "Whether the last sync with headquarters failed: 1, or 0",
+            ),
+            upstream_pending: make.plain(
+                "upstream_pending",
+                "Rows of the branch that wait for headquarters",
+            ),
+            upstream_refused: make.plain(
+                "upstream_refused",
+                "Rows of the branch that headquarters has refused",
+            ),
             log_entries: make.plain("log_entries", "Entries of the change logs, by table, about"),
             registry: make.0,
         };
@@ -353,6 +374,11 @@ impl Metrics {
         self.waking.set(signed(waking));
         self.waiting_events
             .set(signed(server.spaces.waiting_bytes()));
+        let upstream = server.upstream.figures();
+        *self.upstream_age.value() = upstream.and_then(|it| Some(it.age?.as_secs_f64()));
+        *self.upstream_failing.value() = upstream.map(|it| f64::from(u8::from(it.is_failing)));
+        *self.upstream_pending.value() = upstream.map(|it| it.pending as f64);
+        *self.upstream_refused.value() = upstream.map(|it| it.refused as f64);
         let memory = server.budget.gauge();
         let held = i64::try_from(memory.reserved_bytes()).unwrap_or(i64::MAX);
         self.memory.set(held);

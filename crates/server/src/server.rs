@@ -49,6 +49,7 @@ use crate::relay::Relays;
 use crate::session::kept_uploads::KeptUploads;
 use crate::signal::Signal;
 use crate::spaces::Hub;
+use crate::upstream::Upstream;
 use crate::wake::{self, Wakes};
 use crate::worker::Workers;
 
@@ -97,6 +98,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     /// Whose word counts about whom a connection or a request comes from.
     pub(crate) proxies: Networks,
+    /// The line to headquarters, where the server is a branch's.
+    pub(crate) upstream: Upstream,
     /// Where live remotes go when it shuts down.
     pub(crate) others: Vec<String>,
     phase: Arc<Signal<Phase>>,
@@ -296,6 +299,7 @@ impl Server {
             spaces: Hub::new(config.spaces.clone(), EVENT_BYTES, most_waiting),
             metrics: Metrics::new(limits.connections, limits.memory_bytes),
             proxies: config.server.proxies.clone(),
+            upstream: Upstream::default(),
             others: config.live.servers.clone(),
             phase: phase.clone(),
             verify_every: AtomicU64::new(config.server.verify_every),
@@ -415,6 +419,11 @@ impl Server {
 }
 
 impl Running {
+    /// What it knows of the line to headquarters, for whoever keeps that.
+    pub fn upstream(&self) -> Upstream {
+        self.shared.upstream.clone()
+    }
+
     /// What becomes of the memory budget.
     pub fn memory(&self) -> MemoryGauge {
         self.shared.budget.gauge()
@@ -456,6 +465,7 @@ impl Running {
             ("live", configured.live != config.live),
             ("relay", configured.relay != config.relay),
             ("wake", configured.wakes != config.wakes),
+            ("upstream", configured.upstream != config.upstream),
             ("log", configured.log != config.log),
         ];
         *self

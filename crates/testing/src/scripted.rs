@@ -154,6 +154,7 @@ pub fn signed_in(remote_id: [u8; 16]) -> Control {
         server: "test".into(),
         centre: "scripted".into(),
         user: String::new(),
+        above: Vec::new(),
     })
 }
 

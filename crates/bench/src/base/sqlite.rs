@@ -74,7 +74,7 @@ impl Base for Sqlite {
                 tables.push(format!("the table {table}"));
             }
         }
-        if self.has_table("tidewater_meta")? {
+        if self.has_table("tidewater_centre_meta")? {
             tables.push("what a Tidewater server keeps".into());
         }
         Ok(Found::of(self.has_table(MARKER)?, tables))
@@ -114,12 +114,12 @@ impl Base for Sqlite {
     }
 
     fn history_position(&mut self) -> anyhow::Result<i64> {
-        self.number("SELECT coalesce(max(id), 0) FROM tidewater_sync_history")
+        self.number("SELECT coalesce(max(id), 0) FROM tidewater_centre_sync_history")
     }
 
     fn history_after(&mut self, position: i64) -> anyhow::Result<History> {
         let sql = "SELECT count(*), coalesce(max(started_ms + duration_ms) - min(started_ms), 0)
-                   FROM tidewater_sync_history WHERE id > ?1 AND error = ''";
+                   FROM tidewater_centre_sync_history WHERE id > ?1 AND error = ''";
         let read = |row: &rusqlite::Row<'_>| {
             Ok(History {
                 syncs: row.get::<_, i64>(0)? as u64,

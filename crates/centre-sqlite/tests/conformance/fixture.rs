@@ -96,13 +96,13 @@ impl Fixture for SqliteFixture {
 
     fn who_trigger() -> String {
         "CREATE TRIGGER who AFTER INSERT ON note BEGIN
-           INSERT INTO seen VALUES (NEW.id, (SELECT username FROM tidewater_uploading),
-             (SELECT remote_id FROM tidewater_uploading)); END;"
+           INSERT INTO seen VALUES (NEW.id, (SELECT username FROM tidewater_centre_uploading),
+             (SELECT remote_id FROM tidewater_centre_uploading)); END;"
             .into()
     }
 
     fn own_table(name: &str) -> String {
-        format!("tidewater_{name}")
+        format!("tidewater_centre_{name}")
     }
 
     fn stock_trigger() -> String {

@@ -506,7 +506,7 @@ async fn tracking_looks_rows_up_by_index() {
     let connection = world.fixture.connection();
     let log: String = connection
         .query_row(
-            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'tidewater_log_%'",
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'tidewater_centre_log_%'",
             [],
             |row| row.get(0),
         )

@@ -1,8 +1,13 @@
 //! `tidewater serve`: the server, until it is asked to end.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use clap::Args;
+use tidewater_protocol::Code;
 use tidewater_server::{Config, Environment, Running, Server};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Done;
@@ -13,6 +18,10 @@ use crate::failure::Failure;
 use crate::open_files;
 use crate::output;
 use crate::service::{LogArgs, Stop, cannot_start};
+use crate::upstream::{self, Deploying, Line};
+
+/// How long the line to headquarters may take to end.
+const LINE_ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Run the server
 ///
@@ -22,6 +31,9 @@ use crate::service::{LogArgs, Stop, cannot_start};
 /// the certificate again; if they are wrong, the log says so and it goes on with those before.
 ///
 /// It serves what is deployed, and goes on with another deployment within a second.
+///
+/// With [upstream] it is a branch's: it keeps its file in sync with headquarters as well, and fetches
+/// it first if it is not there.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -65,14 +77,30 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
     // Before anything is announced: who reads the addresses may end the server at once.
     let mut stop = Stop::listen().map_err(|error| cannot_start(&error))?;
     let environment = Environment::real();
-    let centre = tidewater_server::databases::connect(&config.server.consolidated).await?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(|error| cannot_start(&error))?;
-    if args.deploy {
+    let line = match fetched(&config, &mut stop).await? {
+        Fetched::Stopped => return Ok(()),
+        Fetched::Nothing => None,
+        Fetched::Line(line) => Some(line),
+    };
+    let centre = tidewater_server::databases::connect(&config.server.consolidated).await?;
+    let is_new = match &line {
+        Some(line) => line.is_undeployed()?,
+        None => false,
+    };
+    if args.deploy || is_new {
         let now_ms = environment.clock.now_ms();
         let report = centre.deploy(&config.publications, false, now_ms).await?;
         output::note(deploy::describe(&report, false).trim_end());
     }
+    let deploying = line.is_some().then(|| Deploying {
+        centre: centre.clone(),
+        config: config.clone(),
+        runtime: Handle::current(),
+    });
     let running = Server::start(config, centre, environment).await?;
+    let line = line.zip(deploying);
+    let line = line.map(|(line, deploying)| line.keep(running.upstream(), deploying));
     for address in &running.addresses {
         output::text(&format!("listening on {address}\n"))?;
     }
@@ -85,12 +113,55 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
             _ = hang_up.recv() => read_again(&running, args).await,
         }
     }
+    let line = line.map(|line| tokio::task::spawn_blocking(|| line.end()));
     tokio::select! {
         () = running.shutdown() => {}
         // Asked twice: the user does not want to wait for running syncs.
         () = stop.requested() => tracing::warn!("ended without waiting for running syncs"),
     }
+    if let Some(line) = line {
+        // It ends by itself, within a moment.
+        let _ = tokio::time::timeout(LINE_ENDS_WITHIN, line).await;
+    }
     Ok(())
+}
+
+/// What there is of a line to headquarters before the server starts.
+enum Fetched {
+    /// It is no branch's server.
+    Nothing,
+    Line(Box<Line>),
+    /// It was asked to end first.
+    Stopped,
+}
+
+/// Opens a branch's line to headquarters, and fetches what there is to serve if it is new.
+async fn fetched(config: &Config, stop: &mut Stop) -> Result<Fetched, Failure> {
+    let upstream = config.upstream.as_ref().zip(upstream::file_of(config));
+    let Some((upstream, path)) = upstream else {
+        return Ok(Fetched::Nothing);
+    };
+    let (upstream, stopped) = (upstream.clone(), Arc::new(AtomicBool::new(false)));
+    let stops = stopped.clone();
+    let fetching = tokio::task::spawn_blocking(move || {
+        let mut line = Line::open(&upstream, path)?;
+        Ok(match line.fetch(&stops)? {
+            true => Fetched::Line(Box::new(line)),
+            false => Fetched::Stopped,
+        })
+    });
+    tokio::pin!(fetching);
+    let done = tokio::select! {
+        done = &mut fetching => done,
+        () = stop.requested() => {
+            stopped.store(true, Ordering::Relaxed);
+            fetching.await
+        }
+    };
+    done.unwrap_or_else(|error| {
+        let message = format!("cannot fetch the branch's file: {error}");
+        Err(Failure::new(Code::Internal, message, ""))
+    })
 }
 
 /// Goes by the configuration file as it is now.

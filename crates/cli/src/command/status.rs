@@ -89,10 +89,22 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Done, Failure> {
             }
             let centre = OpenCentre::open(&ConfigArgs { path: path.clone() })?;
             let (status, server) = (centre.status()?, centre.server()?);
+            let file = centre.branch_file();
+            let upstream = file
+                .as_ref()
+                .map(|file| Ok::<_, Failure>(remote_file::open(file)?.status()?));
+            let upstream = upstream.transpose()?;
+            let upstream = upstream.as_ref().map(RemoteObject::of);
             if args.json {
-                output::json(&CentreObject::of(&status, &server))?;
+                let object = CentreObject {
+                    upstream,
+                    ..CentreObject::of(&status, &server)
+                };
+                output::json(&object)?;
             } else {
-                output::text(&describe_centre(&status, &server, &path))?;
+                let line = upstream.as_ref().zip(file.as_ref());
+                let line = line.map_or(String::new(), |(line, file)| describe_line(line, file));
+                output::text(&describe_centre(&status, &server, &path, &line))?;
             }
         }
     }
@@ -219,6 +231,9 @@ struct CentreObject<'a> {
     number_blocks: Vec<BlockObject<'a>>,
     blockers: Vec<BlockerObject<'a>>,
     server: &'a RunningServer,
+    /// A branch's line to headquarters, as `tidewater status` shows a remote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream: Option<RemoteObject<'a>>,
 }
 
 #[derive(Serialize)]
@@ -321,6 +336,7 @@ impl<'a> CentreObject<'a> {
             number_blocks: status.blocks.iter().map(BlockObject::of).collect(),
             blockers: status.blockers.iter().map(BlockerObject::of).collect(),
             server,
+            upstream: None,
         }
     }
 }
@@ -408,7 +424,36 @@ impl SyncObject<'_> {
     }
 }
 
-fn describe_centre(status: &CentreStatus, server: &RunningServer, config: &Path) -> String {
+/// A branch's line to headquarters.
+fn describe_line(line: &RemoteObject<'_>, file: &Path) -> String {
+    let subscriptions = &line.status.subscriptions;
+    let last = subscriptions
+        .iter()
+        .filter_map(|it| it.last_sync_at_ms)
+        .max();
+    let last = last.map_or("never synced".to_owned(), |it| {
+        format!("last sync {}", moment(it))
+    });
+    let mut text = format!(
+        "upstream   headquarters {}, as {}: {last}; {} wait, {} refused",
+        printable(&line.status.server),
+        printable(&line.status.user),
+        output::counted(line.pending, "row", "rows"),
+        line.refused,
+    );
+    if line.refused > 0 {
+        let _ = write!(text, "; see: tidewater refused list {}", file.display());
+    }
+    text.push('\n');
+    text
+}
+
+fn describe_centre(
+    status: &CentreStatus,
+    server: &RunningServer,
+    config: &Path,
+    line: &str,
+) -> String {
     let mut text = String::new();
     let [users, disabled] = status.users;
     let [remotes, revoked] = status.remotes;
@@ -434,6 +479,7 @@ fn describe_centre(status: &CentreStatus, server: &RunningServer, config: &Path)
     for blocker in &status.blockers {
         let _ = writeln!(text, "waiting    {}", describe_blocker(blocker));
     }
+    text.push_str(line);
     text.push_str(&server.describe());
     let mut logs = Table::new(&["change log of", ">entries"]);
     for (table, entries) in &status.logs {

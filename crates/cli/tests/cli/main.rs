@@ -20,6 +20,7 @@ mod failover;
 mod farm;
 mod first_steps;
 mod handlers;
+mod hierarchy;
 mod init;
 mod json;
 mod keys;

@@ -87,7 +87,7 @@ fn the_shop_keeps_its_promises_and_is_only_read() {
     let place = Place::new();
     let centre = shop::prepared(&place);
     let everything = "SELECT count(*), sum(length(name)) FROM customer \
-                      UNION ALL SELECT count(*), 0 FROM tidewater_remote";
+                      UNION ALL SELECT count(*), 0 FROM tidewater_centre_remote";
     let before = centre.rows(everything);
     let bytes = std::fs::read(place.path("centre.db")).ok();
     let told = place.tidewater(&["simulate", "--seeds", "0..15", "--json"]);

@@ -81,7 +81,14 @@ pub struct SignedIn {
     /// The user's name, if that is another one than the SignIn says: the proof has told it.
     #[prost(string, tag = "7")]
     pub user: String,
+    /// The names of the centres above this one, nearest first, where it is a branch's: the one that
+    /// it syncs with, the one that that one syncs with, and so on. At most [`MAX_ABOVE`].
+    #[prost(string, repeated, tag = "8")]
+    pub above: Vec<String>,
 }
+
+/// So many centres above its own a server names.
+pub const MAX_ABOVE: usize = 64;
 
 /// See [`Control::Credit`].
 #[derive(Clone, PartialEq, Message)]

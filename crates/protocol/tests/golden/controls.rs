@@ -36,6 +36,7 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
             server: "tidewater/0.1.0".into(),
             centre: "01ab".into(),
             user: user.into(),
+            above: Vec::new(),
         })
     };
     let hello = Hello {
@@ -58,6 +59,16 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
         ("sign-in-certificate", sign_in(Proof::Certificate(true))),
         ("signed-in", signed_in("")),
         ("signed-in-user", signed_in("jane")),
+        (
+            "signed-in-above",
+            Control::SignedIn(SignedIn {
+                above: vec!["02cd".into(), "03ef".into()],
+                ..match signed_in("") {
+                    Control::SignedIn(signed_in) => signed_in,
+                    other => panic!("{other:?}"),
+                }
+            }),
+        ),
         ("hello", Control::Hello(hello)),
         (
             "welcome",

@@ -1,7 +1,7 @@
 //! Signing in: who we are, how we prove it, and what the server makes of it.
 
 use tidewater_protocol::message::{
-    Control, Failure, PROTOCOL_MAJOR, PROTOCOL_VERSION, Proof, SignIn, SignedIn,
+    Control, Failure, MAX_ABOVE, PROTOCOL_MAJOR, PROTOCOL_VERSION, Proof, SignIn, SignedIn,
 };
 use tidewater_protocol::{Code, RemoteId};
 
@@ -107,6 +107,8 @@ pub(crate) struct Admission {
     pub(crate) credential: Option<Vec<u8>>,
     /// The centre's name; empty if the server does not say.
     pub(crate) centre: String,
+    /// The names of the centres above it.
+    pub(crate) above: Vec<String>,
     /// The user's name, if it is not the one that was said.
     pub(crate) user: Option<String>,
 }
@@ -121,12 +123,18 @@ impl Admission {
             });
         }
         let remote_id = RemoteId::from_slice(&signed_in.remote_id);
+        if signed_in.above.len() > MAX_ABOVE {
+            return Err(SyncError::malformed(
+                "too many centres above it in its SignedIn",
+            ));
+        }
         Ok(Admission {
             remote_id: remote_id
                 .ok_or_else(|| SyncError::malformed("the remote id in its SignedIn is no UUID"))?,
             token: some(signed_in.token),
             credential: some(signed_in.credential),
             centre: signed_in.centre,
+            above: signed_in.above,
             user: Some(signed_in.user).filter(|user| !user.is_empty()),
         })
     }

@@ -13,9 +13,19 @@ pub(crate) const FORMAT_VERSION: i64 = 1;
 /// The prefix of every internal table, index and trigger.
 pub(crate) const PREFIX: &str = "tidewater_";
 
+/// The prefix of everything that belongs to a centre in the same file: a branch's file is a remote
+/// of headquarters and the centre of its devices. To a remote its triggers are the application's.
+const CENTRE_PREFIX: &str = "tidewater_centre_";
+
+/// Whether a trigger is one of the remote's own, by its name.
+pub(crate) fn is_own_trigger(name: &str) -> bool {
+    name.starts_with(PREFIX) && !name.starts_with(CENTRE_PREFIX)
+}
+
 /// Makes the internal tables.
 ///
-/// `tidewater_state.centre` is the name of the centre that gave the remote its id.
+/// `tidewater_state.centre` is the name of the centre that gave the remote its id, `above` the names
+/// of those above that one, nearest first, as a JSON array.
 /// `checked_schema_version` is the file's schema version under which tracking was last found in
 /// order, `plain_schema_version` the same where nothing of the application's own was on a synced
 /// table: see [`super::triggers::are_plain`].
@@ -55,7 +65,8 @@ CREATE TABLE tidewater_state (
   plain_schema_version INTEGER NOT NULL DEFAULT -1,
   centre TEXT NOT NULL DEFAULT '',
   outbox_covered INTEGER NOT NULL DEFAULT 0,
-  pin TEXT
+  pin TEXT,
+  above TEXT NOT NULL DEFAULT '[]'
 );
 INSERT INTO tidewater_state (one, format_version) VALUES (1, 1);
 CREATE TABLE tidewater_subscription (
@@ -242,7 +253,7 @@ pub(crate) fn obstacle(connection: &Connection) -> Result<Option<&'static str>, 
             .doing("looking for other tables of Tidewater's")
     };
     // Only a consolidated database has users.
-    if count("tidewater_user_account")? > 0 {
+    if count("tidewater_centre_user_account")? > 0 {
         return Ok(Some("it is a consolidated database"));
     }
     let remains = "it was one, but its table tidewater_state is gone; what was not uploaded is \

@@ -56,7 +56,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior, params};
 use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{RemoteId, UploadId};
 
@@ -311,6 +311,59 @@ impl Database {
             )
             .map(drop)
             .doing("storing whom to trust")
+    }
+
+    /// The name of the centre that the file itself is, if it is a branch's and was deployed.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn own_centre(&self) -> Result<Option<String>, RemoteError> {
+        // Where there is no such table, and that is so in every file but a branch's, this says so.
+        let Ok(mut statement) = self
+            .connection
+            .prepare_cached("SELECT centre FROM tidewater_centre_meta")
+        else {
+            return Ok(None);
+        };
+        let name: Option<String> = statement
+            .query_row([], |row| row.get(0))
+            .optional()
+            .doing("looking for a centre in the file")?;
+        Ok(name.filter(|name| !name.is_empty()))
+    }
+
+    /// The names of the centres above the file, nearest first: that of the server that it syncs
+    /// with, and those that are above that one. Empty before the first sync.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn above(&self) -> Result<Vec<String>, RemoteError> {
+        let mut above = vec![self.account()?.centre];
+        above.extend(self.above_server()?);
+        above.retain(|name| !name.is_empty());
+        Ok(above)
+    }
+
+    fn above_server(&self) -> Result<Vec<String>, RemoteError> {
+        let above: String = self
+            .connection
+            .prepare_cached("SELECT above FROM tidewater_state")
+            .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+            .doing("reading what is above the server")?;
+        Ok(serde_json::from_str(&above).unwrap_or_default())
+    }
+
+    /// Remembers the names of the centres above the server's.
+    pub(crate) fn store_above(&self, above: &[String]) -> Result<(), RemoteError> {
+        if self.above_server()? == above {
+            return Ok(());
+        }
+        let above = serde_json::json!(above).to_string();
+        self.connection
+            .prepare_cached("UPDATE tidewater_state SET above = ?1")
+            .and_then(|mut statement| statement.execute([above]))
+            .map(drop)
+            .doing("storing what is above the server")
     }
 
     /// Remembers who the user is, as the server tells him by what he has proven.

@@ -158,9 +158,17 @@ fn subscription_status(
     })
 }
 
+/// The query for how many keys of a table have changes that wait.
+fn pending(names: &Names) -> String {
+    format!(
+        "SELECT count(*) FROM (SELECT DISTINCT {} FROM {} WHERE generation > {PARKED})",
+        names.change_key.join(", "),
+        names.change
+    )
+}
+
 fn table_status(connection: &Connection, table: &Table) -> rusqlite::Result<TableStatus> {
     let names = Names::of(table);
-    let keys = names.change_key.join(", ");
     let name = quote::text(&table.name);
     let count = |sql: &str| -> rusqlite::Result<u64> {
         connection.query_row(sql, [], |row| Ok(row.get::<_, i64>(0)?.unsigned_abs()))
@@ -168,10 +176,7 @@ fn table_status(connection: &Connection, table: &Table) -> rusqlite::Result<Tabl
     Ok(TableStatus {
         table: table.name.clone(),
         rows: count(&format!("SELECT count(*) FROM {}", names.table))?,
-        pending: count(&format!(
-            "SELECT count(*) FROM (SELECT DISTINCT {keys} FROM {} WHERE generation > {PARKED})",
-            names.change
-        ))?,
+        pending: count(&pending(&names))?,
         refused: count(&format!(
             "SELECT count(*) FROM tidewater_refused WHERE table_name = {name}"
         ))?,
@@ -200,6 +205,28 @@ const KEPT: &str =
     "it arrives with the next sync, unless something of the application keeps it out";
 
 impl Database {
+    /// How many keys have changes that wait for a sync, and how many changes are refused. What it
+    /// costs depends on them and not on the size of the tables.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn waiting(&self) -> Result<(u64, u64), RemoteError> {
+        let count = |sql: &str| -> Result<u64, RemoteError> {
+            let counted = self.connection.prepare_cached(sql);
+            let counted = counted.and_then(|mut it| it.query_row([], |row| row.get::<_, i64>(0)));
+            counted
+                .map(i64::unsigned_abs)
+                .doing("counting what waits for a sync")
+        };
+        let mut waiting = 0;
+        for subscription in self.subscriptions()? {
+            for table in subscription.schema.iter().flat_map(|it| &it.tables) {
+                waiting += count(&pending(&Names::of(table)))?;
+            }
+        }
+        Ok((waiting, count("SELECT count(*) FROM tidewater_refused")?))
+    }
+
     /// How many rows are stale, and the first so many of them.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ use unique::has_unique_index;
 pub(crate) use unique::{UniqueIndex, unique_indexes};
 
 use super::SubscriptionState;
-use super::layout::{PREFIX, STATE};
+use super::layout::{PREFIX, STATE, is_own_trigger};
 use super::tables::{self, Names};
 use super::upload::in_step;
 use super::{numbers, quote};
@@ -111,10 +111,10 @@ fn ensure_all(
 fn table_is_plain(connection: &Connection, table: &Table) -> rusqlite::Result<bool> {
     let has_trigger = connection
         .prepare_cached(
-            "SELECT 1 FROM sqlite_master WHERE type = 'trigger' \
-             AND tbl_name = ?1 COLLATE NOCASE AND name NOT GLOB ?2",
+            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE",
         )?
-        .exists([&table.name, &format!("{PREFIX}*")])?;
+        .query_map([&table.name], |row| row.get::<_, String>(0))?
+        .any(|name| !name.is_ok_and(|name| is_own_trigger(&name)));
     Ok(!has_trigger && !has_unique_index(connection, &table.name)? && in_step(connection, table)?)
 }
 

@@ -57,6 +57,15 @@ pub enum SyncError {
          one's rows would leave the file"
     )]
     AnotherCentre,
+    /// The file is a branch's, and the server is below it, or is its own.
+    #[error(
+        "this server is {}: each would wait for what the other has from it",
+        if *.is_own { "the branch's own" } else { "below this branch, which it has for its headquarters" }
+    )]
+    OwnDescendant {
+        /// It is the branch's own server, which serves the same file.
+        is_own: bool,
+    },
     /// No proof of who we are is at hand.
     #[error("the remote has not signed in yet")]
     PasswordMissing,
@@ -109,6 +118,7 @@ impl SyncError {
             SyncError::NotTidewater { .. } => Code::MalformedFrame,
             SyncError::Busy { .. } => Code::Busy,
             SyncError::AnotherCentre => Code::AnotherCentre,
+            SyncError::OwnDescendant { .. } => Code::OwnDescendant,
             SyncError::PasswordMissing => Code::CredentialInvalid,
             SyncError::Remote(error) => error.code(),
             SyncError::Spool(_) => Code::RemoteDatabase,
@@ -134,6 +144,10 @@ impl SyncError {
                 "nothing was changed; see that the address is right. If the centre was made anew, \
                  first bring there what only this file still has (see \"the centre is gone\" in \
                  operations.md); then sync once with --other-centre"
+            }
+            SyncError::OwnDescendant { .. } => {
+                "nothing was changed; write the address of the server above this branch as `server` \
+                 under [upstream]"
             }
             SyncError::PasswordMissing => {
                 "sign in with the user's password, or with what stands in its place"

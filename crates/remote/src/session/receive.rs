@@ -130,6 +130,7 @@ impl Session {
     /// The server has let the remote in.
     pub(crate) fn signed_in(&mut self, admission: &Admission) -> Result<(), SyncError> {
         // Before anything is remembered of it.
+        self.check_above(admission)?;
         self.let_in(&admission.centre)?;
         let (own, remote_id) = (self.remote_id, admission.remote_id);
         let server = self.server.take();
@@ -146,8 +147,21 @@ impl Session {
             return self.start_over(remote_id, token, credential);
         }
         database.store_sign_in(own, remote_id, token, credential, &admission.centre)?;
+        database.store_above(&admission.above)?;
         self.remote_id = Some(remote_id);
         Ok(())
+    }
+
+    /// A branch's file does not sync with the branch's own server, nor with one below it.
+    fn check_above(&mut self, admission: &Admission) -> Result<(), SyncError> {
+        let Some(own) = self.database()?.own_centre()? else {
+            return Ok(());
+        };
+        let is_own = admission.centre == own;
+        match is_own || admission.above.contains(&own) {
+            true => Err(SyncError::OwnDescendant { is_own }),
+            false => Ok(()),
+        }
     }
 
     /// The remote is in, at the centre of this name; empty if it says none.

@@ -19,6 +19,7 @@ use super::relay::RawRelay;
 use super::sign_in::RawSignIn;
 use super::space::{self, RawSpace};
 use super::text;
+use super::upstream::RawUpstream;
 use super::wake::RawWake;
 use super::{
     Config, Limits, LiveConfig, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig,
@@ -49,6 +50,7 @@ struct RawConfig {
     #[serde(default)]
     handler: Vec<RawHandler>,
     relay: Option<RawRelay>,
+    upstream: Option<RawUpstream>,
 }
 
 #[derive(Deserialize, Default)]
@@ -180,6 +182,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
     let wakes = wakes.collect::<Result<_, _>>()?;
     let server = server.read()?;
     let relay = raw.relay.map(|it| it.read(&server)).transpose()?;
+    let upstream = raw.upstream.map(|it| it.read(&server)).transpose()?;
     let sign_in = raw.sign_in.read(insecure, &mut handlers)?;
     handlers.check(&procedures)?;
     Ok(Config {
@@ -188,6 +191,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
         handling: handlers.handling,
         wakes,
         sign_in,
+        upstream,
         server,
         retention: raw.retention.read()?,
         log: raw.log.read()?,
@@ -252,7 +256,7 @@ impl RawServer {
             consolidated,
             insecure: self.insecure,
             tls,
-            packing: packing(self.compression, self.compression_level)?,
+            packing: packing("server", self.compression, self.compression_level)?,
             proxies: proxies(&self.proxies)?,
             drain_delay: drain_delay(self.drain_delay)?,
             verify_every: verify_every(self.verify_every)?,
@@ -261,12 +265,16 @@ impl RawServer {
     }
 }
 
-fn packing(compression: Option<String>, level: Option<u64>) -> Result<Packing, ServerError> {
+pub(super) fn packing(
+    section: &str,
+    compression: Option<String>,
+    level: Option<u64>,
+) -> Result<Packing, ServerError> {
     let compression = match compression {
         None => Compression::default(),
         Some(text) => text.parse().map_err(|error: NoCompression| {
             ServerError::configuration(
-                format!("server.compression is {text:?}: {error}"),
+                format!("{section}.compression is {text:?}: {error}"),
                 "write compression = \"auto\"",
             )
         })?,
@@ -278,7 +286,7 @@ fn packing(compression: Option<String>, level: Option<u64>) -> Result<Packing, S
             Ok(level) if (1..=most).contains(&level) => Some(level),
             _ => {
                 return Err(ServerError::configuration(
-                    format!("server.compression_level is {level}"),
+                    format!("{section}.compression_level is {level}"),
                     format!("write a number from 1 (fast) to {most} (small), or leave the key out"),
                 ));
             }

@@ -485,7 +485,7 @@ fn a_position_in_a_centre_that_was_restored_is_noticed<B: Backend>() {
     let seen = keep(&ada, "log", &[("a", "three")]);
     assert_eq!(text(&mut listening), "three");
     let (table, bytes) = match world.backend.url().starts_with("sqlite:") {
-        true => ("tidewater_event", "x'0102030405060708'"),
+        true => ("tidewater_centre_event", "x'0102030405060708'"),
         false => ("tidewater.event", "'\\x0102030405060708'"),
     };
     world.execute(&format!(

@@ -51,6 +51,7 @@ mod families;
 mod far;
 mod generated;
 mod handlers;
+mod hierarchy;
 mod hostile;
 mod live;
 mod offline;

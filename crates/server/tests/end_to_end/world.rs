@@ -313,6 +313,12 @@ impl LiveServer {
         runtime.block_on(question(&*self.centre))
     }
 
+    /// Tells the server what is above it, as whoever keeps a branch's line does.
+    pub(crate) fn set_above(&self, above: Vec<String>) {
+        let running = self.running.as_ref().expect("it runs");
+        running.upstream().set_above(above);
+    }
+
     fn reconfigure(&self, config: Config) -> Result<(), ServerError> {
         let runtime = self.runtime.as_ref().expect("it is there until dropped");
         let running = self.running.as_ref().expect("it runs");

@@ -546,8 +546,7 @@ impl Worker for MeddlingWorker {
 
 /// What is deployed says no more what parameters may be.
 fn allow_anything(centre: &Path) -> rusqlite::Result<()> {
-    let sql =
-        "UPDATE tidewater_publication SET definition = json_remove(definition, '$.parameters')";
+    let sql = "UPDATE tidewater_centre_publication SET definition = json_remove(definition, '$.parameters')";
     application::open(centre)?.execute(sql, []).map(drop)
 }
 

@@ -92,7 +92,7 @@ pub(super) fn add_again(centre: &Path, remote_id: RemoteId) {
 
 /// The number of the last conflict.
 pub(super) fn last_conflict(centre: &Connection) -> i64 {
-    let sql = "SELECT coalesce(max(id), 0) FROM tidewater_conflict";
+    let sql = "SELECT coalesce(max(id), 0) FROM tidewater_centre_conflict";
     centre.query_row(sql, [], |row| row.get(0)).unwrap_or(0)
 }
 
@@ -100,7 +100,7 @@ pub(super) fn last_conflict(centre: &Connection) -> i64 {
 pub(super) fn write_parked(centre: &Connection, since: i64) {
     let fields = FIELDS.map(|it| format!("{it} = c.uploaded ->> '{it}'"));
     let sql = format!(
-        "UPDATE form SET {} FROM tidewater_conflict AS c
+        "UPDATE form SET {} FROM tidewater_centre_conflict AS c
          WHERE c.table_name = 'form' AND c.outcome = 'parked' AND c.id > ?1
          AND c.row_key = json_array(form_id)",
         fields.join(", ")
@@ -145,7 +145,7 @@ pub(super) fn give_up(choice: &mut RefusedChoice) -> bool {
 
 /// Notes it as replayed.
 pub(super) fn note_replayed(centre: &Path, refused: i64) {
-    let sql = "UPDATE tidewater_settled_refusal SET settled_as = 'replayed' WHERE id = ?1";
+    let sql = "UPDATE tidewater_centre_settled_refusal SET settled_as = 'replayed' WHERE id = ?1";
     if let Ok(centre) = application::open(centre) {
         let _ = centre.execute(sql, [refused]);
     }

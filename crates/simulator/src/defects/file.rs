@@ -291,7 +291,7 @@ pub(crate) fn lied(remote: &Connection, centre: &Connection) -> rusqlite::Result
     if !is_on(Defect::ClientScopeTrusted) {
         return Ok(());
     }
-    let sql = "SELECT id, secret, created_ms FROM tidewater_signing_key";
+    let sql = "SELECT id, secret, created_ms FROM tidewater_centre_signing_key";
     let mut keys = centre.prepare(sql)?;
     let keys = keys.query_map([], |row| {
         Ok(SigningKey {
@@ -352,7 +352,7 @@ fn follow(remote: &Connection, centre: &Connection) -> rusqlite::Result<()> {
     let Some((id, sequence, upload_id, taken)) = own else {
         return Ok(());
     };
-    let sql = "SELECT sequence, upload_id FROM tidewater_subscription WHERE remote_id = ?1";
+    let sql = "SELECT sequence, upload_id FROM tidewater_centre_subscription WHERE remote_id = ?1";
     let there: Option<(i64, Value)> = centre
         .query_row(sql, [id], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;

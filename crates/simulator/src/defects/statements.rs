@@ -49,10 +49,13 @@ fn is_left_out(defect: Defect, table: &str, trigger: Option<&str>) -> bool {
         Defect::ParentMoveNotLogged => by(&["_above_1_moved", "_above_2_moved"]),
         Defect::ParentGoneNotLogged => by(&["_above_1_gone", "_above_2_gone"]),
         Defect::DisplacedNotLogged => by(&["_before_insert", "_before_update"]),
-        // In the remote's file as in the centre's there is a table of this name.
-        Defect::RefusalNotShown => {
-            ["tidewater_refused", "tidewater_settled_refusal"].contains(&table)
-        }
+        // In the remote's file as in the centre's.
+        Defect::RefusalNotShown => [
+            "tidewater_refused",
+            "tidewater_centre_refused",
+            "tidewater_centre_settled_refusal",
+        ]
+        .contains(&table),
         _ => false,
     }
 }

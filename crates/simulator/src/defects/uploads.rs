@@ -46,7 +46,7 @@ pub(super) fn alter(upload: &mut SyncUpload, centre: &Connection) {
     }
     match current() {
         Some(Defect::SequenceNotClaimed) => {
-            let sql = "SELECT sequence FROM tidewater_subscription WHERE remote_id = ?1";
+            let sql = "SELECT sequence FROM tidewater_centre_subscription WHERE remote_id = ?1";
             let there = centre.query_row(sql, [upload.context.remote_id.0], |row| {
                 row.get::<_, i64>(0)
             });

@@ -122,7 +122,7 @@ pub(crate) fn lost_field(
             (Detected::Column, FormWinner::Nobody) => both.join(" OR "),
         };
         let sql = format!(
-            "SELECT {is_conflict} FROM tidewater_conflict WHERE table_name = 'form'
+            "SELECT {is_conflict} FROM tidewater_centre_conflict WHERE table_name = 'form'
              AND row_key = ?1 AND uploaded ->> '{column}' = ?2
              AND uploaded ->> '{column}' IS NOT pre_image ->> '{column}' ORDER BY 1 DESC"
         );
@@ -158,7 +158,7 @@ pub(crate) fn stood_for_nothing(
 ) -> rusqlite::Result<Option<String>> {
     for column in FIELDS {
         let sql = format!(
-            "SELECT row_key, uploaded ->> '{column}', outcome FROM tidewater_conflict AS c
+            "SELECT row_key, uploaded ->> '{column}', outcome FROM tidewater_centre_conflict AS c
              WHERE table_name = 'form' AND outcome IN ('centre', 'parked')
              AND uploaded ->> '{column}' IS NOT pre_image ->> '{column}'
              AND EXISTS (SELECT 1 FROM audit WHERE \"table\" = 'form'
@@ -190,7 +190,7 @@ pub(super) fn evidence(
                    WHERE \"table\" = ?1 AND (key = ?2 OR key LIKE CAST(?2 AS INTEGER) || '.%')";
     let told = "SELECT 'conflict', id, at_ms, operation, outcome, pre_image, uploaded, winner,
                     replaced, settled_as
-                FROM tidewater_conflict WHERE table_name = ?1 AND row_key = '[' || CAST(?2 AS INTEGER) || ']'";
+                FROM tidewater_centre_conflict WHERE table_name = ?1 AND row_key = '[' || CAST(?2 AS INTEGER) || ']'";
     let mut evidence = String::new();
     for sql in [audited, told] {
         let mut statement = centre.prepare_cached(sql)?;
@@ -217,7 +217,7 @@ pub(crate) fn resolved(centre: &Connection) -> rusqlite::Result<Vec<(&'static st
         (MERGED, "table_name = 'form' AND outcome = 'merged'"),
         (PARKED, "outcome = 'parked'"),
     ] {
-        let sql = format!("SELECT count(*) FROM tidewater_conflict WHERE {condition}");
+        let sql = format!("SELECT count(*) FROM tidewater_centre_conflict WHERE {condition}");
         let mut statement = centre.prepare_cached(&sql)?;
         let count: i64 = statement.query_row([], |row| row.get(0))?;
         counts.push((kind, count.unsigned_abs()));

@@ -21,8 +21,8 @@ pub(crate) fn refused_here_only(parties: &Parties<'_>) -> rusqlite::Result<Optio
             .centre
             .prepare_cached(
                 // What a copy of the file has settled is shown as that.
-                "SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND row_key = ?2
-                 UNION ALL SELECT 1 FROM tidewater_settled_refusal
+                "SELECT 1 FROM tidewater_centre_refused WHERE table_name = ?1 AND row_key = ?2
+                 UNION ALL SELECT 1 FROM tidewater_centre_settled_refusal
                  WHERE table_name = ?1 AND row_key = ?2 AND settled_as <> 'taken'",
             )?
             .exists([&table, &key])?;
@@ -44,7 +44,7 @@ pub(crate) fn lost_and_taken(
     for table in EDITED {
         let (name, text) = (table.name, table.text);
         let sql = format!(
-            "SELECT c.row_key, c.uploaded ->> '{text}' FROM tidewater_conflict AS c
+            "SELECT c.row_key, c.uploaded ->> '{text}' FROM tidewater_centre_conflict AS c
              JOIN audit AS a ON a.\"table\" = c.table_name
                  AND a.text = c.uploaded ->> '{text}' AND a.operation <> 'delete'
              WHERE c.table_name = '{name}' AND c.uploaded ->> '{text}' LIKE '% %'
@@ -77,15 +77,15 @@ pub(crate) fn lost_against_nobody(
         let sql = format!(
             "SELECT c.row_key, c.pre_image ->> '{text}', c.uploaded, c.winner ->> '{text}',
                  c.pre_image, c.winner
-             FROM tidewater_conflict AS c
+             FROM tidewater_centre_conflict AS c
              WHERE c.table_name = '{name}' AND c.pre_image ->> '{text}' LIKE '% r%'
              AND NOT EXISTS (SELECT 1 FROM audit WHERE \"table\" = '{name}'
                  AND text = c.pre_image ->> '{text}')
-             AND NOT EXISTS (SELECT 1 FROM tidewater_conflict AS o WHERE o.table_name = '{name}'
+             AND NOT EXISTS (SELECT 1 FROM tidewater_centre_conflict AS o WHERE o.table_name = '{name}'
                  AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')
-             AND NOT EXISTS (SELECT 1 FROM tidewater_refused AS o WHERE o.table_name = '{name}'
+             AND NOT EXISTS (SELECT 1 FROM tidewater_centre_refused AS o WHERE o.table_name = '{name}'
                  AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')
-             AND NOT EXISTS (SELECT 1 FROM tidewater_settled_refusal AS o
+             AND NOT EXISTS (SELECT 1 FROM tidewater_centre_settled_refusal AS o
                  WHERE o.table_name = '{name}' AND o.settled_as <> 'taken'
                  AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')"
         );

@@ -81,16 +81,16 @@ pub(crate) fn lost_request(
         let (sql, wanted) = match says(text, false) {
             Said::Handled => continue,
             Said::Refuse => (
-                "SELECT 1 FROM tidewater_refused WHERE table_name = 'request'
+                "SELECT 1 FROM tidewater_centre_refused WHERE table_name = 'request'
                      AND uploaded ->> 'note' = ?1
-                 UNION ALL SELECT 1 FROM tidewater_settled_refusal WHERE table_name = 'request'
+                 UNION ALL SELECT 1 FROM tidewater_centre_settled_refusal WHERE table_name = 'request'
                      AND uploaded ->> 'note' = ?1",
                 text.clone(),
             ),
             said => (
                 "SELECT 1 FROM audit WHERE \"table\" = 'request' AND text = ?1
                      AND operation <> 'delete'
-                 UNION ALL SELECT 1 FROM tidewater_conflict WHERE table_name = 'request'
+                 UNION ALL SELECT 1 FROM tidewater_centre_conflict WHERE table_name = 'request'
                      AND uploaded ->> 'note' = ?1",
                 if said == Said::Change {
                     eased(text)

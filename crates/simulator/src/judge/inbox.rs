@@ -46,7 +46,7 @@ pub(crate) fn incomplete_inbox(
                     AND id > (SELECT coalesce(max(id), 0) FROM tidewater_inbox
                               WHERE kind = 'anew' AND space = ?1 AND subject = ?2 || '>')
                     ORDER BY id";
-        let there = "SELECT CAST(payload AS TEXT) FROM tidewater_event
+        let there = "SELECT CAST(payload AS TEXT) FROM tidewater_centre_event
                      WHERE space = ?1 AND substr(subject, 1, length(?2)) = ?2 ORDER BY id";
         let here = texts(remote, here, &space, begins)?;
         let there = texts(centre, there, &space, begins)?;
@@ -72,5 +72,7 @@ fn texts(
 
 /// How many events there are.
 pub(crate) fn events(centre: &Connection) -> rusqlite::Result<i64> {
-    centre.query_row("SELECT count(*) FROM tidewater_event", [], |row| row.get(0))
+    centre.query_row("SELECT count(*) FROM tidewater_centre_event", [], |row| {
+        row.get(0)
+    })
 }

@@ -262,11 +262,11 @@ mod tests {
 
     fn centre() -> Connection {
         let centre = Connection::open_in_memory().unwrap();
-        let sql = "CREATE TABLE tidewater_subscription (remote_id, sequence, upload_id);
-                   INSERT INTO tidewater_subscription VALUES (x'07', 0, NULL);
-                   CREATE TABLE tidewater_conflict (table_name, row_key, operation, uploaded);
-                   CREATE TABLE tidewater_refused (table_name, row_key, operation, uploaded);
-                   CREATE TABLE tidewater_settled_refusal (table_name, row_key, operation,
+        let sql = "CREATE TABLE tidewater_centre_subscription (remote_id, sequence, upload_id);
+                   INSERT INTO tidewater_centre_subscription VALUES (x'07', 0, NULL);
+                   CREATE TABLE tidewater_centre_conflict (table_name, row_key, operation, uploaded);
+                   CREATE TABLE tidewater_centre_refused (table_name, row_key, operation, uploaded);
+                   CREATE TABLE tidewater_centre_settled_refusal (table_name, row_key, operation,
                        uploaded, settled_as);
                    CREATE TABLE product (product_id, code, name);
                    CREATE TABLE audit (at, \"table\", operation, key, text);";
@@ -297,7 +297,8 @@ mod tests {
             gaps_of: None,
         };
         let run = |sql: &str| centre.execute_batch(sql).unwrap();
-        let acknowledge = "UPDATE tidewater_subscription SET sequence = 1, upload_id = x'01';";
+        let acknowledge =
+            "UPDATE tidewater_centre_subscription SET sequence = 1, upload_id = x'01';";
         let take_effect = "INSERT INTO audit VALUES (1, 'product', 'insert', 4, 'mine');";
         for (gives_back, is_lost) in [(false, false), (true, true)] {
             let mut ledger = Ledger::default();
@@ -308,7 +309,7 @@ mod tests {
             run(take_effect);
             assert_eq!(ledger.check(&parties).unwrap(), None);
             // Restored.
-            run("DELETE FROM audit; UPDATE tidewater_subscription SET sequence = 0");
+            run("DELETE FROM audit; UPDATE tidewater_centre_subscription SET sequence = 0");
             ledger.reopen(gives_back);
             assert_eq!(ledger.check(&parties).unwrap(), None);
             // Given back, with or without the change.
@@ -384,7 +385,8 @@ mod tests {
         assert!(!is_lost(true));
         // It is over, and the change did not come.
         let again = "UPDATE tidewater_subscription SET sequence = 1, upload_id = x'01'";
-        centre.execute_batch(again).unwrap();
+        let there = again.replace("tidewater_subscription", "tidewater_centre_subscription");
+        centre.execute_batch(&there).unwrap();
         remote.execute_batch(again).unwrap();
         remote
             .execute_batch("UPDATE tidewater_kept SET giving = 0")
@@ -394,12 +396,12 @@ mod tests {
         let kept = "INSERT INTO tidewater_kept VALUES (0, x'06', 5, x'03')";
         remote.execute_batch(kept).unwrap();
         assert!(!is_lost(true));
-        let has_it = "INSERT INTO tidewater_subscription VALUES (x'06', 5, x'03')";
+        let has_it = "INSERT INTO tidewater_centre_subscription VALUES (x'06', 5, x'03')";
         centre.execute_batch(has_it).unwrap();
         assert!(is_lost(true));
         // Another upload of that number is not this one.
         centre
-            .execute_batch("UPDATE tidewater_subscription SET upload_id = x'02'")
+            .execute_batch("UPDATE tidewater_centre_subscription SET upload_id = x'02'")
             .unwrap();
         assert!(!is_lost(true));
     }

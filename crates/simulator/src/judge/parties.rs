@@ -133,7 +133,7 @@ impl Parties<'_> {
                    UNION SELECT remote_id, max(sequence), upload_id FROM tidewater_kept
                    WHERE remote_id IS NOT NULL GROUP BY remote_id";
         let mut uploads = self.remote.prepare_cached(sql)?;
-        let sql = "SELECT 1 FROM tidewater_subscription WHERE remote_id = ?1
+        let sql = "SELECT 1 FROM tidewater_centre_subscription WHERE remote_id = ?1
                    AND (sequence > ?2 OR sequence = ?2 AND upload_id IS ?3)";
         let mut known = self.centre.prepare_cached(sql)?;
         let mut uploads = uploads.query([])?;
@@ -183,7 +183,7 @@ impl Parties<'_> {
                 "centre conflict",
                 self.centre,
                 format!(
-                    "SELECT * FROM tidewater_conflict WHERE table_name = '{name}' AND row_key = json_array(?1)"
+                    "SELECT * FROM tidewater_centre_conflict WHERE table_name = '{name}' AND row_key = json_array(?1)"
                 ),
             ),
         ] {
@@ -306,8 +306,12 @@ impl Parties<'_> {
         );
         // What was given up, or lost when it was sent again, is listed as that.
         let settled = "(SELECT table_name, row_key, operation, uploaded
-                        FROM tidewater_settled_refusal WHERE settled_as <> 'taken')";
-        let told = ["tidewater_conflict", "tidewater_refused", settled];
+                        FROM tidewater_centre_settled_refusal WHERE settled_as <> 'taken')";
+        let told = [
+            "tidewater_centre_conflict",
+            "tidewater_centre_refused",
+            settled,
+        ];
         for told in told {
             let sql = format!(
                 "SELECT 1 FROM {told} WHERE table_name = ?1

@@ -59,7 +59,7 @@ pub(crate) fn settled_otherwise(parties: &Parties<'_>) -> rusqlite::Result<Optio
         })?;
     let by_operator = "settled_as IN ('replayed', 'edited', 'discarded')";
     // A copied file that goes on as another remote keeps what it was told before.
-    let how = "SELECT settled_as FROM tidewater_settled_refusal
+    let how = "SELECT settled_as FROM tidewater_centre_settled_refusal
                WHERE table_name = ?2 AND row_key = ?3 AND sequence = ?4
                AND (remote_id = ?1 OR ?5 <> 'refused')
                ORDER BY remote_id = ?1 DESC, settled_as = ?5 DESC";
@@ -88,7 +88,7 @@ pub(crate) fn settled_otherwise(parties: &Parties<'_>) -> rusqlite::Result<Optio
     }
     // And what only the centre lists: a row that was changed again since is an ordinary change.
     let sql = format!(
-        "SELECT table_name, row_key, settled_as FROM tidewater_settled_refusal
+        "SELECT table_name, row_key, settled_as FROM tidewater_centre_settled_refusal
          WHERE remote_id = ?1 AND {by_operator}"
     );
     let mut settled = centre.prepare_cached(&sql)?;
@@ -113,7 +113,7 @@ pub(crate) fn replayed_for_nothing(centre: &Connection) -> rusqlite::Result<Opti
     for table in EDITED {
         let (name, text) = (table.name, table.text);
         let sql = format!(
-            "SELECT row_key, uploaded ->> '{text}' FROM tidewater_settled_refusal AS s
+            "SELECT row_key, uploaded ->> '{text}' FROM tidewater_centre_settled_refusal AS s
              WHERE table_name = '{name}' AND settled_as = 'replayed' AND operation <> 'delete'
              AND s.uploaded ->> '{text}' LIKE '% %'
              AND s.uploaded ->> '{text}' IS NOT s.pre_image ->> '{text}'

@@ -121,11 +121,13 @@ impl Wish {
         let sql = match self.what {
             // Whoever is there hears it.
             What::PlainEvent => return Ok(None),
-            What::Event => "SELECT count(*) FROM tidewater_event WHERE CAST(payload AS TEXT) = ?1",
+            What::Event => {
+                "SELECT count(*) FROM tidewater_centre_event WHERE CAST(payload AS TEXT) = ?1"
+            }
             // Whatever it was to be.
             What::Forbidden => {
                 "SELECT (SELECT count(*) FROM called WHERE token = ?1) + (SELECT count(*)
-                 FROM tidewater_event WHERE CAST(payload AS TEXT) = ?1)"
+                 FROM tidewater_centre_event WHERE CAST(payload AS TEXT) = ?1)"
             }
             _ => "SELECT count(*) FROM called WHERE token = ?1",
         };
@@ -170,7 +172,7 @@ fn numbered(text: &str) -> Option<(&str, u64)> {
 pub(crate) fn done_twice(centre: &Connection) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT token, count(*) FROM called WHERE procedure <> 'repeat'
                GROUP BY token HAVING count(*) > 1
-               UNION ALL SELECT CAST(payload AS TEXT), count(*) FROM tidewater_event
+               UNION ALL SELECT CAST(payload AS TEXT), count(*) FROM tidewater_centre_event
                GROUP BY payload HAVING count(*) > 1";
     let mut statement = centre.prepare_cached(sql)?;
     let mut rows = statement.query([])?;
@@ -188,7 +190,7 @@ pub(crate) fn out_of_order(
     in_two_files: &BTreeSet<String>,
 ) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT '', token, at FROM called WHERE procedure IN ('note', 'confide')
-               UNION ALL SELECT space, CAST(payload AS TEXT), id FROM tidewater_event
+               UNION ALL SELECT space, CAST(payload AS TEXT), id FROM tidewater_centre_event
                ORDER BY 1, 3";
     let mut statement = centre.prepare_cached(sql)?;
     let mut rows = statement.query([])?;
@@ -257,7 +259,7 @@ pub(crate) fn in_other_name(
     user: &str,
 ) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT token, login FROM (SELECT token, login FROM called UNION ALL
-                   SELECT CAST(payload AS TEXT), user_name FROM tidewater_event)
+                   SELECT CAST(payload AS TEXT), user_name FROM tidewater_centre_event)
                WHERE token LIKE '% ' || ?1 || ' %' AND login <> ?2";
     let mut statement = centre.prepare_cached(sql)?;
     let mut rows = statement.query([author, user])?;

@@ -256,8 +256,7 @@ async fn deploy(
 /// Whether the original has anything of Tidewater's.
 fn is_deployed(path: &Path) -> Result<bool, KitError> {
     let connection = Connection::open(path)?;
-    let sql =
-        "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'tidewater_user_account'";
+    let sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'tidewater_centre_user_account'";
     Ok(connection.prepare(sql)?.exists([])?)
 }
 

@@ -546,7 +546,7 @@ impl Remote {
             return Ok(false);
         };
         let centre = self.world.centre();
-        let sql = "SELECT max(sequence) FROM tidewater_subscription WHERE remote_id = ?1";
+        let sql = "SELECT max(sequence) FROM tidewater_centre_subscription WHERE remote_id = ?1";
         let mut statement = centre.prepare_cached(sql)?;
         let there: Option<Option<i64>> =
             statement.query_row([id.0], |row| row.get(0)).optional()?;

@@ -116,9 +116,9 @@ impl Audit {
     /// What a connection that writes the centre begins with.
     pub(super) fn triggers(&self) -> String {
         let mut sql = format!(
-            "CREATE TEMP TRIGGER simulated_upload AFTER UPDATE ON main.tidewater_subscription BEGIN
+            "CREATE TEMP TRIGGER simulated_upload AFTER UPDATE ON main.tidewater_centre_subscription BEGIN
              INSERT INTO {AUDIT} (place, operation) VALUES ({BEGINNING}, 'upload'); END;
-             CREATE TEMP TRIGGER simulated_first AFTER INSERT ON main.tidewater_subscription BEGIN
+             CREATE TEMP TRIGGER simulated_first AFTER INSERT ON main.tidewater_centre_subscription BEGIN
              INSERT INTO {AUDIT} (place, operation) VALUES ({BEGINNING}, 'upload'); END;"
         );
         for (place, table) in self.tables.iter().enumerate() {

@@ -4,6 +4,9 @@
 //! was first written, and arrive as rows. One that writes only other tables (full-text indexes, local
 //! audit) fires. When no synced table has a trigger of the application, which is usual,
 //! nothing needs to be told apart and no trigger of any kind is on.
+//!
+//! The triggers of a centre in the same file, which is then a branch's, count as the application's:
+//! they write only its change logs, so they fire, and devices hear of what came from headquarters.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -14,7 +17,7 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use tidewater_protocol::PublicationSchema;
 
 use super::dependents;
-use crate::database::layout::PREFIX;
+use crate::database::layout::is_own_trigger;
 use crate::database::tables::Names;
 use crate::database::{SubscriptionState, quote, triggers};
 use crate::error::{Doing, RemoteError};
@@ -189,7 +192,7 @@ fn application_triggers(connection: &Connection) -> rusqlite::Result<Vec<Saved>>
                 sql: row.get(3)?,
             })
         })?
-        .filter(|trigger| !matches!(trigger, Ok(trigger) if trigger.name.starts_with(PREFIX)))
+        .filter(|trigger| !matches!(trigger, Ok(trigger) if is_own_trigger(&trigger.name)))
         .collect()
 }
 

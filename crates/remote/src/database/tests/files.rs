@@ -72,7 +72,10 @@ fn a_file_of_a_newer_version_is_refused() {
 fn files_with_other_tables_of_ours_are_no_remotes_and_stay_as_they_are() {
     let folder = TempDir::new().unwrap();
     for (table, what) in [
-        ("tidewater_user_account", "it is a consolidated database"),
+        (
+            "tidewater_centre_user_account",
+            "it is a consolidated database",
+        ),
         (
             "tidewater_subscription",
             "its table tidewater_state is gone",

@@ -209,6 +209,7 @@ impl Centre {
             server: "test".into(),
             centre: NAME.into(),
             user: String::new(),
+            above: Vec::new(),
         });
         let reply = Reply::default().connection(signed_in);
         let reply = reply.control(Control::Welcome(welcome));
