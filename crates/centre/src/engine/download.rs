@@ -10,6 +10,7 @@ mod catching_up;
 mod output;
 mod plan;
 mod resuming;
+mod shared;
 mod table;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ use tidewater_protocol::{Datum, PublicationSchema, RowShape, Value};
 
 use self::output::{Counts, Output};
 use self::plan::{Plan, TablePlan};
+use self::shared::Shared;
 use self::table::TableReading;
 use super::connection::{Answer, Own};
 use super::evolution::PastSchemas;
@@ -127,6 +129,12 @@ pub trait Snapshot: Send {
 
     /// Whether a table may have so many rows.
     fn may_have(&self, place: Place, rows: u64) -> bool;
+
+    /// Whether everybody for whom the server's own role reads a table sees the same rows.
+    fn is_same_for_all(&mut self, place: Place) -> CentreResult<'_, bool> {
+        let _ = place;
+        Box::pin(std::future::ready(Ok(true)))
+    }
 
     /// Runs statements on the server's own tables, in the snapshot.
     fn own(&mut self, statements: Vec<Own>) -> CentreResult<'_, Vec<Answer>>;
@@ -263,6 +271,7 @@ pub async fn download(
     let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
     mark(snapshot, &jobs, &mut all).await?;
     let mut rows = 0;
+    let mut shared = Shared::of(all.len());
     let mut outcomes = Vec::with_capacity(all.len());
     let mut is_broken = false;
     for (planned, Downloading { job, sink }) in all.into_iter().zip(downloads) {
@@ -271,7 +280,10 @@ pub async fn download(
             continue;
         }
         let outcome = match planned {
-            Ok(planned) => match planned.read(snapshot, job, *sink, &mut rows).await {
+            Ok(planned) => match planned
+                .read(snapshot, job, *sink, &mut rows, &mut shared)
+                .await
+            {
                 Err(error) => {
                     is_broken = !matches!(error, CentreError::Cancelled);
                     Err(error)
@@ -398,6 +410,7 @@ impl Planned {
         job: &DownloadJob,
         sink: &mut dyn DownloadSink,
         rows: &mut u64,
+        shared: &mut Shared,
     ) -> Result<()> {
         for (index, (plan, subscription)) in
             self.plans.into_iter().zip(&job.subscriptions).enumerate()
@@ -451,7 +464,7 @@ impl Planned {
                     number: self.first + index,
                     plan: &plan,
                 };
-                reading.read(&mut counts, sink).await?;
+                reading.read(&mut counts, sink, shared).await?;
                 let watermark = Watermark {
                     last_download: next_last_download,
                     ..watermark
@@ -554,7 +567,12 @@ struct SubscriptionReading<'a> {
 }
 
 impl SubscriptionReading<'_> {
-    async fn read(self, counts: &mut Counts, sink: &mut dyn DownloadSink) -> Result<()> {
+    async fn read(
+        self,
+        counts: &mut Counts,
+        sink: &mut dyn DownloadSink,
+        shared: &mut Shared,
+    ) -> Result<()> {
         let PublishedSchema {
             schema,
             shapes,
@@ -617,8 +635,23 @@ impl SubscriptionReading<'_> {
                 }
                 reading.in_units(&from).await?;
             } else if !only_compared {
-                let own = self.subscription.own.as_ref().filter(|it| !it.skip_version);
-                reading.planned(what, own, self.plan.has_changes).await?;
+                let mut same = shared.asked(self.plan, index, self.subscription);
+                if let Some(noted) = same.as_ref().and_then(|it| shared.noted(it)) {
+                    reading.output.repeat(&noted)?;
+                } else {
+                    if same.is_some() && !reading.snapshot.is_same_for_all(place).await? {
+                        same = None;
+                    }
+                    if same.is_some() {
+                        reading.output.note();
+                    }
+                    let own = self.subscription.own.as_ref().filter(|it| !it.skip_version);
+                    reading.planned(what, own, self.plan.has_changes).await?;
+                    let noted = reading.output.noted()?;
+                    if let Some((same, noted)) = same.zip(noted) {
+                        shared.note(same, noted);
+                    }
+                }
                 let added = &self.plan.added[index];
                 if let (TablePlan::Changes(_), false) = (what, added.is_empty()) {
                     reading.new_columns(added).await?;

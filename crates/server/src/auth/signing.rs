@@ -16,8 +16,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ring::hmac;
-
+use tidewater_carrier::cryptography::hmac;
 use tidewater_centre::records::SigningKey;
 use tidewater_centre::{Centre, CentreError, Checkpoint};
 use tidewater_protocol::RemoteId;
