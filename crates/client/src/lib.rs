@@ -61,9 +61,9 @@ pub use tidewater_carrier::{Compression, Packing, Pin};
 pub use tidewater_protocol::message::{Answer, Argument, CallFailed, Given, Returns};
 pub use tidewater_protocol::{Code, ColumnType, Datum, RemoteId, Value};
 pub use tidewater_remote::database::{
-    Account, Adopt, Conflict, ConflictSummary, Database, ExplainedRow, LeftTable, OutboxCounts,
-    OutboxStatus, PendingChange, RefusedRow, RefusedSummary, SettledRow, StaleRow, Status,
-    SubscriptionStatus, TableDifferences, TableStatus, Which,
+    Account, Adopt, Conflict, ConflictSummary, Database, ExplainedRow, ImageContent, ImageStart,
+    LeftTable, OutboxCounts, OutboxStatus, PendingChange, RefusedRow, RefusedSummary, SettledRow,
+    StaleRow, Status, SubscriptionStatus, TableDifferences, TableStatus, Which,
 };
 pub use tidewater_remote::report::{Downloaded, Uploaded};
 pub use tidewater_remote::{
