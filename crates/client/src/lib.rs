@@ -31,6 +31,7 @@ mod clock;
 mod driver;
 mod error;
 mod identity;
+mod image;
 mod line;
 mod link;
 mod live;
@@ -48,6 +49,7 @@ mod word;
 
 pub use error::ClientError;
 pub use identity::{Bearer, ClientCertificate};
+pub use image::begin_from_image;
 pub use link::{Link, Pending};
 pub use live::{LiveCallback, LiveEvent, LiveOptions, Why};
 pub use options::SyncOptions;

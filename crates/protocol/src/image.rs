@@ -10,12 +10,11 @@ use serde_json::{Map, Value, json};
 /// The format that this program reads and writes.
 const FORMAT: u64 = 1;
 
-/// A longer manifest is none.
-pub const MAX_MANIFEST_BYTES: usize = 1 << 20;
-
 /// Describes the file of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
+    /// The name of the file, beside the manifest. It is another one for every other content.
+    pub file: String,
     /// Of which centre it is, by the centre's name.
     pub centre: String,
     /// The publication that it holds.
@@ -42,6 +41,7 @@ impl Manifest {
     pub fn to_json(&self) -> String {
         let document = json!({
             "format": FORMAT,
+            "file": self.file,
             "centre": self.centre,
             "publication": self.publication,
             "schema_hash": hex(&self.schema_hash),
@@ -74,7 +74,12 @@ impl Manifest {
         let hash = |name: &str| unhex(text(name)?).ok_or_else(|| missing(name));
         let bytes = document.get("bytes").and_then(Value::as_u64);
         let created_ms = document.get("created_ms").and_then(Value::as_i64);
+        let file = text("file")?;
+        if !is_file_name(file) {
+            return Err(missing("file"));
+        }
         Ok(Manifest {
+            file: file.to_owned(),
             centre: text("centre")?.to_owned(),
             publication: text("publication")?.to_owned(),
             schema_hash: hash("schema_hash")?,
@@ -86,6 +91,12 @@ impl Manifest {
                 .map_err(|_| missing("checkpoint"))?,
         })
     }
+}
+
+/// Whether it names a file in the same folder, here and on the web.
+fn is_file_name(name: &str) -> bool {
+    let fits = |it: u8| it.is_ascii_alphanumeric() || b"-_.".contains(&it);
+    name.bytes().all(fits) && !name.starts_with('.') && name.ends_with(".db")
 }
 
 /// Bytes in hexadecimal, small letters.
@@ -113,6 +124,7 @@ mod tests {
     #[test]
     fn a_manifest_comes_back_and_nonsense_is_told() {
         let manifest = Manifest {
+            file: "main-1.db".into(),
             centre: "c".into(),
             publication: "main".into(),
             schema_hash: [1; 32],
@@ -128,6 +140,8 @@ mod tests {
             ("[]", "no JSON"),
             ("{}", "format"),
             (&document.replace("\"format\": 1", "\"format\": 2"), "newer"),
+            (&document.replace("main-1.db", "../1.db"), "file"),
+            (&document.replace("main-1.db", ".db"), "file"),
             (&document.replace("fe", "fx"), "sha256"),
             (&document.replace("\"bytes\": 7", "\"bytes\": -7"), "bytes"),
             (&document.replace("AQID", "*"), "checkpoint"),

@@ -11,11 +11,14 @@ use prost::Message;
 use ring::digest::{Context, SHA256};
 
 use tidewater_centre::engine::watermark::Watermark;
+use tidewater_centre::records::{AskedSession, RemoteRecord};
 use tidewater_centre::{Centre, Checkpoint};
 use tidewater_protocol::RemoteId;
-use tidewater_protocol::image::Manifest;
+use tidewater_protocol::image::{Manifest, hex};
 
+use crate::auth::credential;
 use crate::auth::signing::{CheckpointFor, ImageFor, Keyring};
+use crate::environment::{Environment, random};
 use crate::error::ServerError;
 
 /// How much is read at once.
@@ -78,7 +81,9 @@ pub async fn describe(
         publication: of.publication,
         schema_hash: &schema_hash,
     };
+    let name = file.file_stem().and_then(|it| it.to_str());
     Ok(Manifest {
+        file: file_name(name.unwrap_or("image"), &sha256),
         centre: of.centre.to_owned(),
         publication: of.publication.to_owned(),
         schema_hash,
@@ -87,6 +92,11 @@ pub async fn describe(
         created_ms: now_ms,
         checkpoint: keyring.sign_image(subject, &anybodys(checkpoint, of.publication)?),
     })
+}
+
+/// What the file of an image is called: another content has another name, and can be kept for ever.
+fn file_name(name: &str, sha256: &[u8; 32]) -> String {
+    format!("{name}-{}.db", hex(&sha256[..8]))
 }
 
 /// What an image's checkpoint says: no serial was given to anybody with it.
@@ -103,6 +113,54 @@ fn anybodys(checkpoint: Checkpoint, publication: &str) -> Result<Checkpoint, Ser
         watermark: watermark.encode_to_vec(),
         rules: checkpoint.rules,
     })
+}
+
+/// Registers the remote of whose rows an image is made, as a user's; its id and its credential. It
+/// needs no password: whoever can do this has the database.
+///
+/// # Errors
+/// There is no such user, or the database is away.
+pub async fn register(
+    centre: &dyn Centre,
+    user: &str,
+    environment: &Environment,
+) -> Result<(RemoteId, Vec<u8>), ServerError> {
+    let no_randomness = |error: std::io::Error| {
+        ServerError::configuration(
+            format!("the system has no random numbers: {error}"),
+            "try again",
+        )
+    };
+    let mut worker = centre.worker().await?;
+    let asked = AskedSession {
+        user: user.to_owned(),
+        remote_id: None,
+        subscriptions: Vec::new(),
+    };
+    let states = worker.session_states(vec![asked]).await?;
+    if states.first().and_then(|it| it.user.as_ref()).is_none() {
+        return Err(ServerError::configuration(
+            format!("there is no user {user:?}"),
+            "an image holds what a user holds: add one (tidewater user add NAME)",
+        ));
+    }
+    let randomness = &*environment.randomness;
+    let id = RemoteId::from_random(random(randomness).map_err(no_randomness)?);
+    let (credential, hash) = credential::generate(randomness).map_err(no_randomness)?;
+    let now_ms = environment.clock.now_ms();
+    let remote = RemoteRecord {
+        id,
+        user: user.to_owned(),
+        revoked: false,
+        credential_hash: hash,
+        previous_credential_hash: Vec::new(),
+        rotated_ms: now_ms,
+        created_ms: now_ms,
+        last_sync_ms: 0,
+        unverified: 0,
+    };
+    worker.save_remote(&remote).await?;
+    Ok((id, credential))
 }
 
 /// The SHA-256 of a file, and its size.
