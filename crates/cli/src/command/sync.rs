@@ -173,7 +173,7 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
     if command.watch {
         return live::run_with(args, LiveOptions::default(), &[]);
     }
-    let began = begun(args)?;
+    let begins = begins(args);
     let (mut remote, given) = prepared(args)?;
     // Not before somebody was asked for a password: there, Ctrl-C simply ends the program.
     let interrupt = Interrupt::listen()?;
@@ -181,7 +181,7 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
         sync(remote, args, &interrupt)
     });
     if let Err(failure) = &report
-        && began
+        && begins
         && [Code::ImageInvalid, Code::AnotherCentre].contains(&failure.code)
     {
         // Nothing is in it but what was to be an image.
@@ -229,10 +229,15 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
     }
 }
 
-/// Makes the file of an image, if it is to be; whether that was done.
-fn begun(args: &SyncArgs) -> Result<bool, Failure> {
-    let Some(image) = args.image.as_ref().filter(|_| !args.remote.exists()) else {
-        return Ok(false);
+/// Whether the file is to be made of an image.
+fn begins(args: &SyncArgs) -> bool {
+    args.image.is_some() && !args.remote.exists()
+}
+
+/// Makes the file of an image, if it is to be.
+fn begin(args: &SyncArgs) -> Result<(), Failure> {
+    let Some(image) = args.image.as_ref().filter(|_| begins(args)) else {
+        return Ok(());
     };
     check_folder(&args.remote)?;
     let missing = missing_for_a_first_sync(args);
@@ -249,13 +254,9 @@ fn begun(args: &SyncArgs) -> Result<bool, Failure> {
         proxy: args.network.proxy.clone(),
         ..SyncOptions::default()
     };
-    let interrupt = Interrupt::listen()?;
-    let go_on = &mut |_, _| match interrupt.is_raised() {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
-    };
-    begin_from_image(&args.remote, image, &options, go_on)?;
-    Ok(true)
+    // Ctrl-C simply ends the program: the next one goes on with what has come.
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    Ok(begin_from_image(&args.remote, image, &options, go_on)?)
 }
 
 /// Tries with what is at hand, and asks for a password if the remote's credential is
@@ -329,6 +330,7 @@ impl From<ClientError> for Failure {
 /// everything is at hand that a first sync needs.
 pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failure> {
     check_folder(&args.remote)?;
+    begin(args)?;
     let missing = missing_for_a_first_sync(args);
     let known = match remote_file::open(&args.remote) {
         Ok(database) => database.account()?,
