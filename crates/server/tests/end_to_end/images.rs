@@ -178,14 +178,9 @@ fn i5_who_holds_other_partitions_than_the_image_gets_his_own<B: Backend>() {
     assert_converged(&world, &[&bob]);
 }
 
-fn what_is_no_image_of_the_centre_is_told_and_makes_no_remote<B: Backend>() {
+fn what_is_no_image_of_the_centre_is_told_and_others_go_on<B: Backend>() {
     let world = World::<B>::open(shop());
     let image = Image::of(&world, "bob");
-    let remotes = || {
-        let remotes = world.server.ask(async |centre| centre.remotes().await);
-        remotes.unwrap().len()
-    };
-    let before = remotes();
     for damage in 0..3 {
         let mut manifest = image.manifest.clone();
         match damage {
@@ -203,7 +198,6 @@ fn what_is_no_image_of_the_centre_is_told_and_makes_no_remote<B: Backend>() {
             ["kept"]
         );
     }
-    assert_eq!(remotes(), before);
     // Another centre's, with the same publication.
     let other = World::<B>::open(shop());
     let error = image.begun(&other, "bob").try_sync().unwrap_err();
@@ -257,7 +251,7 @@ on_both_adapters!(
     i1_remotes_from_one_image_have_identities_of_their_own_and_upload_once,
     an_image_holds_nothing_of_its_maker,
     i5_who_holds_other_partitions_than_the_image_gets_his_own,
-    what_is_no_image_of_the_centre_is_told_and_makes_no_remote,
+    what_is_no_image_of_the_centre_is_told_and_others_go_on,
     a_checkpoint_of_one_kind_is_none_of_the_other,
     an_image_that_is_too_old_still_ends_right,
 );
