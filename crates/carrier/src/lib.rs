@@ -24,6 +24,7 @@ mod tcp;
 mod ticks;
 pub mod tls;
 mod url;
+mod web;
 mod websocket;
 
 pub use compression::{Compression, NoCompression, Packing};
@@ -34,3 +35,4 @@ pub use pin::{NoPin, Pin};
 pub use proxy::Proxy;
 pub use tls::ClientCertificate;
 pub use url::{DEFAULT_PATH, DEFAULT_PORT, ServerUrl, ServerUrls, Transport, UrlError};
+pub use web::{WebAsked, WebPage, WebSite};

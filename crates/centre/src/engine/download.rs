@@ -334,7 +334,14 @@ async fn plan(
         if let Err(error) = check_given(&opened.published, subscription) {
             return Ok(Err(error));
         }
-        let differences = differences(snapshot, subscription, &opened).await?;
+        let mut opened = opened;
+        let mut differences = differences(snapshot, subscription, &opened).await?;
+        if subscription.from_image && !is_covered(&opened, &differences) {
+            // What leaves the remote would tell keys that its user must not know.
+            differences = vec![None; opened.held.len()];
+            subscription.checkpoint = None;
+            opened = opened.unheld();
+        }
         let versions = &opened.published.scripts;
         let scripts = match chosen(versions, &job.context, &subscription.publication) {
             Ok(scripts) => scripts,
@@ -499,6 +506,16 @@ async fn settled(
     let answers = snapshot.own(vec![asked]).await?;
     let told = answers.first().map(refusals::settled).transpose()?;
     Ok(told.filter(|it| *it != ToldSettled::default() || subscription.settled_after > 0))
+}
+
+/// Whether a user holds all the partitions that an image does.
+fn is_covered(opened: &Opened, differences: &[Option<Difference>]) -> bool {
+    let mut rules = opened.held.iter().zip(differences);
+    rules.all(|(held, difference)| match difference {
+        // A rule that the image knows nothing of.
+        None => held.place.is_none(),
+        Some(difference) => difference.lost.is_empty(),
+    })
 }
 
 /// Up to where the remote has what handlers have told, once it has the download.
