@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tempfile::TempDir;
 
-use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_carrier::{Compression, Packing};
+use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_client::{Remote, SyncDirection};
 use tidewater_purchase as purchase;
 use tidewater_server::{Config, Environment, Server, hash_password};
@@ -70,8 +70,11 @@ impl Centre {
         tracking: &str,
         direction: &str,
     ) -> anyhow::Result<()> {
-        self.deploy_with(url, &configuration(url, &purchase_table(tracking, direction)))
-            .await
+        self.deploy_with(
+            url,
+            &configuration(url, &purchase_table(tracking, direction)),
+        )
+        .await
     }
 
     async fn deploy_with(&self, url: &str, configuration: &str) -> anyhow::Result<()> {
