@@ -16,13 +16,17 @@ RIG ?=
 TARGET ?=
 SECONDS ?= 60
 
-.PHONY: help build demo test simulate rig fuzz sanitize coverage bench fmt clean
+.PHONY: help build fips demo test simulate rig fuzz sanitize coverage bench fmt clean
 
 help: ## List what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the tidewater program, optimized, into target/release
 	$(CARGO) build --release -p tidewater-cli
+
+fips: ## Build it with cryptography in FIPS mode; needs cmake and Go. Tests that it is in use
+	$(CARGO) test -p tidewater-carrier --features fips,tokio fips
+	$(CARGO) build --release -p tidewater-cli --features fips
 
 # Not optimized, because the first success should come soon: the profile of the tests builds
 # in a fraction of the time. The build shows its progress, the demonstration has the screen.

@@ -138,7 +138,7 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    fn new(url: &ServerUrl, options: &DialOptions<'_>) -> Result<Dialer, CarrierError> {
+    pub(crate) fn new(url: &ServerUrl, options: &DialOptions<'_>) -> Result<Dialer, CarrierError> {
         if url.is_exposed() && !options.insecure {
             let server = url.to_string();
             return Err(CarrierError::Exposed { server });

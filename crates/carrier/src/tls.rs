@@ -10,6 +10,10 @@ use std::time::Duration;
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
+#[cfg(feature = "fips")]
+use rustls::crypto::aws_lc_rs::Ticketer;
+#[cfg(not(feature = "fips"))]
+use rustls::crypto::ring::Ticketer;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -24,8 +28,12 @@ use crate::error::CarrierError;
 use crate::pin::{OtherKey, Pin, Pinned};
 
 /// The cryptography of all connections: what the program has installed as its default
-/// (see [`CryptoProvider::install_default`]), or else that of ring.
+/// (see [`CryptoProvider::install_default`]), or else that of ring. Built with the feature `fips`
+/// it is that of AWS-LC in its FIPS mode, and no other.
 pub fn provider() -> Arc<CryptoProvider> {
+    #[cfg(feature = "fips")]
+    return Arc::new(rustls::crypto::default_fips_provider());
+    #[cfg(not(feature = "fips"))]
     match CryptoProvider::get_default() {
         Some(provider) => provider.clone(),
         None => Arc::new(rustls::crypto::ring::default_provider()),
@@ -189,7 +197,7 @@ fn ticketer(certificate: Vec<u8>) -> Result<Arc<dyn ProducesTickets>, CarrierErr
     if let Some((_, ticketer)) = kept.iter().find(|(of, _)| *of == certificate) {
         return Ok(ticketer.clone());
     }
-    let ticketer = rustls::crypto::ring::Ticketer::new().map_err(CarrierError::Defect)?;
+    let ticketer = Ticketer::new().map_err(CarrierError::Defect)?;
     while kept.len() >= KEPT_TICKETERS {
         kept.pop_front();
     }
@@ -464,4 +472,18 @@ fn is_of_the_clock(what: &rustls::CertificateError) -> bool {
             | Refused::NotValidYet
             | Refused::NotValidYetContext { .. }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `make fips` runs it with the feature.
+    #[test]
+    fn the_cryptography_is_in_fips_mode_if_it_was_built_for_that() {
+        let is_fips = cfg!(feature = "fips");
+        assert_eq!(provider().fips(), is_fips);
+        let client = client(None).unwrap();
+        assert_eq!(client.fips(), is_fips);
+    }
 }

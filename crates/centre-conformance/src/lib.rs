@@ -268,6 +268,7 @@ macro_rules! suite {
             refusing::a_column_that_is_not_published_any_more_is_ignored,
             refusing::a_child_of_a_refused_parent_does_not_attach_to_somebody_elses_row,
             refusing::what_refers_to_a_child_of_a_refused_parent_is_refused_too,
+            sharing::what_everybody_gets_is_the_same_for_all_who_ask_together,
             sharing::one_poisonous_row_among_fifty_uploads_is_refused_alone,
             sharing::uploads_of_one_list_come_to_others_who_hold_the_rows,
             sharing::what_is_applied_by_itself_comes_to_those_that_shared,

@@ -524,6 +524,7 @@ impl Remote {
                 before: self.before.clone(),
                 publication: self.schema.name.clone(),
                 checkpoint: self.checkpoint.clone(),
+                from_image: false,
                 requests: requests.chain(asked).collect(),
                 compares: std::mem::take(&mut self.compares),
                 kept: None,

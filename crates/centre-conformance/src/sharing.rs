@@ -266,3 +266,55 @@ pub async fn downloads_of_one_snapshot_go_to_their_remotes<F: Fixture>() {
         ["customer: 3004|region4|of the office|NULL"]
     );
 }
+
+/// The product table of each.
+fn products(remotes: &[Remote]) -> Vec<Vec<String>> {
+    remotes.iter().map(|it| it.rows("product")).collect()
+}
+
+pub async fn what_everybody_gets_is_the_same_for_all_who_ask_together<F: Fixture>() {
+    let (world, mut remotes) = three::<F>().await;
+    // Some are a change behind, some have nothing yet, and one has uploaded of it.
+    world
+        .execute("UPDATE product SET name = 'green tea' WHERE product_id = 1")
+        .await;
+    remotes[0].download().await;
+    for user in ["anna", "clara"] {
+        remotes.push(Remote::new(&world, user).await);
+    }
+    world
+        .execute("DELETE FROM product WHERE product_id = 2")
+        .await;
+    let many: Vec<String> = (10..2_000).map(|it| format!("({it}, 'p{it}')")).collect();
+    let many = format!("INSERT INTO product VALUES {}", many.join(", "));
+    world.execute(&many).await;
+    let mut own = vec![Vec::new(); remotes.len()];
+    own[1] = vec![insert("product", "3|cocoa")];
+    upload(&mut remotes, own).await;
+    let received = download(&mut remotes).await;
+    let expected = Remote::synced(&world, "berta").await.rows("product");
+    assert_eq!(expected.len(), 1_992);
+    // Who has uploaded a row does not get it back; everybody else does.
+    let is_cocoa = |row: &String| row.contains("cocoa");
+    let others: Vec<String> = expected
+        .iter()
+        .filter(|it| !is_cocoa(it))
+        .cloned()
+        .collect();
+    for (number, rows) in products(&remotes).iter().enumerate() {
+        assert_eq!(*rows, if number == 1 { &others } else { &expected }[..]);
+    }
+    let got = received.iter().map(|it| it.iter().any(is_cocoa));
+    assert_eq!(got.collect::<Vec<_>>(), [true, false, true, true, true]);
+    // Each has what is its own besides.
+    world
+        .execute("UPDATE customer SET name = name || '!'")
+        .await;
+    world
+        .execute("DELETE FROM product WHERE product_id > 1000")
+        .await;
+    let received = download(&mut remotes).await;
+    for (received, customers) in received.iter().zip([2, 2, 1, 2, 1]) {
+        assert_eq!(received.len(), 999 + customers);
+    }
+}

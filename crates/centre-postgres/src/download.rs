@@ -205,6 +205,16 @@ impl Snapshot for DatabaseSnapshot<'_> {
         })
     }
 
+    fn is_same_for_all(&mut self, place: Place) -> CentreResult<'_, bool> {
+        Box::pin(async move {
+            let oid = self.table(place).oid;
+            let asked = self.connection.prepare(HAS_POLICIES, &[]).await?;
+            let has_policies = self.connection.client().query_opt(&asked, &[&oid]).await;
+            let has_policies = has_policies.map_err(refused("looking for policies of a table"))?;
+            Ok(has_policies.is_some_and(|it| !it.get::<_, bool>(0)))
+        })
+    }
+
     fn own(&mut self, statements: Vec<Own>) -> CentreResult<'_, Vec<Answer>> {
         Box::pin(async move {
             let what = "reading a scope that was handed out";
@@ -282,6 +292,9 @@ pub(super) fn publications(
         .map(|it| shared.publication(&it.publication))
         .collect()
 }
+
+/// Policies may look at the user for whom the server reads.
+const HAS_POLICIES: &str = "SELECT relrowsecurity FROM pg_catalog.pg_class WHERE oid = $1";
 
 /// When the oldest transaction that is open began, in microseconds since 1970; now if there is none.
 /// What it writes may be dated so, and is committed later.

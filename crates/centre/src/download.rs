@@ -47,6 +47,8 @@ pub struct DownloadSubscription {
     /// or nothing that can be trusted; everything is sent, and replaces what is
     /// there.
     pub checkpoint: Option<Checkpoint>,
+    /// The checkpoint is that of an image: whoever has it may hold other partitions than it names.
+    pub from_image: bool,
     /// Rows that the remote wants again.
     pub requests: Vec<TableRequest>,
     /// Tables that the remote compares, each once. Whatever the checkpoint is worth, of

@@ -73,6 +73,7 @@ pub(crate) enum Command {
     Key(command::key::KeyArgs),
     Remote(command::remote::RemoteArgs),
     Serve(command::serve::ServeArgs),
+    Image(command::image::ImageArgs),
     Relay(command::relay::RelayArgs),
     Sync(Box<command::sync::SyncCommand>),
     Live(Box<command::live::LiveArgs>),

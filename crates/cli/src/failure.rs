@@ -143,6 +143,7 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         | Code::UnknownPublication
         | Code::AnotherCentre
         | Code::OwnDescendant
+        | Code::ImageInvalid
         | Code::TableInTheWay => 4,
         _ => 5,
     }

@@ -17,6 +17,16 @@ pub enum ClientError {
     /// The server's address is none.
     #[error(transparent)]
     Url(#[from] UrlError),
+    /// An image cannot be begun from.
+    #[error("{message}")]
+    Image {
+        /// The stable code.
+        code: Code,
+        /// What is wrong.
+        message: String,
+        /// What to do next.
+        hint: &'static str,
+    },
 }
 
 impl ClientError {
@@ -25,6 +35,7 @@ impl ClientError {
         match self {
             ClientError::Sync(error) => error.code(),
             ClientError::Url(_) => Code::Usage,
+            ClientError::Image { code, .. } => *code,
             ClientError::Carrier(error) => match error {
                 CarrierError::Exposed { .. }
                 | CarrierError::HostName { .. }
@@ -52,6 +63,7 @@ impl ClientError {
             ClientError::Url(_) => {
                 return "write it as tls://host:port or tcp://127.0.0.1:port".into();
             }
+            ClientError::Image { hint, .. } => return (*hint).into(),
             ClientError::Carrier(error) => error,
         };
         match error {
@@ -116,7 +128,7 @@ impl ClientError {
     pub fn retry_after_ms(&self) -> Option<u64> {
         match self {
             ClientError::Sync(error) => error.retry_after_ms(),
-            ClientError::Carrier(_) | ClientError::Url(_) => None,
+            ClientError::Carrier(_) | ClientError::Url(_) | ClientError::Image { .. } => None,
         }
     }
 }

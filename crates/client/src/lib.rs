@@ -31,6 +31,7 @@ mod clock;
 mod driver;
 mod error;
 mod identity;
+mod image;
 mod line;
 mod link;
 mod live;
@@ -48,6 +49,7 @@ mod word;
 
 pub use error::ClientError;
 pub use identity::{Bearer, ClientCertificate};
+pub use image::begin_from_image;
 pub use link::{Link, Pending};
 pub use live::{LiveCallback, LiveEvent, LiveOptions, Why};
 pub use options::SyncOptions;
@@ -61,9 +63,9 @@ pub use tidewater_carrier::{Compression, Packing, Pin};
 pub use tidewater_protocol::message::{Answer, Argument, CallFailed, Given, Returns};
 pub use tidewater_protocol::{Code, ColumnType, Datum, RemoteId, Value};
 pub use tidewater_remote::database::{
-    Account, Adopt, Conflict, ConflictSummary, Database, ExplainedRow, LeftTable, OutboxCounts,
-    OutboxStatus, PendingChange, RefusedRow, RefusedSummary, SettledRow, StaleRow, Status,
-    SubscriptionStatus, TableDifferences, TableStatus, Which,
+    Account, Adopt, Conflict, ConflictSummary, Database, ExplainedRow, ImageContent, ImageStart,
+    LeftTable, OutboxCounts, OutboxStatus, PendingChange, RefusedRow, RefusedSummary, SettledRow,
+    StaleRow, Status, SubscriptionStatus, TableDifferences, TableStatus, Which,
 };
 pub use tidewater_remote::report::{Downloaded, Uploaded};
 pub use tidewater_remote::{

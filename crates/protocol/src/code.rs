@@ -65,6 +65,8 @@ codes! {
     AnotherCentre = 203, "another_centre";
     /// The branch's headquarters is the branch itself, or is below it.
     OwnDescendant = 204, "own_descendant";
+    /// What a new remote begins from is no image of this centre, or is damaged.
+    ImageInvalid = 205, "image_invalid";
 
     /// User and password do not fit.
     WrongPassword = 300, "wrong_password";

@@ -12,6 +12,7 @@ pub mod decimal;
 pub mod event;
 pub mod frame;
 pub mod identity;
+pub mod image;
 pub mod index_sql;
 pub mod json;
 pub mod message;

@@ -205,6 +205,10 @@ pub struct HelloSubscription {
     /// and schema hash are empty then.
     #[prost(message, optional, tag = "14")]
     pub partial: Option<PartialDownload>,
+    /// The SHA-256 of the image that the remote has begun from, as long as nothing else has come:
+    /// the checkpoint is the image's. Otherwise empty.
+    #[prost(bytes = "vec", tag = "15")]
+    pub image: Vec<u8>,
 }
 
 /// What a remote keeps of a download that broke: everything up to a [`DownloadMark`].

@@ -42,6 +42,14 @@ pub enum RemoteError {
         /// What is wrong with it.
         what: String,
     },
+    /// Others cannot begin from the file.
+    #[error("{path} is no image: {what}")]
+    NoImage {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
     /// A newer version of Tidewater wrote the file.
     #[error("the remote database has format {found}; this program knows formats up to {known}")]
     TooNew {
@@ -168,6 +176,7 @@ impl RemoteError {
             RemoteError::Sqlite { .. } | RemoteError::Trigger { .. } => Code::RemoteDatabase,
             RemoteError::Locked { .. } => Code::RemoteLocked,
             RemoteError::NotARemote { .. } => Code::NotARemote,
+            RemoteError::NoImage { .. } => Code::ImageInvalid,
             RemoteError::TooNew { .. } => Code::RemoteTooNew,
             RemoteError::OtherAccount { .. } | RemoteError::Usage { .. } => Code::Usage,
             RemoteError::TableInTheWay { .. }
@@ -207,6 +216,9 @@ impl RemoteError {
             }
             RemoteError::NotARemote { .. } => {
                 "name another file, or a new one: it is made at the first sync"
+            }
+            RemoteError::NoImage { .. } => {
+                "fetch the image again, with the description that was made with it"
             }
             RemoteError::TooNew { .. } => "update this program",
             RemoteError::OtherAccount { .. } => {

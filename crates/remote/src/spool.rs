@@ -481,4 +481,43 @@ mod tests {
         assert_eq!(read_all(&mut first), vec![1; MEMORY_BYTES]);
         assert_eq!(read_all(&mut second), vec![2; MEMORY_BYTES]);
     }
+
+    #[test]
+    fn what_is_kept_outlives_its_spool_until_it_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut keep = KeepInFiles::beside(&folder.path().join("remote.db"));
+        let bytes: Vec<u8> = (0..2 * MEMORY_BYTES).map(|it| (it % 251) as u8).collect();
+        let mut spool = keep.open("sales").unwrap().unwrap();
+        for piece in bytes.chunks(70_000) {
+            spool.append(piece).unwrap();
+        }
+        // Nobody else may have it meanwhile; another publication's is another one.
+        assert!(keep.open("sales").unwrap().is_none());
+        let mut other = keep.open("stock").unwrap().unwrap();
+        assert_eq!(read_all(&mut *other), [0; 0]);
+        drop(spool);
+        assert_eq!(keep.bytes(), bytes.len() as u64);
+        let mut spool = keep.open("sales").unwrap().unwrap();
+        assert_eq!(read_all(&mut *spool), bytes);
+        spool.cut(100_000).unwrap();
+        spool.append(b"more").unwrap();
+        spool.rewind().unwrap();
+        assert_eq!(read_all(&mut *spool), [&bytes[..100_000], b"more"].concat());
+        spool.remove();
+        drop(spool);
+        assert_eq!(keep.bytes(), 0);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn little_is_kept_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut keep = KeepInFiles::beside(&folder.path().join("remote.db"));
+        let mut spool = keep.open("sales").unwrap().unwrap();
+        spool.append(b"some rows").unwrap();
+        spool.rewind().unwrap();
+        assert_eq!(read_all(&mut *spool), b"some rows");
+        drop(spool);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
 }

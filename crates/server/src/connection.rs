@@ -243,8 +243,8 @@ async fn enter(
     }
     let now_ms = server.environment.clock.now_ms();
     let keyring = server.signer.keyring(&signed, now_ms).await;
-    if let (Some(greeting), Some(remote_id)) = (&mut greeting, claim.remote_id) {
-        greeting.verify(&keyring, remote_id);
+    if let Some(greeting) = &mut greeting {
+        greeting.verify(&keyring, claim.remote_id)?;
     }
     let asked = greeting.as_ref().map_or(Vec::new(), |it| it.asked());
     let entered = sign_in::sign_in(server, &claim, asked, &keyring, origin).await?;

@@ -22,6 +22,7 @@ use hyper::{Method, StatusCode};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
+use tidewater_carrier::cryptography::digest;
 use tidewater_protocol::Code;
 
 use self::breaker::Breaker;
@@ -392,7 +393,7 @@ fn reply(answer: WebAnswer) -> Result<Reply, Trouble> {
 
 /// A key of something that is asked: the same for the same bytes.
 fn key_of(parts: &[&[u8]]) -> String {
-    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    let mut context = digest::Context::new(&digest::SHA256);
     for part in parts {
         context.update(part);
         context.update(&[0]);

@@ -19,6 +19,7 @@ mod error;
 mod fault;
 mod handlers;
 mod http;
+pub mod images;
 mod lane;
 mod listener;
 mod memory;

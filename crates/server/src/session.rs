@@ -764,6 +764,7 @@ impl<'a> Sync<'a> {
                 schema: subscription.published.schema.clone(),
                 before: subscription.before.clone(),
                 checkpoint: subscription.checkpoint.clone(),
+                from_image: subscription.from_image,
                 requests: applied.requests(index, requests),
                 compares,
                 kept: subscription.mark.clone().map(|mark| KeptPart {

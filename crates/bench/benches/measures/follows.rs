@@ -309,6 +309,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
             before: None,
             publication: "bench".into(),
             checkpoint: None,
+            from_image: false,
             requests: Vec::new(),
             compares: Vec::new(),
             kept: None,

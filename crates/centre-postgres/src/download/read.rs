@@ -45,7 +45,7 @@ impl Reader<'_> {
     /// Reads whole partitions of a table.
     pub(super) async fn copy_rows(
         &self,
-        connection: &mut Connection,
+        connection: &Connection,
         part: &Part<'_>,
         types: &[ColumnType],
         take: TakeRow<'_>,
@@ -123,7 +123,7 @@ impl Reader<'_> {
     /// Reads rows that meet conditions in the order of their keys. COPY takes no parameters.
     async fn in_order(
         &self,
-        connection: &mut Connection,
+        connection: &Connection,
         conditions: &[String],
         order: &Order<'_>,
         take: TakeRow<'_>,
@@ -158,10 +158,11 @@ impl Reader<'_> {
             table.from,
             names.join(", ")
         );
-        let statement = connection.prepare(&sql, &[]).await?;
         let parameters = after.iter().map(|it| it as &(dyn ToSql + Sync));
         let error = |error| self.failed("reading rows for a download", error);
         let client = connection.client();
+        // Each partition's is another one: it is not kept.
+        let statement = client.prepare(&sql).await.map_err(error)?;
         let rows = self.enter(client, client.query_raw(&statement, parameters));
         let mut rows = pin!(rows.await.map_err(error)?);
         let mut decoder = RowDecoder::new(table.read_columns().map(|it| it.kind));

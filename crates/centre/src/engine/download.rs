@@ -10,6 +10,7 @@ mod catching_up;
 mod output;
 mod plan;
 mod resuming;
+mod shared;
 mod table;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ use tidewater_protocol::{Datum, PublicationSchema, RowShape, Value};
 
 use self::output::{Counts, Output};
 use self::plan::{Plan, TablePlan};
+use self::shared::Shared;
 use self::table::TableReading;
 use super::connection::{Answer, Own};
 use super::evolution::PastSchemas;
@@ -127,6 +129,12 @@ pub trait Snapshot: Send {
 
     /// Whether a table may have so many rows.
     fn may_have(&self, place: Place, rows: u64) -> bool;
+
+    /// Whether everybody for whom the server's own role reads a table sees the same rows.
+    fn is_same_for_all(&mut self, place: Place) -> CentreResult<'_, bool> {
+        let _ = place;
+        Box::pin(std::future::ready(Ok(true)))
+    }
 
     /// Runs statements on the server's own tables, in the snapshot.
     fn own(&mut self, statements: Vec<Own>) -> CentreResult<'_, Vec<Answer>>;
@@ -263,6 +271,7 @@ pub async fn download(
     let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
     mark(snapshot, &jobs, &mut all).await?;
     let mut rows = 0;
+    let mut shared = Shared::of(all.len());
     let mut outcomes = Vec::with_capacity(all.len());
     let mut is_broken = false;
     for (planned, Downloading { job, sink }) in all.into_iter().zip(downloads) {
@@ -271,7 +280,10 @@ pub async fn download(
             continue;
         }
         let outcome = match planned {
-            Ok(planned) => match planned.read(snapshot, job, *sink, &mut rows).await {
+            Ok(planned) => match planned
+                .read(snapshot, job, *sink, &mut rows, &mut shared)
+                .await
+            {
                 Err(error) => {
                     is_broken = !matches!(error, CentreError::Cancelled);
                     Err(error)
@@ -322,7 +334,14 @@ async fn plan(
         if let Err(error) = check_given(&opened.published, subscription) {
             return Ok(Err(error));
         }
-        let differences = differences(snapshot, subscription, &opened).await?;
+        let mut opened = opened;
+        let mut differences = differences(snapshot, subscription, &opened).await?;
+        if subscription.from_image && !is_covered(&opened, &differences) {
+            // What leaves the remote would tell keys that its user must not know.
+            differences = vec![None; opened.held.len()];
+            subscription.checkpoint = None;
+            opened = opened.unheld();
+        }
         let versions = &opened.published.scripts;
         let scripts = match chosen(versions, &job.context, &subscription.publication) {
             Ok(scripts) => scripts,
@@ -398,6 +417,7 @@ impl Planned {
         job: &DownloadJob,
         sink: &mut dyn DownloadSink,
         rows: &mut u64,
+        shared: &mut Shared,
     ) -> Result<()> {
         for (index, (plan, subscription)) in
             self.plans.into_iter().zip(&job.subscriptions).enumerate()
@@ -451,7 +471,7 @@ impl Planned {
                     number: self.first + index,
                     plan: &plan,
                 };
-                reading.read(&mut counts, sink).await?;
+                reading.read(&mut counts, sink, shared).await?;
                 let watermark = Watermark {
                     last_download: next_last_download,
                     ..watermark
@@ -486,6 +506,16 @@ async fn settled(
     let answers = snapshot.own(vec![asked]).await?;
     let told = answers.first().map(refusals::settled).transpose()?;
     Ok(told.filter(|it| *it != ToldSettled::default() || subscription.settled_after > 0))
+}
+
+/// Whether a user holds all the partitions that an image does.
+fn is_covered(opened: &Opened, differences: &[Option<Difference>]) -> bool {
+    let mut rules = opened.held.iter().zip(differences);
+    rules.all(|(held, difference)| match difference {
+        // A rule that the image knows nothing of.
+        None => held.place.is_none(),
+        Some(difference) => difference.lost.is_empty(),
+    })
 }
 
 /// Up to where the remote has what handlers have told, once it has the download.
@@ -554,7 +584,12 @@ struct SubscriptionReading<'a> {
 }
 
 impl SubscriptionReading<'_> {
-    async fn read(self, counts: &mut Counts, sink: &mut dyn DownloadSink) -> Result<()> {
+    async fn read(
+        self,
+        counts: &mut Counts,
+        sink: &mut dyn DownloadSink,
+        shared: &mut Shared,
+    ) -> Result<()> {
         let PublishedSchema {
             schema,
             shapes,
@@ -617,8 +652,23 @@ impl SubscriptionReading<'_> {
                 }
                 reading.in_units(&from).await?;
             } else if !only_compared {
-                let own = self.subscription.own.as_ref().filter(|it| !it.skip_version);
-                reading.planned(what, own, self.plan.has_changes).await?;
+                let mut same = shared.asked(self.plan, index, self.subscription);
+                if let Some(noted) = same.as_ref().and_then(|it| shared.noted(it)) {
+                    reading.output.repeat(&noted)?;
+                } else {
+                    if same.is_some() && !reading.snapshot.is_same_for_all(place).await? {
+                        same = None;
+                    }
+                    if same.is_some() {
+                        reading.output.note();
+                    }
+                    let own = self.subscription.own.as_ref().filter(|it| !it.skip_version);
+                    reading.planned(what, own, self.plan.has_changes).await?;
+                    let noted = reading.output.noted()?;
+                    if let Some((same, noted)) = same.zip(noted) {
+                        shared.note(same, noted);
+                    }
+                }
                 let added = &self.plan.added[index];
                 if let (TablePlan::Changes(_), false) = (what, added.is_empty()) {
                     reading.new_columns(added).await?;

@@ -11,6 +11,7 @@ mod conflicts_on_device;
 pub(crate) mod deploy;
 pub(crate) mod explain;
 mod explain_on_device;
+pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod listen;
@@ -52,6 +53,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Key(args) => key::run(&args),
         Command::Remote(args) => remote::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Image(args) => image::run(&args),
         Command::Relay(args) => relay::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Live(args) => live::run(&args),

@@ -8,7 +8,7 @@ use clap::Args;
 use tidewater_carrier::NoCompression;
 use tidewater_client::{
     Account, Adopt, ClientError, Compression, LiveOptions, OutboxCounts, Packing, Pin, Remote,
-    Report, Retry, SyncDirection, SyncError,
+    Report, Retry, SyncDirection, SyncError, SyncOptions, begin_from_image,
 };
 use tidewater_protocol::Code;
 
@@ -105,6 +105,10 @@ pub(crate) struct SyncArgs {
     /// rows with the centre's, and where they differ upload mine, or take the centre's
     #[arg(long, value_enum, value_name = "WHOSE")]
     adopt: Option<Whose>,
+    /// Begin a new file from an image: its manifest (NAME.json), a file or http(s):// address, with
+    /// the image beside it; only what has changed since comes from the server
+    #[arg(long, value_name = "MANIFEST", conflicts_with = "upload_only")]
+    image: Option<String>,
     /// Upload the file's changes, download nothing
     #[arg(long, conflicts_with = "download_only")]
     upload_only: bool,
@@ -169,12 +173,25 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
     if command.watch {
         return live::run_with(args, LiveOptions::default(), &[]);
     }
+    let begins = begins(args);
     let (mut remote, given) = prepared(args)?;
     // Not before somebody was asked for a password: there, Ctrl-C simply ends the program.
     let interrupt = Interrupt::listen()?;
     let report = signed_in(&mut remote, &args.proof, given, |remote| {
         sync(remote, args, &interrupt)
-    })?;
+    });
+    if let Err(failure) = &report
+        && begins
+        && [Code::ImageInvalid, Code::AnotherCentre].contains(&failure.code)
+    {
+        // Nothing is in it but what was to be an image.
+        drop(remote);
+        for end in ["", "-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{}{end}", args.remote.display()));
+        }
+        return report.map(|_| Done::Fully);
+    }
+    let report = report?;
     let refused_before = refused_before(&mut remote, &report)?;
     if args.json {
         output::json(&SyncObject::of(&report, refused_before))?;
@@ -210,6 +227,36 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
     } else {
         Ok(Done::Fully)
     }
+}
+
+/// Whether the file is to be made of an image.
+fn begins(args: &SyncArgs) -> bool {
+    args.image.is_some() && !args.remote.exists()
+}
+
+/// Makes the file of an image, if it is to be.
+fn begin(args: &SyncArgs) -> Result<(), Failure> {
+    let Some(image) = args.image.as_ref().filter(|_| begins(args)) else {
+        return Ok(());
+    };
+    check_folder(&args.remote)?;
+    let missing = missing_for_a_first_sync(args);
+    if !missing.is_empty() {
+        return Err(Failure::usage(
+            format!("{} has never been synced", args.remote.display()),
+            format!("add {}", missing.join(", ")),
+        ));
+    }
+    let options = SyncOptions {
+        ca_file: args.ca.clone(),
+        pin: args.pin,
+        insecure: args.network.insecure,
+        proxy: args.network.proxy.clone(),
+        ..SyncOptions::default()
+    };
+    // Ctrl-C simply ends the program: the next one goes on with what has come.
+    let go_on = &mut |_, _| ControlFlow::Continue(());
+    Ok(begin_from_image(&args.remote, image, &options, go_on)?)
 }
 
 /// Tries with what is at hand, and asks for a password if the remote's credential is
@@ -283,6 +330,7 @@ impl From<ClientError> for Failure {
 /// everything is at hand that a first sync needs.
 pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failure> {
     check_folder(&args.remote)?;
+    begin(args)?;
     let missing = missing_for_a_first_sync(args);
     let known = match remote_file::open(&args.remote) {
         Ok(database) => database.account()?,

@@ -21,6 +21,7 @@ mod farm;
 mod first_steps;
 mod handlers;
 mod hierarchy;
+mod image;
 mod init;
 mod json;
 mod keys;

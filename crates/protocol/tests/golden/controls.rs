@@ -175,6 +175,7 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
             Control::DownloadMark(DownloadMark {
                 mark: vec![7, 8],
                 checksum: 9,
+                rows: 0,
             }),
         ),
         ("sync-end", Control::SyncEnd(SyncEnd {})),
@@ -360,6 +361,23 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
                     key: "[13]".into(),
                     sequence: 5,
                 }],
+                ..Default::default()
+            }),
+        ),
+        (
+            "upload-begin-behind",
+            Control::UploadBegin(UploadBegin {
+                sequence: 7,
+                upload_id: vec![2; 16],
+                behind_bytes: 70_000,
+                ..Default::default()
+            }),
+        ),
+        (
+            "welcome-received",
+            welcome(WelcomeSubscription {
+                received_bytes: 70_000,
+                received_checksum: 9,
                 ..Default::default()
             }),
         ),

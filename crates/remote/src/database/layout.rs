@@ -30,7 +30,8 @@ pub(crate) fn is_own_trigger(name: &str) -> bool {
 /// order, `plain_schema_version` the same where nothing of the application's own was on a synced
 /// table: see [`super::triggers::are_plain`].
 /// `tidewater_subscription.compare_due`: see [`super::subscription::CompareDue`]; `verified`: what the
-/// server is to hear of the last compare that it had asked for.
+/// server is to hear of the last compare that it had asked for; `image`: the SHA-256 of the image
+/// from which the file began, as long as the checkpoint is that of the image.
 /// In `tidewater_refused`, `again` is 1 where the next sync tries the change again: it was
 /// refused by the very sync that changed the scope or the schema, and stays listed until then.
 /// `tidewater_settled` has what was refused and is settled, by the same ids: see
@@ -85,7 +86,8 @@ CREATE TABLE tidewater_subscription (
   deployment INTEGER NOT NULL DEFAULT 0,
   settled_after INTEGER NOT NULL DEFAULT 0,
   transactional INTEGER NOT NULL DEFAULT 0,
-  verified BLOB
+  verified BLOB,
+  image BLOB
 );
 CREATE VIEW tidewater_transaction AS SELECT NULL AS ended;
 CREATE TRIGGER tidewater_transaction_ends INSTEAD OF INSERT ON tidewater_transaction BEGIN

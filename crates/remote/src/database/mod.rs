@@ -14,6 +14,7 @@ mod changes;
 pub(crate) mod compare;
 mod conflicts;
 mod explain;
+mod image;
 mod inbox;
 pub(crate) mod kept;
 mod layout;
@@ -39,6 +40,7 @@ pub use apply::{
 };
 pub use conflicts::Conflict;
 pub use explain::{ExplainedRow, PendingChange};
+pub use image::{ImageContent, ImageStart};
 pub use inbox::{Interest, Took};
 pub(crate) use kept::Former;
 pub use kept::{CentreState, Giving, KeptLimits};
@@ -503,7 +505,7 @@ impl Database {
             for id in ids {
                 transaction.execute(
                     "UPDATE tidewater_subscription SET sequence = 0, upload_id = NULL, \
-                     checkpoint = NULL, \
+                     checkpoint = NULL, image = NULL, \
                      compare_due = CASE WHEN schema IS NULL THEN 0 ELSE ?3 END, \
                      taken_upload_id = CASE WHEN taken_generation IS NULL \
                      THEN NULL ELSE ?2 END WHERE id = ?1",

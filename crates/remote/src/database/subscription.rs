@@ -95,6 +95,8 @@ pub struct SubscriptionState {
     pub(crate) numbers: Vec<(String, u64)>,
     /// What the server is to hear of the last compare that it had asked for.
     pub(crate) verified: Option<Verified>,
+    /// The hash of the image whose the checkpoint is; empty if it is the remote's own.
+    pub(crate) image: Vec<u8>,
     /// What the remote has set.
     pub parameters: Vec<Parameter>,
     /// Whether the sync under way compares the tables: what it brings settles the compare.
@@ -150,7 +152,7 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
              (SELECT min(sequence) FROM tidewater_refused \
              WHERE publication = s.publication AND sequence > 0), \
              EXISTS (SELECT 1 FROM tidewater_settled \
-             WHERE publication = s.publication AND generation IS NOT NULL), verified \
+             WHERE publication = s.publication AND generation IS NOT NULL), verified, image \
              FROM tidewater_subscription AS s ORDER BY id",
         )
         .doing(doing)?;
@@ -230,6 +232,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Has)> {
         any_unsettled: row.get(22)?,
         // What cannot be read is not told.
         verified: as_blob(row.get_ref(23)?)?.and_then(Verified::from_bytes),
+        image: row.get::<_, Option<Vec<u8>>>(24)?.unwrap_or_default(),
         compares: false,
     };
     Ok((subscription, has))

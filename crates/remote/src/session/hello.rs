@@ -42,6 +42,10 @@ pub(super) fn hello(
         settled_after: subscription.settled_after,
         verified: subscription.verified.clone(),
         partial: parts.presented(index),
+        image: match subscription.checkpoint.is_empty() {
+            true => Vec::new(),
+            false => subscription.image.clone(),
+        },
     });
     Control::Hello(Hello {
         subscriptions: subscriptions.collect(),

@@ -7,8 +7,7 @@
 
 use std::io;
 
-use ring::digest::{SHA256, digest};
-
+use tidewater_carrier::cryptography::digest::{SHA256, digest};
 use tidewater_centre::records::RemoteRecord;
 
 use crate::environment::{Randomness, random};

@@ -12,12 +12,12 @@
 //!
 //! The HMAC-SHA256 covers a word for the kind and everything before it; that of a
 //! checkpoint also the remote, the publication and the hash of its schema, because
-//! a scope's tables are numbered by the schema.
+//! a scope's tables are numbered by the schema. That of an image's has the hash of
+//! the file in place of the remote, and a word of its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ring::hmac;
-
+use tidewater_carrier::cryptography::hmac;
 use tidewater_centre::records::SigningKey;
 use tidewater_centre::{Centre, CentreError, Checkpoint};
 use tidewater_protocol::RemoteId;
@@ -40,6 +40,9 @@ pub const KEY_SIGNS_AFTER_MS: i64 = 10_000;
 
 /// What a signature of a checkpoint is for.
 const CHECKPOINT: &[u8] = b"checkpoint";
+
+/// The same of an image.
+const IMAGE: &[u8] = b"image";
 
 const LAYOUT: u8 = 1;
 const TAG_BYTES: usize = 32;
@@ -68,6 +71,17 @@ pub struct CheckpointFor<'a> {
     /// The remote that keeps it.
     pub remote_id: RemoteId,
     /// The publication of the subscription.
+    pub publication: &'a str,
+    /// The hash of its schema.
+    pub schema_hash: &'a [u8; 32],
+}
+
+/// What the checkpoint of an image is signed for.
+#[derive(Clone, Copy)]
+pub struct ImageFor<'a> {
+    /// The SHA-256 of its file.
+    pub sha256: &'a [u8; 32],
+    /// The publication that it holds.
     pub publication: &'a str,
     /// The hash of its schema.
     pub schema_hash: &'a [u8; 32],
@@ -295,6 +309,17 @@ impl Keyring {
         Checkpoint::decode(body)
     }
 
+    /// The checkpoint of an image, for whoever begins from it.
+    pub fn sign_image(&self, subject: ImageFor<'_>, checkpoint: &Checkpoint) -> Vec<u8> {
+        self.sign(IMAGE, &subject.bytes(), &checkpoint.encode())
+    }
+
+    /// The checkpoint of an image that a remote has begun from, if it was signed for just that.
+    pub fn open_image(&self, subject: ImageFor<'_>, signed: &[u8]) -> Option<Checkpoint> {
+        let body = self.verify(IMAGE, &subject.bytes(), signed)?;
+        Checkpoint::decode(body)
+    }
+
     fn sign(&self, kind: &[u8], subject: &[u8], body: &[u8]) -> Vec<u8> {
         let key = &self.keys[self.signing];
         let mut signed = Vec::with_capacity(5 + body.len() + TAG_BYTES);
@@ -313,6 +338,15 @@ impl Keyring {
         let key = self.keys.iter().find(|key| key.id == id)?;
         let genuine = hmac::verify(&key.key, &message(kind, subject, content), tag);
         genuine.is_ok().then_some(body)
+    }
+}
+
+impl ImageFor<'_> {
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.sha256.to_vec();
+        bytes.extend_from_slice(self.schema_hash);
+        bytes.extend_from_slice(self.publication.as_bytes());
+        bytes
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use ring::hmac;
+use tidewater_carrier::cryptography::hmac;
 
 use crate::config::Secret;
 use crate::error::ServerError;

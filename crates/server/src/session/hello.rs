@@ -9,9 +9,9 @@ use tidewater_centre::records::{AskedSubscription, FormerRecord, SubscriptionRec
 use tidewater_protocol::message::{
     self, Hello, HelloSubscription, MAX_FORMERS, NumbersLeft, Parameter, UploadState, Verified,
 };
-use tidewater_protocol::{PublicationSchema, RemoteId, Table, UploadId};
+use tidewater_protocol::{Code, PublicationSchema, RemoteId, Table, UploadId};
 
-use crate::auth::signing::{CheckpointFor, Keyring};
+use crate::auth::signing::{CheckpointFor, ImageFor, Keyring};
 use crate::fault::Fault;
 use crate::sign_in::{check_name, identity};
 
@@ -46,6 +46,8 @@ pub(crate) struct Subscription {
     /// The checkpoint, once it is found to be what a server signed for the remote of the
     /// Hello under the schema of the Hello.
     pub(crate) genuine: Option<Checkpoint>,
+    /// See [`HelloSubscription::image`]: the checkpoint is that of an image with this hash.
+    pub(crate) image: Option<[u8; 32]>,
 }
 
 /// See [`message::Former`].
@@ -117,10 +119,32 @@ impl Greeting {
         subscriptions.map(|it| it.checkpoint.as_slice()).collect()
     }
 
-    /// Finds out which checkpoints are genuine.
-    pub(crate) fn verify(&mut self, keyring: &Keyring, remote_id: RemoteId) {
+    /// Finds out which checkpoints are genuine. A remote without an id can only have begun from
+    /// images.
+    ///
+    /// # Errors
+    /// It has begun from what is no image of ours.
+    pub(crate) fn verify(
+        &mut self,
+        keyring: &Keyring,
+        remote_id: Option<RemoteId>,
+    ) -> Result<(), Fault> {
         for subscription in &mut self.subscriptions {
             let Ok(schema_hash) = subscription.schema_hash.as_slice().try_into() else {
+                continue;
+            };
+            if let Some(sha256) = &subscription.image {
+                let subject = ImageFor {
+                    sha256,
+                    publication: &subscription.publication,
+                    schema_hash,
+                };
+                let genuine = keyring.open_image(subject, &subscription.checkpoint);
+                let genuine = genuine.ok_or_else(|| foreign_image(&subscription.publication))?;
+                subscription.genuine = Some(genuine);
+                continue;
+            }
+            let Some(remote_id) = remote_id else {
                 continue;
             };
             let subject = CheckpointFor {
@@ -130,6 +154,7 @@ impl Greeting {
             };
             subscription.genuine = keyring.open_checkpoint(subject, &subscription.checkpoint);
         }
+        Ok(())
     }
 
     /// What the centre is asked about the subscriptions, in order.
@@ -141,6 +166,19 @@ impl Greeting {
         });
         asked.collect()
     }
+}
+
+/// The remote has begun from something that no server of this centre has made, or has signed with a
+/// key that is long gone.
+fn foreign_image(publication: &str) -> Fault {
+    Fault::new(
+        Code::ImageInvalid,
+        format!(
+            "the image of {publication:?} that the file began from was not made by this centre, or \
+             was changed, or is too old"
+        ),
+        "begin from a newer image of this centre, or sync a new file without one",
+    )
 }
 
 impl Subscription {
@@ -174,6 +212,18 @@ impl Subscription {
         } else {
             (partial.checkpoint, partial.schema_hash) = (wire.checkpoint, wire.schema_hash);
         }
+        let image = match wire.image.is_empty() {
+            true => None,
+            false => {
+                let hash = wire.image.as_slice().try_into();
+                Some(hash.map_err(|_| Fault::malformed("a hash of an image that is none"))?)
+            }
+        };
+        if image.is_some() && (has_partial || partial.schema_hash.is_empty()) {
+            return Err(Fault::malformed(
+                "an image of nothing, or beside something else",
+            ));
+        }
         let parameters = wire.parameters.into_iter();
         let formers = wire.formers.into_iter().map(Former::check);
         Ok(Subscription {
@@ -191,6 +241,7 @@ impl Subscription {
             refused: [wire.refused_from, wire.settled_after],
             verified: wire.verified,
             genuine: None,
+            image,
         })
     }
 
@@ -229,7 +280,6 @@ impl Subscription {
 
 #[cfg(test)]
 mod tests {
-    use tidewater_protocol::Code;
     use tidewater_protocol::message::{MAX_VERIFIED_KEYS, VerifiedTable};
 
     use super::*;
@@ -250,6 +300,7 @@ mod tests {
             refused: [0; 2],
             verified: None,
             genuine: None,
+            image: None,
         }
     }
 

@@ -61,6 +61,9 @@ pub(super) struct OpenSubscription {
     pub(super) sequence: u64,
     pub(super) pending: Option<UploadId>,
     pub(super) checkpoint: Option<Checkpoint>,
+    /// The checkpoint is an image's: it says what the remote has, and nothing of what its user may
+    /// write.
+    pub(super) from_image: bool,
     pub(super) schema_differs: bool,
     /// The hash of the schema that the remote has, if that is another one.
     pub(super) before: Option<Vec<u8>>,
@@ -163,7 +166,7 @@ impl Sync<'_> {
         let (server, guest) = (self.server, self.guest);
         let now_ms = server.environment.clock.now_ms();
         let keyring = server.signer.keyring(&greeting.signed(), now_ms).await;
-        greeting.verify(&keyring, guest.remote_id);
+        greeting.verify(&keyring, Some(guest.remote_id))?;
         let (user, asked) = (&guest.user, greeting.asked());
         let state = look_up(server, user, Some(guest.remote_id), asked).await?;
         may_enter(&state, user)?;
@@ -368,6 +371,7 @@ impl Sync<'_> {
                 pending: subscription.pending,
                 published,
                 checkpoint: checkpoint.cloned(),
+                from_image: subscription.image.is_some(),
                 schema_differs,
                 before: (!is_same && !is_part).then(|| subscription.schema_hash.clone()),
                 mark: keeps.then(|| mark.unwrap_or_default()),
@@ -458,7 +462,7 @@ impl Opened {
                 runs.push(ScriptRun {
                     context,
                     publication: name.clone(),
-                    checkpoint: subscription.checkpoint.clone(),
+                    checkpoint: subscription.own_checkpoint().cloned(),
                     transaction,
                 });
             }
@@ -483,7 +487,7 @@ impl Opened {
             publication: subscription.published.schema.name.clone(),
             sequence: subscription.sequence,
             upload_id: subscription.upload_id(),
-            checkpoint: subscription.checkpoint.clone(),
+            checkpoint: subscription.own_checkpoint().cloned(),
             given_back: upload.given_back,
             given_up: upload.given_up,
             tables: upload.tables,
@@ -526,6 +530,11 @@ impl OpenSubscription {
                 false => Vec::new(),
             },
         }
+    }
+
+    /// The checkpoint, if it was signed for the remote.
+    pub(super) fn own_checkpoint(&self) -> Option<&Checkpoint> {
+        self.checkpoint.as_ref().filter(|_| !self.from_image)
     }
 
     /// The id of the upload that came: the receiver takes none without one.

@@ -73,7 +73,7 @@ pub(super) async fn send_results(
         // others. Where none follows, nobody would know of them at the next one.
         let is_told_later = !result.gained.is_empty() || !result.asked.is_empty();
         let compare = upload_only && is_told_later
-            || result.is_of_another_scope(subscription.checkpoint.as_ref());
+            || result.is_of_another_scope(subscription.own_checkpoint());
         sync.channel.send(Control::ResultBegin(ResultBegin {
             subscription: index as u32,
             sequence: subscription.sequence,

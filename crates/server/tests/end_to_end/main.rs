@@ -53,6 +53,7 @@ mod generated;
 mod handlers;
 mod hierarchy;
 mod hostile;
+mod images;
 mod live;
 mod offline;
 mod outbox;

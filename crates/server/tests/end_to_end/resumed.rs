@@ -67,13 +67,17 @@ fn parts(device: &Device) -> Vec<PathBuf> {
 fn change<B: Backend>(world: &World<B>, round: u64) {
     let (early, late) = (1_010 + 20 * round, 5_900 - 20 * round);
     let (moved, taken, inserted) = (early + 4, late + 3, 400 + round);
-    for key in [early, late] {
+    for (side, key) in (0..).zip([early, late]) {
+        // A unique value moves between rows of both kinds.
+        let email = (side + round) % 2;
         world.execute(&format!(
             "UPDATE product SET name = 'changed {round}' WHERE product_id = {key};
              DELETE FROM product WHERE product_id = {key} + 1;
              UPDATE product SET product_id = {key} + 20000 WHERE product_id = {key} + 2;
              UPDATE customer SET region = 2 WHERE customer_id = {key} + 4;
-             UPDATE customer SET region = 3 WHERE customer_id = {key} + 5;"
+             UPDATE customer SET region = 3 WHERE customer_id = {key} + 5;
+             UPDATE customer SET email = NULL WHERE email = '{email}@x';
+             UPDATE customer SET email = '{email}@x' WHERE customer_id = {key} + 8 + 2 * {side};"
         ));
     }
     world.execute(&format!(

@@ -10,7 +10,7 @@ use crate::fixture::{Fixture, PostgresFixture};
 use tidewater_centre::explain::{Question, Verdict};
 use tidewater_centre::preview::PreviewAsked;
 use tidewater_centre_conformance::explaining::register;
-use tidewater_centre_conformance::remote::{Remote, delete, insert, update};
+use tidewater_centre_conformance::remote::{Remote, delete, download_together, insert, update};
 use tidewater_centre_conformance::world::{NOW_MS, World, everyone, partitioned, publication};
 use tidewater_protocol::Code;
 
@@ -525,4 +525,24 @@ async fn a_role_that_cannot_be_assumed_is_told_when_deploying() {
     fixture.execute(&format!(
         "DROP SCHEMA tidewater CASCADE; DROP OWNED BY {clerk}, {server}; DROP ROLE {clerk}, {server}"
     )).await;
+}
+
+/// What everybody gets by the publication, and policies show each something else of.
+#[tokio::test]
+async fn what_policies_show_one_is_not_given_to_another() {
+    let (mut world, role) = world("shared").await;
+    world.specs = vec![PublicationSpec {
+        act_as: Some(ActAs::Query(STAFF.into())),
+        ..publication("docs", vec![everyone("doc")])
+    }];
+    world.deploy().await.unwrap();
+    let mut remotes = Vec::new();
+    for user in ["anna", "berta"] {
+        remotes.push(Remote::new(&world, user).await);
+    }
+    let received = download_together(&mut remotes).await.into_iter();
+    let received: Vec<Vec<String>> = received.map(|it| it.unwrap().rows()).collect();
+    assert_eq!(received[0], ["doc: 1|1|anna|a", "doc: 3|2|anna|far away"]);
+    assert_eq!(received[1], ["doc: 2|1|berta|b"]);
+    end(world, &[&role]).await;
 }

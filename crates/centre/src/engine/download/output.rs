@@ -7,6 +7,7 @@ use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, RowShape, RowsWriter, Table};
 
 use super::resuming::Position;
+use super::shared::Noted;
 use crate::download::{DownloadSink, Marks};
 use crate::engine::too_long;
 use crate::error::CentreError;
@@ -42,6 +43,8 @@ pub(super) struct Output<'a> {
     counts: &'a mut Counts,
     /// Rows of the table that are read whole, also before.
     pub(super) whole_rows: u64,
+    /// What is noted for others, and the counts before.
+    noting: Option<(Noted, [u64; 2])>,
     pub(super) sink: &'a mut dyn DownloadSink,
 }
 
@@ -58,6 +61,7 @@ impl<'a> Output<'a> {
             writer: RowsWriter::new(shape),
             counts,
             whole_rows: 0,
+            noting: None,
             sink,
         }
     }
@@ -87,6 +91,41 @@ impl<'a> Output<'a> {
         if let Some(begin) = self.begin.take() {
             self.sink.table(begin);
         }
+        if let Some((noted, _)) = &mut self.noting {
+            noted.is_announced = true;
+        }
+    }
+
+    /// Notes for others what follows.
+    pub(super) fn note(&mut self) {
+        self.noting = Some((
+            Noted::default(),
+            [self.counts.upserts, self.counts.removals],
+        ));
+    }
+
+    /// What was noted; `None` if that was too much.
+    pub(super) fn noted(&mut self) -> Result<Option<Noted>> {
+        self.flush(1)?;
+        let counts = &*self.counts;
+        Ok(self.noting.take().map(|(mut noted, [upserts, removals])| {
+            noted.upserts = counts.upserts - upserts;
+            noted.removals = counts.removals - removals;
+            noted
+        }))
+    }
+
+    /// Hands over what was noted for somebody else.
+    pub(super) fn repeat(&mut self, noted: &Noted) -> Result<()> {
+        if noted.is_announced {
+            self.announce();
+        }
+        for piece in &noted.pieces {
+            self.sink.rows(piece.clone())?;
+        }
+        self.counts.upserts += noted.upserts;
+        self.counts.removals += noted.removals;
+        Ok(())
     }
 
     /// The download can be gone on with here, if that is worth a mark.
@@ -107,7 +146,13 @@ impl<'a> Output<'a> {
     pub(super) fn flush(&mut self, least: usize) -> Result<()> {
         if self.writer.len() >= least.max(1) {
             self.announce();
-            self.sink.rows(self.writer.take())?;
+            let rows = self.writer.take();
+            let noting = self.noting.take();
+            self.noting = noting.and_then(|(mut noted, before)| {
+                let fits = noted.piece(&rows);
+                fits.then_some((noted, before))
+            });
+            self.sink.rows(rows)?;
         }
         Ok(())
     }

@@ -94,7 +94,9 @@ impl Applier {
             connection
                 .prepare_cached(
                     "UPDATE tidewater_subscription SET last_sync_at = ?2, \
-                     checkpoint = coalesce(?3, checkpoint), deployment = ?4, settled_after = ?5 \
+                     checkpoint = coalesce(?3, checkpoint), \
+                     image = CASE WHEN ?3 IS NULL THEN image END, \
+                     deployment = ?4, settled_after = ?5 \
                      WHERE id = ?1",
                 )
                 .and_then(|mut statement| {

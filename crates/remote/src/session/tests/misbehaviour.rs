@@ -133,6 +133,7 @@ fn a_result_before_the_end_of_its_upload_is_refused() {
         bytes: 0,
         given_back: false,
         given_up: Vec::new(),
+        behind_bytes: 0,
     };
     connection.handle_bytes(&Reply::default().control(result_begin(&begin)).0, NOW);
     let Outcome::Failed(error) = connection.end_sync().unwrap().1 else {

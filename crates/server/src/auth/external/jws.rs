@@ -7,9 +7,11 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tidewater_carrier::cryptography::signature::{
+    self, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm,
+};
 use tidewater_protocol::message::MAX_BEARER_BYTES;
 
 use crate::config::Algorithm;

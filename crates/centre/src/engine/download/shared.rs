@@ -1,0 +1,119 @@
+//! What many ask for at the same time, read and packed once.
+//!
+//! Several downloads are read from one snapshot. A table that everybody gets is the same for all
+//! who have it as of the same position, or not at all: the first one's rows are noted as they are
+//! packed, and given to the others.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::plan::{Plan, TablePlan};
+use crate::download::DownloadSubscription;
+use crate::engine::publication::rules_of;
+use crate::engine::watermark::Presented;
+
+/// What is noted of a table at most; more is read again for each.
+const NOTED_BYTES: usize = 4 << 20;
+
+/// What is the same for all who ask for it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Asked {
+    publication: String,
+    table: usize,
+    /// The position since which changes are asked for; `None`: all rows.
+    since: Option<Vec<u8>>,
+}
+
+impl Asked {
+    /// What a subscription asks for of a table, if that does not depend on who it is.
+    pub(super) fn of(
+        plan: &Plan,
+        table: usize,
+        subscription: &DownloadSubscription,
+    ) -> Option<Asked> {
+        let published = &plan.published;
+        let mut rules = published.rules[rules_of(&published.rules, table)].iter();
+        let is_everyones = rules.all(|rule| rule.query.is_none() && rule.windows.is_empty());
+        let has_uploaded = subscription.own.is_some() || !subscription.gained.is_empty();
+        if !is_everyones || has_uploaded || !plan.role.is_empty() || !plan.added[table].is_empty() {
+            return None;
+        }
+        let since = match plan.tables[table] {
+            TablePlan::Whole => None,
+            TablePlan::Changes(_) => {
+                let checkpoint = subscription.checkpoint.as_ref();
+                Some(checkpoint.and_then(Presented::of)?.watermark.position)
+            }
+            _ => return None,
+        };
+        Some(Asked {
+            publication: published.schema.name.clone(),
+            table,
+            since,
+        })
+    }
+}
+
+/// The rows of a table as they were packed for one.
+#[derive(Default)]
+pub(super) struct Noted {
+    /// It was announced, also if there are no rows.
+    pub(super) is_announced: bool,
+    pub(super) pieces: Vec<Vec<u8>>,
+    pub(super) upserts: u64,
+    pub(super) removals: u64,
+    bytes: usize,
+}
+
+impl Noted {
+    /// Notes a piece; false if that is too much.
+    pub(super) fn piece(&mut self, rows: &[u8]) -> bool {
+        self.bytes += rows.len();
+        let fits = self.bytes <= NOTED_BYTES;
+        if fits {
+            self.pieces.push(rows.to_vec());
+        }
+        fits
+    }
+}
+
+/// What was read from a snapshot for one, and others may ask for.
+#[derive(Default)]
+pub(super) struct Shared {
+    /// Only where there are others.
+    is_of_many: bool,
+    noted: HashMap<Asked, Arc<Noted>>,
+}
+
+impl Shared {
+    /// Of so many downloads.
+    pub(super) fn of(downloads: usize) -> Shared {
+        Shared {
+            is_of_many: downloads > 1,
+            noted: HashMap::new(),
+        }
+    }
+
+    /// What is the same for all, if there are others.
+    pub(super) fn asked(
+        &self,
+        plan: &Plan,
+        table: usize,
+        subscription: &DownloadSubscription,
+    ) -> Option<Asked> {
+        match self.is_of_many {
+            true => Asked::of(plan, table, subscription),
+            false => None,
+        }
+    }
+
+    /// What was read of it for somebody else.
+    pub(super) fn noted(&self, asked: &Asked) -> Option<Arc<Noted>> {
+        self.noted.get(asked).cloned()
+    }
+
+    /// It was read.
+    pub(super) fn note(&mut self, asked: Asked, noted: Noted) {
+        self.noted.insert(asked, Arc::new(noted));
+    }
+}

@@ -1,0 +1,184 @@
+//! Images: files from which new remotes begin, described and signed.
+//!
+//! Owns what an image's manifest says. The file is made by whoever has the rows (see
+//! `tidewater_remote::database::Database::write_image`), and served by [`crate::http`].
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use prost::Message;
+use ring::digest::{Context, SHA256};
+
+use tidewater_centre::engine::watermark::Watermark;
+use tidewater_centre::records::{AskedSession, RemoteRecord};
+use tidewater_centre::{Centre, Checkpoint};
+use tidewater_protocol::RemoteId;
+use tidewater_protocol::image::{Manifest, hex};
+
+use crate::auth::credential;
+use crate::auth::signing::{CheckpointFor, ImageFor, Keyring};
+use crate::environment::{Environment, random};
+use crate::error::ServerError;
+
+/// How much is read at once.
+const READ_BYTES: usize = 1 << 20;
+
+/// Of whose rows an image was made.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageOf<'a> {
+    /// The remote that it was.
+    pub remote_id: RemoteId,
+    /// The name of its centre.
+    pub centre: &'a str,
+    /// The publication.
+    pub publication: &'a str,
+    /// The hash of the publication's schema.
+    pub schema_hash: &'a [u8],
+    /// The remote's checkpoint.
+    pub checkpoint: &'a [u8],
+}
+
+/// Describes the file of an image, and signs that.
+///
+/// # Errors
+/// The remote's checkpoint is not what a server of this centre has signed, what it holds are not
+/// only rows of partitions, or the file cannot be read.
+pub async fn describe(
+    centre: &dyn Centre,
+    of: ImageOf<'_>,
+    file: &Path,
+    now_ms: i64,
+) -> Result<Manifest, ServerError> {
+    let keyring = Keyring::new(centre.signing_keys().await?, now_ms);
+    let genuine = keyring.as_ref().and_then(|keyring| {
+        let schema_hash: [u8; 32] = of.schema_hash.try_into().ok()?;
+        let subject = CheckpointFor {
+            remote_id: of.remote_id,
+            publication: of.publication,
+            schema_hash: &schema_hash,
+        };
+        let checkpoint = keyring.open_checkpoint(subject, of.checkpoint)?;
+        Some((keyring, schema_hash, checkpoint))
+    });
+    let (keyring, schema_hash, checkpoint) = genuine.ok_or_else(|| {
+        ServerError::configuration(
+            format!(
+                "what the image of {:?} is made of is not this centre's",
+                of.publication
+            ),
+            "remove the image's own remote beside it (NAME.remote), and build it anew",
+        )
+    })?;
+    let (sha256, bytes) = hash(file).map_err(|error| {
+        ServerError::configuration(
+            format!("the image {} cannot be read: {error}", file.display()),
+            "see that the folder can be written and the disk is not full",
+        )
+    })?;
+    let subject = ImageFor {
+        sha256: &sha256,
+        publication: of.publication,
+        schema_hash: &schema_hash,
+    };
+    let name = file.file_stem().and_then(|it| it.to_str());
+    Ok(Manifest {
+        file: file_name(name.unwrap_or("image"), &sha256),
+        centre: of.centre.to_owned(),
+        publication: of.publication.to_owned(),
+        schema_hash,
+        sha256,
+        bytes,
+        created_ms: now_ms,
+        checkpoint: keyring.sign_image(subject, &anybodys(checkpoint, of.publication)?),
+    })
+}
+
+/// What the file of an image is called: another content has another name, and can be kept for ever.
+fn file_name(name: &str, sha256: &[u8; 32]) -> String {
+    format!("{name}-{}.db", hex(&sha256[..8]))
+}
+
+/// What an image's checkpoint says: no serial was given to anybody with it.
+fn anybodys(checkpoint: Checkpoint, publication: &str) -> Result<Checkpoint, ServerError> {
+    let watermark = Watermark::read(&checkpoint.watermark).unwrap_or_default();
+    if !watermark.cursors.is_empty() || watermark.last_download.is_some() {
+        return Err(ServerError::configuration(
+            format!("{publication:?} has tables that handlers or scripts tell each user of"),
+            "make images of publications without scripts and without handlers for downloads",
+        ));
+    }
+    Ok(Checkpoint {
+        serial: 0,
+        watermark: watermark.encode_to_vec(),
+        rules: checkpoint.rules,
+    })
+}
+
+/// Registers the remote of whose rows an image is made, as a user's; its id and its credential. It
+/// needs no password: whoever can do this has the database.
+///
+/// # Errors
+/// There is no such user, or the database is away.
+pub async fn register(
+    centre: &dyn Centre,
+    user: &str,
+    environment: &Environment,
+) -> Result<(RemoteId, Vec<u8>), ServerError> {
+    let no_randomness = |error: std::io::Error| {
+        ServerError::configuration(
+            format!("the system has no random numbers: {error}"),
+            "try again",
+        )
+    };
+    let mut worker = centre.worker().await?;
+    let asked = AskedSession {
+        user: user.to_owned(),
+        remote_id: None,
+        subscriptions: Vec::new(),
+    };
+    let states = worker.session_states(vec![asked]).await?;
+    if states.first().and_then(|it| it.user.as_ref()).is_none() {
+        return Err(ServerError::configuration(
+            format!("there is no user {user:?}"),
+            "an image holds what a user holds: add one (tidewater user add NAME)",
+        ));
+    }
+    let randomness = &*environment.randomness;
+    let id = RemoteId::from_random(random(randomness).map_err(no_randomness)?);
+    let (credential, hash) = credential::generate(randomness).map_err(no_randomness)?;
+    let now_ms = environment.clock.now_ms();
+    let remote = RemoteRecord {
+        id,
+        user: user.to_owned(),
+        revoked: false,
+        credential_hash: hash,
+        previous_credential_hash: Vec::new(),
+        rotated_ms: now_ms,
+        created_ms: now_ms,
+        last_sync_ms: 0,
+        unverified: 0,
+    };
+    worker.save_remote(&remote).await?;
+    Ok((id, credential))
+}
+
+/// The SHA-256 of a file, and its size.
+fn hash(file: &Path) -> std::io::Result<([u8; 32], u64)> {
+    let mut file = File::open(file)?;
+    let mut context = Context::new(&SHA256);
+    let mut buffer = vec![0; READ_BYTES];
+    let mut bytes = 0;
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            count => {
+                context.update(&buffer[..count]);
+                bytes += count as u64;
+            }
+        }
+    }
+    let mut hash = [0; 32];
+    hash.copy_from_slice(context.finish().as_ref());
+    Ok((hash, bytes))
+}
