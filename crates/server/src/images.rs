@@ -1,15 +1,15 @@
 //! Images: files from which new remotes begin, described and signed.
 //!
 //! Owns what an image's manifest says. The file is made by whoever has the rows (see
-//! `tidewater_remote::database::Database::write_image`), and served by [`crate::http`].
+//! `tidewater_remote::database::Database::write_image`), and served by any web server.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use prost::Message;
-use ring::digest::{Context, SHA256};
 
+use tidewater_carrier::cryptography::digest::{Context, SHA256};
 use tidewater_centre::engine::watermark::Watermark;
 use tidewater_centre::records::{AskedSession, RemoteRecord};
 use tidewater_centre::{Centre, Checkpoint};
