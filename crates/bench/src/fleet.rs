@@ -11,16 +11,18 @@ use tempfile::TempDir;
 use crate::base::{self, Base};
 use crate::driver::{employee, folder, room, user};
 use crate::error::BadInput;
-use crate::gate::{Group, GroupReport, Setup, Step, Task};
+use crate::gate::{Aim, Group, GroupReport, Setup, Step, Task};
 use crate::limit;
 use crate::machine;
-use crate::options::{Files, Options, Tracking};
+use crate::options::{Files, Options, Scenario, Tracking};
 use crate::own::Own;
 use crate::password::Password;
 use crate::processes::{self, GLANCE};
+use crate::relay::RelayProcess;
 use crate::report::{Cpu, Limit, Machine, Run};
 use crate::server::{PUBLICATION, ServerProcess, Settings};
 use crate::supervisor::{Between, Drivers, Entrance, Watcher};
+use crate::way::{BEHIND_RELAY, Key, Protocol, own_address};
 
 /// Users of one statement.
 const USERS_AT_ONCE: u32 = 5_000;
@@ -36,6 +38,9 @@ pub(crate) struct Fleet<'a> {
     /// The tracking that is deployed.
     deployed: Option<Tracking>,
     server: Option<ServerProcess>,
+    /// Where the server listens, and drivers find their supervisor.
+    ip: IpAddr,
+    relay: Option<RelayProcess>,
     /// Always the same, because remotes remember it.
     port: u16,
     entrance: Option<Entrance>,
@@ -83,7 +88,11 @@ impl<'a> Fleet<'a> {
             }
         };
         let address = options.supervise.as_ref().map(|supervise| supervise.listen);
-        let address = address.unwrap_or(([127, 0, 0, 1], 0).into());
+        let here = match options.scenario {
+            Scenario::Protocols => own_address(),
+            _ => [127, 0, 0, 1].into(),
+        };
+        let address = address.unwrap_or((here, 0).into());
         let entrance = Entrance::open(address)?;
         let mut base = base::open(&url)?;
         match &own {
@@ -97,6 +106,8 @@ impl<'a> Fleet<'a> {
             settings,
             deployed: None,
             server: None,
+            ip: entrance.ip(),
+            relay: None,
             port: 0,
             entrance: Some(entrance),
             drivers: None,
@@ -120,13 +131,9 @@ impl<'a> Fleet<'a> {
     /// Sees that a server with these settings runs.
     pub(crate) fn serve(&mut self, settings: &Settings) -> anyhow::Result<()> {
         self.watcher.check()?;
-        let ip = match (&self.entrance, &self.options.supervise) {
-            (Some(entrance), _) => entrance.ip(),
-            (None, Some(supervise)) => supervise.listen.ip(),
-            (None, None) => [127, 0, 0, 1].into(),
-        };
-        let before = self.configuration(&self.settings, ip)?;
-        let configuration = self.configuration(settings, ip)?;
+        let before = self.configuration(&self.settings)?;
+        self.see_to(settings)?;
+        let configuration = self.configuration(settings)?;
         let is_same = before == configuration && self.settings.cpus == settings.cpus;
         self.settings = settings.clone();
         if self.server.is_some() && is_same {
@@ -152,8 +159,50 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    fn configuration(&self, settings: &Settings, ip: IpAddr) -> anyhow::Result<String> {
-        let plain = settings.configuration(self.base.url(), ip, self.port);
+    /// What a way needs: certificates, and a relay.
+    fn see_to(&mut self, settings: &Settings) -> anyhow::Result<()> {
+        let Some(way) = settings.way else {
+            return Ok(());
+        };
+        let folder = self.folder.path();
+        if let Some(key) = way.protocol.key()
+            && !key.certificate(folder).exists()
+        {
+            key.certify(folder, self.ip)?;
+        }
+        if way.protocol == Protocol::Relay && self.relay.is_none() {
+            self.relay = Some(RelayProcess::start(folder)?);
+        }
+        Ok(())
+    }
+
+    /// How remotes go over to the way of the server, if that is told.
+    pub(crate) fn aim(&self) -> anyhow::Result<Option<Aim>> {
+        let Some(way) = self.settings.way else {
+            return Ok(None);
+        };
+        let read = |key: Key| std::fs::read_to_string(key.certificate(self.folder.path()));
+        let relay = self.relay.as_ref();
+        let relay = relay.filter(|_| way.protocol == Protocol::Relay);
+        Ok(Some(Aim {
+            scheme: way.protocol.scheme().into(),
+            host: relay.map(|_| BEHIND_RELAY.into()),
+            port: relay.map_or(self.port, |it| it.remotes),
+            certificate: way.protocol.key().map(read).transpose()?,
+            shares: way.protocol.resumes(),
+            compression: way.compression.to_string(),
+        }))
+    }
+
+    fn configuration(&self, settings: &Settings) -> anyhow::Result<String> {
+        let folder = self.folder.path();
+        let mut plain = settings.configuration(self.base.url(), self.ip, self.port, folder);
+        let is_relayed = settings
+            .way
+            .is_some_and(|it| it.protocol == Protocol::Relay);
+        if let Some(relay) = self.relay.as_ref().filter(|_| is_relayed) {
+            plain.push_str(&relay.section(folder));
+        }
         match &self.own {
             Some(own) => own.configuration(&plain),
             None => Ok(plain),
@@ -386,11 +435,12 @@ impl<'a> Fleet<'a> {
             }
         };
         let stopped = self.server.take().map_or(Ok(()), ServerProcess::stop);
+        let relayed = self.relay.take().map_or(Ok(()), RelayProcess::stop);
         // What a user brought is the user's.
         if !self.options.keep && self.own.is_none() {
             base::clear(&mut *self.base).context("bench's tables are still in the database")?;
         }
-        confined.and(dismissed).and(stopped)
+        confined.and(dismissed).and(stopped).and(relayed)
     }
 }
 

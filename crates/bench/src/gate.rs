@@ -110,6 +110,8 @@ pub(crate) enum Task {
         /// Whether that is what is measured: all at once then.
         timed: bool,
     },
+    /// Goes over to another way to the server, with a sync that moves nothing.
+    Aim(Aim),
     /// The application of the remote changes rows.
     Edit { operation: Operation, rows: u32 },
     /// The application of the remote does what was pending in another file.
@@ -120,6 +122,23 @@ pub(crate) enum Task {
     Churn { rows: u32, seconds: f64 },
 }
 
+/// Another way to the server.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Aim {
+    /// What stands before the address.
+    pub(crate) scheme: String,
+    /// The host, where it is not the supervisor's.
+    pub(crate) host: Option<String>,
+    pub(crate) port: u16,
+    /// The certificate to trust, where there is one.
+    pub(crate) certificate: Option<String>,
+    /// Whether what TLS goes on from belongs to all remotes of a driver: else each is a program of
+    /// its own in this, and shakes hands in full.
+    pub(crate) shares: bool,
+    /// How what goes there is packed.
+    pub(crate) compression: String,
+}
+
 /// One sync, and what it has to come to.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Sync {
@@ -127,6 +146,10 @@ pub(crate) struct Sync {
     /// Whether it has to go back to the server itself, after slow lines.
     pub(crate) home: bool,
     pub(crate) retry: Retry,
+    /// How it is packed, if not as by default.
+    pub(crate) compression: Option<String>,
+    /// Whether TLS has nothing to go on from.
+    pub(crate) afresh: bool,
     /// What it moves; anything else fails the step. Nobody looks, if it does not say.
     pub(crate) expected: Option<Moved>,
 }

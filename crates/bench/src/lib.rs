@@ -13,6 +13,7 @@
 //! | `scenario`, `measure` | what is varied, and the timed syncs of one point |
 //! | `fleet` | everything that a scenario needs, made before it and removed after it |
 //! | `supervisor`, `gate`, `driver` | drivers and their remotes, and how they are kept in step |
+//! | `way`, `relay` | what carries connections, and certificates for it |
 //! | `server`, `guardian`, `processes` | the server's process, and what the system knows of it |
 //! | `live` | calls, events and wake-ups: the live layer under load |
 //! | `base` | the consolidated database, as an application of the centre sees it |
@@ -40,12 +41,14 @@ mod own;
 mod papers;
 mod password;
 mod processes;
+mod relay;
 pub mod report;
 mod scenario;
 mod server;
 pub mod spread;
 mod supervisor;
 mod table;
+mod way;
 
 pub use driver::{DriveOptions, drive};
 pub use error::BadInput;
@@ -58,3 +61,4 @@ pub use options::{Files, Options, Scenario, Supervise, Tracking, Workers};
 pub use scenario::run;
 pub use supervisor::Watcher;
 pub use table::table;
+pub use way::{Protocol, own_address};

@@ -20,6 +20,9 @@ pub(crate) const ALL: [Operation; 4] = [
 /// Below this, the whole milliseconds of the server's history are off by more than a hundredth.
 const COARSE_SECONDS: f64 = 0.2;
 
+/// One sync with nothing to do is short beside what else a machine is at.
+const EMPTY_TIMES: u32 = 5;
+
 /// What is measured at one point.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -35,17 +38,34 @@ pub(crate) struct Plan {
 /// Runs a plan once.
 pub(crate) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, repeat: u32) -> anyhow::Result<Vec<Run>> {
     fleet.remotes(plan.remotes * plan.sets)?;
+    aim(fleet, plan.remotes * plan.sets)?;
     let mut sums: Vec<Sum> = plan.operations.iter().map(|&it| Sum::of(it)).collect();
     for set in 0..plan.sets {
         let first = set * plan.remotes;
         for sum in &mut sums {
-            let timed = one(fleet, plan, first, sum.operation)?;
-            sum.add(&timed, 0);
+            let times = match (sum.operation, fleet.settings().way) {
+                (Operation::Empty, Some(_)) => EMPTY_TIMES,
+                _ => 1,
+            };
+            for _ in 0..times {
+                let timed = one(fleet, plan, first, sum.operation)?;
+                sum.add(&timed, 0);
+            }
         }
         undo(fleet, plan, first)?;
     }
     let runs = sums.into_iter().map(|sum| sum.run(fleet, plan, repeat));
     Ok(runs.collect())
+}
+
+/// Has remotes go over to the way that is measured.
+fn aim(fleet: &mut Fleet<'_>, remotes: u32) -> anyhow::Result<()> {
+    match fleet.aim()? {
+        None => Ok(()),
+        Some(aim) => fleet
+            .step(vec![group(0..remotes, Task::Aim(aim))])
+            .map(|_| ()),
+    }
 }
 
 /// One operation of one set of remotes.
@@ -58,10 +78,10 @@ fn one(
     let remotes = first..first + plan.remotes;
     edit(fleet, &[(remotes.clone(), plan.rows)], operation)?;
     let sync = Task::Sync(sync(fleet, operation, plan.rows, plan.retry));
-    let timed = fleet.timed(
-        vec![group(remotes.clone(), sync)],
-        Some(u64::from(plan.remotes)),
-    )?;
+    // A server's history knows nothing of what happens before it is spoken to.
+    let is_told = fleet.settings().way.is_none();
+    let syncs = is_told.then_some(u64::from(plan.remotes));
+    let timed = fleet.timed(vec![group(remotes.clone(), sync)], syncs)?;
     check(fleet, &[(remotes, plan.rows)], operation)?;
     Ok(timed)
 }
@@ -123,9 +143,23 @@ pub(crate) fn sync(fleet: &Fleet<'_>, operation: Operation, rows: u32, retry: Re
         // What went up would come down again: partitions are sent whole.
         upload_only: is_upload && fleet.settings().tracking == Tracking::Off,
         retry,
+        compression: compression(fleet),
+        afresh: is_afresh(fleet),
         expected: Some(Moved::by(operation, u64::from(rows))),
         ..Sync::default()
     }
+}
+
+/// How syncs are packed on the way that is measured.
+fn compression(fleet: &Fleet<'_>) -> Option<String> {
+    let way = fleet.settings().way?;
+    Some(way.compression.to_string())
+}
+
+/// Whether hands are shaken in full on the way that is measured.
+fn is_afresh(fleet: &Fleet<'_>) -> bool {
+    let way = fleet.settings().way;
+    way.is_some_and(|it| it.protocol.key().is_some() && !it.protocol.resumes())
 }
 
 /// Undoes what a set of remotes has left.
@@ -143,7 +177,8 @@ pub(crate) fn clear(fleet: &mut Fleet<'_>, remotes: &[(Range<u32>, u32)]) -> any
     fleet.base.settle()?;
     let groups = remotes.iter().map(|(remotes, rows)| {
         let sync = Sync {
-            home: true,
+            home: fleet.settings().way.is_none(),
+            compression: compression(fleet),
             expected: Some(Moved {
                 removals: u64::from(*rows),
                 ..Moved::default()
@@ -231,7 +266,7 @@ impl Sum {
                 true => 0,
                 false => u64::from(plan.rows),
             },
-            sets: u64::from(plan.sets),
+            sets: self.sets.max(u64::from(plan.sets)),
             syncs,
             rows,
             tracking: settings.tracking.name().into(),

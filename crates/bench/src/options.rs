@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use tidewater_carrier::Compression;
+
 use crate::gate::Retry;
+use crate::way::Protocol;
 
 /// The scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +27,15 @@ pub enum Scenario {
     Slow,
     /// Server and database confined to some cores.
     Cpus,
+    /// What carries connections, encrypted and not, packed and not.
+    Protocols,
     /// The user's own configuration and data.
     Own,
 }
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 9] = [
+    pub const ALL: [Scenario; 10] = [
         Scenario::Remotes,
         Scenario::Size,
         Scenario::Workers,
@@ -39,6 +44,7 @@ impl Scenario {
         Scenario::Merge,
         Scenario::Slow,
         Scenario::Cpus,
+        Scenario::Protocols,
         Scenario::Own,
     ];
 
@@ -53,6 +59,7 @@ impl Scenario {
             Scenario::Merge => "merge",
             Scenario::Slow => "slow",
             Scenario::Cpus => "cpus",
+            Scenario::Protocols => "protocols",
             Scenario::Own => "own",
         }
     }
@@ -155,6 +162,10 @@ pub struct Options {
     pub retries: Vec<Retry>,
     /// Numbers of cores.
     pub cpus: Vec<u32>,
+    /// What carries connections.
+    pub carriers: Vec<Protocol>,
+    /// How they are packed.
+    pub compressions: Vec<Compression>,
     /// The user's own configuration.
     pub config: Option<PathBuf>,
     /// A synced file of the user's own, whose pending changes are what is uploaded.
@@ -198,6 +209,8 @@ impl Options {
             fast: None,
             retries: Vec::new(),
             cpus: Vec::new(),
+            carriers: Vec::new(),
+            compressions: Vec::new(),
             config: None,
             remote: None,
             supervise: None,

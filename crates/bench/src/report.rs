@@ -95,6 +95,9 @@ pub struct Point {
     pub value: Option<f64>,
     /// Which line of a chart it belongs to, where there are several: `fast beside slow`.
     pub series: String,
+    /// The label of the point that it is compared with, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
 }
 
 /// One operation of all remotes, over all sets.
@@ -272,6 +275,20 @@ pub struct Median {
     pub syncs_per_second: Spread,
     /// Microseconds of processor time of all parts that are here, for each sync.
     pub cpu_us_per_sync: Spread,
+    /// By the point that it is compared with, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<Against>,
+}
+
+/// A point by another one of the same run, repeat by repeat.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Against {
+    /// The other one's label.
+    pub label: String,
+    /// Total server time.
+    pub server_seconds: Spread,
+    /// Bytes sent and received.
+    pub bytes: Spread,
 }
 
 /// What the databases do with the same rows, operations and batches, and nothing of ours between.
@@ -305,8 +322,31 @@ impl Report {
     }
 }
 
+impl Against {
+    fn of(operation: Operation, point: &Point, runs: &[Run]) -> Option<Against> {
+        let label = point.against.clone()?;
+        let of_operation = || runs.iter().filter(|run| run.operation == operation);
+        let pairs = of_operation().filter(|run| run.point == *point);
+        let pairs = pairs.filter_map(|run| {
+            let is_other = |it: &&Run| it.repeat == run.repeat && it.point.label == label;
+            Some((run, of_operation().find(is_other)?))
+        });
+        let pairs: Vec<(&Run, &Run)> = pairs.collect();
+        let spread = |value: fn(&Run) -> f64| {
+            let ratios = pairs.iter().map(|(run, other)| value(run) / value(other));
+            Spread::of(ratios.filter(|it| it.is_finite()).collect())
+        };
+        Some(Against {
+            server_seconds: spread(|run| run.server_seconds),
+            bytes: spread(|run| (run.bytes_sent + run.bytes_received) as f64),
+            label,
+        })
+    }
+}
+
 impl Median {
     fn of(operation: Operation, point: &Point, runs: &[Run]) -> Median {
+        let against = Against::of(operation, point, runs);
         let ours = |run: &&Run| run.operation == operation && run.point == *point;
         let runs: Vec<&Run> = runs.iter().filter(ours).collect();
         let spread =
@@ -323,6 +363,7 @@ impl Median {
                 let all = cpu.server + cpu.database.unwrap_or(0.0) + cpu.drivers;
                 all * 1e6 / run.syncs.max(1) as f64
             }),
+            against,
         }
     }
 }

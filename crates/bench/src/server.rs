@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use crate::guardian::Guardian;
 use crate::options::{Tracking, Workers};
 use crate::processes;
+use crate::way::Way;
 
 /// What remotes subscribe to.
 pub(crate) const PUBLICATION: &str = "bench";
@@ -33,21 +34,33 @@ pub(crate) struct Settings {
     pub(crate) remotes: u32,
     /// Cores that server and database may use.
     pub(crate) cpus: Option<u32>,
+    /// What carries connections: TCP as it is, if it does not say.
+    pub(crate) way: Option<Way>,
 }
 
 impl Settings {
-    /// The configuration file, for a server that listens here.
-    pub(crate) fn configuration(&self, consolidated: &str, ip: IpAddr, port: u16) -> String {
+    /// The configuration file, for a server that listens here, with what there is in a folder.
+    pub(crate) fn configuration(
+        &self,
+        consolidated: &str,
+        ip: IpAddr,
+        port: u16,
+        folder: &Path,
+    ) -> String {
         let text = |text: &str| toml::Value::from(text).to_string();
         let listen = std::net::SocketAddr::from((ip, port));
+        let scheme = self.way.map_or("tcp", |it| it.protocol.scheme());
         let connections = self.connections.unwrap_or(self.remotes + 1_000);
         let mut config = format!(
             "[server]\nlisten = [{}]\nconsolidated = {}\n",
-            text(&format!("tcp://{listen}")),
+            text(&format!("{scheme}://{listen}")),
             text(consolidated),
         );
         if !ip.is_loopback() {
             config.push_str("insecure = true\n");
+        }
+        if let Some(way) = self.way {
+            config.push_str(&of_way(way, folder));
         }
         // Whoever may connect may wait: what is limited is the number of connections.
         let _ = write!(
@@ -74,6 +87,21 @@ impl Settings {
     }
 }
 
+/// What the configuration says of a way.
+fn of_way(way: Way, folder: &Path) -> String {
+    let path = |path: PathBuf| toml::Value::from(path.to_string_lossy().as_ref()).to_string();
+    let mut config = format!("compression = \"{}\"\n", way.compression);
+    if let Some(key) = way.protocol.key() {
+        let _ = write!(
+            config,
+            "\n[server.tls]\ncertificate = {}\nkey = {}\n",
+            path(key.certificate(folder)),
+            path(key.private(folder))
+        );
+    }
+    config
+}
+
 /// A server that runs.
 pub(crate) struct ServerProcess {
     child: Child,
@@ -87,10 +115,20 @@ impl ServerProcess {
     pub(crate) fn start(folder: &Path, configuration: &str) -> anyhow::Result<ServerProcess> {
         let path = folder.join("tidewater.toml");
         fs::write(&path, configuration)?;
+        Self::start_as("serve", folder, &path)
+    }
+
+    /// Starts this program with a command that serves, and a configuration file; returns when it
+    /// listens.
+    pub(crate) fn start_as(
+        command: &str,
+        folder: &Path,
+        path: &Path,
+    ) -> anyhow::Result<ServerProcess> {
         let until = Instant::now() + PORT_DEADLINE;
         loop {
-            let log = folder.join("server.log");
-            match Self::start_once(&path, &log, folder)? {
+            let log = folder.join(format!("{command}.log"));
+            match Self::start_once(command, path, &log, folder)? {
                 Ok(server) => return Ok(server),
                 Err(message) if message.contains("in use") && Instant::now() < until => {
                     std::thread::sleep(processes::GLANCE);
@@ -101,12 +139,13 @@ impl ServerProcess {
     }
 
     fn start_once(
+        command: &str,
         path: &Path,
         log: &Path,
         folder: &Path,
     ) -> anyhow::Result<Result<ServerProcess, String>> {
         let mut child = Command::new(std::env::current_exe()?)
-            .arg("serve")
+            .arg(command)
             .arg("-c")
             .arg(path)
             .stdin(Stdio::null())
@@ -199,9 +238,10 @@ mod tests {
             connections: Some(1_024),
             remotes: 10,
             cpus: None,
+            way: None,
         };
         let url = "sqlite:/tmp/a \"quoted\" file.db";
-        let text = settings.configuration(url, [127, 0, 0, 1].into(), 7439);
+        let text = settings.configuration(url, [127, 0, 0, 1].into(), 7439, Path::new("/tmp"));
         let config = Config::parse(&text).unwrap();
         assert_eq!(config.server.consolidated, url);
         assert_eq!(config.server.limits.connections, 1_024);
@@ -211,7 +251,7 @@ mod tests {
 
         settings.workers = Workers::Auto;
         settings.connections = None;
-        let text = settings.configuration(url, [0, 0, 0, 0].into(), 0);
+        let text = settings.configuration(url, [0, 0, 0, 0].into(), 0, Path::new("/tmp"));
         assert!(!text.contains("workers"));
         let config = Config::parse(&text).unwrap();
         assert_eq!(config.server.limits.connections, 1_010);

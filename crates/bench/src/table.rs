@@ -60,6 +60,23 @@ pub(crate) fn medians(report: &Report) -> Vec<Vec<String>> {
     for median in &report.medians {
         lines.push(line(report, median));
     }
+    let others = report.medians.iter().map(|it| it.against.as_ref());
+    if others.clone().any(|it| it.is_some()) {
+        lines[0].extend(["time to", "", "bytes to"].map(str::to_owned));
+        for (line, against) in lines[1..].iter_mut().zip(others) {
+            line.extend(match against {
+                None => [const { String::new() }; 3],
+                Some(it) => {
+                    let time = it.server_seconds;
+                    [
+                        format!("{:.2} of {}", time.median, it.label),
+                        format!("({:.2} to {:.2})", time.min, time.max),
+                        format!("{:.2}", it.bytes.median),
+                    ]
+                }
+            });
+        }
+    }
     lines
 }
 

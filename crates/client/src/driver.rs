@@ -25,7 +25,9 @@ use crate::retry::Retry;
 /// centre restored, compare asked for, publications changed.
 pub(crate) const MAX_VAIN_SESSIONS: usize = 6;
 
-/// After a first download has broken off, a connection is tried so often, and for so long.
+/// After a first download has broken off, a connection is tried so soon if the one before has brought
+/// something; then so often, and for so long.
+const LINE_WAS_THERE: Duration = Duration::from_millis(50);
 const LINE_IS_BACK_AFTER: Duration = Duration::from_millis(500);
 const LINE_STAYS_AWAY: Duration = Duration::from_secs(300);
 
@@ -37,15 +39,20 @@ struct GotOn {
 }
 
 impl GotOn {
-    /// Whether it is gone on with: as long as connections bring more of it.
-    fn look(&mut self, database: &Database, now: Duration) -> bool {
+    /// When it is gone on with: as long as connections bring more of it.
+    fn look(&mut self, database: &Database, now: Duration) -> Option<Duration> {
         let kept_bytes = KeepInFiles::beside(database.path()).bytes();
-        if kept_bytes > self.kept_bytes {
+        let is_more = kept_bytes > self.kept_bytes;
+        if is_more {
             self.last = Some(now);
         }
         self.kept_bytes = kept_bytes;
-        self.last
-            .is_some_and(|last| now.saturating_sub(last) <= LINE_STAYS_AWAY)
+        let last = self.last?;
+        let is_over = now.saturating_sub(last) > LINE_STAYS_AWAY;
+        (!is_over).then_some(match is_more {
+            true => LINE_WAS_THERE,
+            false => LINE_IS_BACK_AFTER,
+        })
     }
 }
 
@@ -180,11 +187,11 @@ impl<'a> Syncing<'a> {
                 }
                 Code::ConnectionLost | Code::Timeout | Code::Unreachable
                     if self.options.retry != Retry::Off
-                        && got_on.look(&database, self.clock.elapsed()) =>
+                        && let Some(wait) = got_on.look(&database, self.clock.elapsed()) =>
                 {
                     in_vain = 0;
                     first_proof = ProofKind::Token;
-                    self.pause(error.code(), LINE_IS_BACK_AFTER, progress)
+                    self.pause(error.code(), wait, progress)
                 }
                 code => {
                     let since = *turned_away.get_or_insert(self.clock.elapsed());

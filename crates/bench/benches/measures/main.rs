@@ -14,6 +14,8 @@ mod copy;
 mod download;
 mod families;
 mod follows;
+mod line;
+mod lines;
 mod machine;
 mod measure;
 mod memory;
@@ -64,6 +66,12 @@ enum Command {
     /// Scripts against the generated path, resolvers against no conflict, and a download by time
     /// against its query.
     Rules,
+    /// First downloads over a line that breaks, and over a slow one.
+    Lines {
+        /// Rows for the line that breaks: 200 MB of the protocol.
+        #[arg(long, default_value_t = 2_000_000)]
+        broken_rows: i32,
+    },
     /// Peak memory of server and remote.
     Memory,
     /// A server process of a benchmark: reads the configuration's path, serves until its
@@ -98,6 +106,7 @@ fn main() -> anyhow::Result<()> {
         Some(Command::Follows) => follows::run(runs),
         Some(Command::Tracking) => tracking::run(rows, runs),
         Some(Command::Rules) => rules::run(runs),
+        Some(Command::Lines { broken_rows }) => lines::run(broken_rows, runs),
         Some(Command::Memory) => memory::run(memory_rows),
         _ => {
             download::run(rows, runs)?;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tempfile::TempDir;
 
+use tidewater_carrier::{Compression, Packing};
 use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_client::{Remote, SyncDirection};
 use tidewater_purchase as purchase;
@@ -69,7 +70,15 @@ impl Centre {
         tracking: &str,
         direction: &str,
     ) -> anyhow::Result<()> {
-        let config = Config::parse(&configuration(url, tracking, direction))?;
+        self.deploy_with(
+            url,
+            &configuration(url, &purchase_table(tracking, direction)),
+        )
+        .await
+    }
+
+    async fn deploy_with(&self, url: &str, configuration: &str) -> anyhow::Result<()> {
+        let config = Config::parse(configuration)?;
         let centre = tidewater_server::databases::connect(url).await?;
         centre.deploy(&config.publications, false, now_ms()).await?;
         add_user(&*centre, USER).await
@@ -92,14 +101,19 @@ pub(crate) async fn add_user(
     Ok(())
 }
 
-fn configuration(url: &str, tracking: &str, direction: &str) -> String {
+fn configuration(url: &str, tables: &str) -> String {
     format!(
         "[server]\n\
          listen = [\"tcp://127.0.0.1:0\"]\n\
          consolidated = {url:?}\n\n\
          [[publication]]\n\
-         name = \"bench\"\n\n\
-         [[publication.table]]\n\
+         name = \"bench\"\n\n{tables}"
+    )
+}
+
+fn purchase_table(tracking: &str, direction: &str) -> String {
+    format!(
+        "[[publication.table]]\n\
          name = \"purchase\"\n\
          partition = {{ columns = [\"emp_id\"], values = \"SELECT {}\" }}\n\
          direction = \"{direction}\"\n\
@@ -169,11 +183,17 @@ impl Fleet {
         tracking: &str,
         direction: &str,
     ) -> anyhow::Result<Fleet> {
+        Fleet::start_with(centre, url, &purchase_table(tracking, direction))
+    }
+
+    /// The same, with other tables.
+    pub(crate) fn start_with(centre: &Centre, url: &str, tables: &str) -> anyhow::Result<Fleet> {
+        let configuration = configuration(url, tables);
         let runtime = tokio::runtime::Runtime::new()?;
-        runtime.block_on(centre.deploy(url, tracking, direction))?;
+        runtime.block_on(centre.deploy_with(url, &configuration))?;
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("tidewater.toml");
-        std::fs::write(&path, configuration(url, tracking, direction))?;
+        std::fs::write(&path, configuration)?;
         let mut server = Command::new(std::env::current_exe()?)
             .arg("serve")
             .arg(&path)
@@ -200,12 +220,27 @@ impl Fleet {
         self.folder.path().join(name)
     }
 
+    /// Where the server listens.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Syncs a remote in a process of its own.
     pub(crate) fn sync(&self, name: &str, options: &[&str]) -> anyhow::Result<Synced> {
+        self.sync_over(&self.url, name, options)
+    }
+
+    /// The same, over something before the server.
+    pub(crate) fn sync_over(
+        &self,
+        url: &str,
+        name: &str,
+        options: &[&str],
+    ) -> anyhow::Result<Synced> {
         let output = Command::new(std::env::current_exe()?)
             .arg("sync")
             .arg(self.path(name))
-            .arg(&self.url)
+            .arg(url)
             .args(options)
             .stderr(Stdio::inherit())
             .output()?;
@@ -270,6 +305,8 @@ pub(crate) struct SyncArguments {
     server: String,
     #[arg(long)]
     upload_only: bool,
+    #[arg(long)]
+    compression: Option<Compression>,
 }
 
 /// The hidden command `sync`: syncs once and prints one JSON object.
@@ -277,6 +314,14 @@ pub(crate) fn sync(arguments: &SyncArguments) -> anyhow::Result<()> {
     let mut remote = Remote::open(&arguments.file)?;
     remote.subscribe(&arguments.server, USER, &["bench"])?;
     remote.set_password(PASSWORD);
+    // What is between is this machine's.
+    remote.set_insecure(true);
+    if let Some(compression) = arguments.compression {
+        remote.set_packing(Packing {
+            compression,
+            level: None,
+        });
+    }
     if arguments.upload_only {
         remote.set_direction(SyncDirection::UploadOnly);
     }

@@ -4,23 +4,25 @@
 //! files on the disk between two gates, and nothing else; unless they are to keep their files open.
 
 use std::collections::HashMap;
+use std::fs;
 use std::mem::discriminant;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use tidewater_carrier::{Compression, Packing};
 use tidewater_client::{self as client, Phase, Progress, Remote, Report, SyncDirection};
 use tidewater_purchase::FIRST_EMP_ID;
 
 use super::edits::{edit, replay};
 use super::line::Relay;
 use crate::error::BadInput;
-use crate::gate::{Group, GroupReport, Moved, Retry, Setup, Step, StepReport, Sync, Task};
+use crate::gate::{Aim, Group, GroupReport, Moved, Retry, Setup, Step, StepReport, Sync, Task};
 use crate::processes::{monotonic_ns, own_cpu_seconds, raise_open_files};
 use crate::report::{Operation, Phases};
 
@@ -39,6 +41,10 @@ const OTHER_FILES: u64 = 64;
 const TIMEOUT: Duration = Duration::from_secs(1_800);
 /// How long remotes change and sync again at most.
 const LONGEST_CHURN: Duration = Duration::from_secs(1_000_000);
+/// Behind the certificate: how often it was there for the first time.
+const TIMES: &str = "# ";
+/// How long a server may take until it can be reached through a relay.
+const REACHABLE_AFTER: Duration = Duration::from_secs(20);
 /// How often a thread that waits looks whether it is still to wait.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -147,7 +153,7 @@ impl Share {
         let threads = |doing: &Doing<'_>| {
             let most = match doing.group.task {
                 Task::Begin { timed: false } => BEGINNING_AT_ONCE,
-                Task::Edit { .. } | Task::Replay { .. } => EDITING_AT_ONCE,
+                Task::Edit { .. } | Task::Replay { .. } | Task::Aim(_) => EDITING_AT_ONCE,
                 Task::Begin { timed: true } | Task::Sync(_) | Task::Churn { .. } => {
                     step.at_once.map_or(usize::MAX, |most| most as usize)
                 }
@@ -155,6 +161,9 @@ impl Share {
             doing.remotes.len().min(most.max(1))
         };
         let all: usize = doing.iter().map(threads).sum();
+        for doing in &doing {
+            self.forget(doing)?;
+        }
         let open = match self.setup.keep_open {
             true => self.begun(step),
             false => 0,
@@ -248,6 +257,7 @@ impl Share {
         let path = self.path(number);
         match &doing.group.task {
             Task::Begin { .. } => self.begin(number, gate),
+            Task::Aim(aim) => self.aim(number, aim, gate),
             Task::Replay { tables } => {
                 replay(&path, tables, number)?;
                 Ok(GroupReport::default())
@@ -308,6 +318,24 @@ impl Share {
         self.folder.join(format!("{}.db", user(number)))
     }
 
+    /// Has nothing left that TLS could go on from, where a step wants that: what the process keeps
+    /// belongs to a file with authorities, as it is.
+    fn forget(&self, doing: &Doing<'_>) -> anyhow::Result<()> {
+        let afresh = matches!(&doing.group.task, Task::Sync(sync) if sync.afresh);
+        for &number in doing.remotes.iter().filter(|_| afresh) {
+            let file = self.certificate(number);
+            let text = fs::read_to_string(&file)?;
+            let (text, times) = text.rsplit_once(TIMES).unwrap_or((&text, "0"));
+            let times: u64 = times.trim().parse()?;
+            fs::write(&file, format!("{text}{TIMES}{}\n", times + 1))?;
+        }
+        Ok(())
+    }
+
+    fn certificate(&self, number: u32) -> PathBuf {
+        self.folder.join(format!("{}.pem", user(number)))
+    }
+
     /// The first sync of a remote.
     fn begin(&self, number: u32, gate: &Gate) -> anyhow::Result<GroupReport> {
         let mut syncing = Syncing::start(gate, Retry::Advised);
@@ -322,6 +350,43 @@ impl Share {
         let report = syncing.run(&mut remote)?;
         self.rest(number, remote);
         Ok(syncing.report(&report))
+    }
+
+    /// A sync over another way, which the file remembers.
+    fn aim(&self, number: u32, aim: &Aim, gate: &Gate) -> anyhow::Result<GroupReport> {
+        let mut remote = self.remote(number)?;
+        let own = self.server.ip().to_string();
+        let host = aim.host.as_ref().unwrap_or(&own);
+        let host = match host.contains(':') {
+            true => format!("[{host}]"),
+            false => host.clone(),
+        };
+        let server = format!("{}://{host}:{}", aim.scheme, aim.port);
+        remote.subscribe(&server, &self.user(number), &[])?;
+        if let Some(certificate) = &aim.certificate {
+            // A set-up of TLS belongs to the file that it was made of.
+            let file = match aim.shares {
+                true => self.folder.join("ca.pem"),
+                false => self.certificate(number),
+            };
+            replace(&file, certificate, number)?;
+            remote.set_ca_file(Some(&file))?;
+        }
+        remote.set_packing(packing(&aim.compression)?);
+        let until = Instant::now() + REACHABLE_AFTER;
+        let report = loop {
+            let mut syncing = Syncing::start(gate, Retry::Advised);
+            match syncing.run(&mut remote) {
+                Ok(report) => break syncing.report(&report),
+                // A relay that has just been told of the server.
+                Err(error) if Instant::now() >= until || gate.is_closed() => return Err(error),
+                Err(_) => gate.sleep(TICK),
+            }
+        };
+        self.rest(number, remote);
+        let moved = report.moved;
+        anyhow::ensure!(moved == Moved::default(), "a sync moved {moved:?}");
+        Ok(report)
     }
 
     fn user(&self, number: u32) -> String {
@@ -342,6 +407,9 @@ impl Share {
             true => SyncDirection::UploadOnly,
             false => SyncDirection::Both,
         });
+        if let Some(compression) = &sync.compression {
+            remote.set_packing(packing(compression)?);
+        }
         let home = sync.home.then_some(self.server);
         if let Some(address) = relay.or(home) {
             // It subscribes to all that it is to already.
@@ -392,6 +460,8 @@ impl<'a> Syncing<'a> {
     /// Syncs; comes back as often as the server sends the remote away.
     fn run(&mut self, remote: &mut Remote) -> anyhow::Result<Report> {
         remote.set_timeout(TIMEOUT);
+        // The supervisor's word is that the network is trusted.
+        remote.set_insecure(true);
         remote.set_retry(match self.retry {
             Retry::Advised => client::Retry::AsAdvised { limit: None },
             Retry::FixedMs(delay) => client::Retry::Fixed {
@@ -447,6 +517,24 @@ impl<'a> Syncing<'a> {
         self.at = phase;
         self.since = now;
     }
+}
+
+/// How a bench packs.
+fn packing(compression: &str) -> anyhow::Result<Packing> {
+    Ok(Packing {
+        compression: compression.parse::<Compression>()?,
+        level: None,
+    })
+}
+
+/// Puts a text in the place of a file, while others may read that.
+fn replace(file: &Path, text: &str, number: u32) -> anyhow::Result<()> {
+    if fs::read_to_string(file).is_ok_and(|it| it == text) {
+        return Ok(());
+    }
+    let new = file.with_extension(format!("{number}.new"));
+    fs::write(&new, text)?;
+    Ok(fs::rename(new, file)?)
 }
 
 fn moved(report: &Report) -> Moved {

@@ -286,7 +286,7 @@ mod tests {
         Point {
             label: label.into(),
             value,
-            series: String::new(),
+            ..Point::default()
         }
     }
 

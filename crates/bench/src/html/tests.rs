@@ -16,6 +16,7 @@ fn run(operation: Operation, label: &str, value: Option<f64>, seconds: f64) -> R
             label: label.into(),
             value,
             series: String::new(),
+            ..Point::default()
         },
         repeat: 0,
         remotes: 10,

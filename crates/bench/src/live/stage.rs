@@ -76,12 +76,14 @@ impl Stage {
             connections: Some(setting.remotes + OTHER_CONNECTIONS),
             remotes: setting.remotes,
             cpus: None,
+            way: None,
         };
         // A port that was free a moment ago.
         let http_port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
             .local_addr()?
             .port();
-        let plain = settings.configuration(base.url(), Ipv4Addr::LOCALHOST.into(), 0);
+        let plain =
+            settings.configuration(base.url(), Ipv4Addr::LOCALHOST.into(), 0, folder.path());
         let http = format!("[server]\nhttp = \"http://127.0.0.1:{http_port}\"\n");
         let configuration = plain.replacen("[server]\n", &http, 1) + setting.sections;
         base::deploy(&*base, &configuration)?;

@@ -63,6 +63,10 @@ fn with_fleet(
     settings: &Settings,
 ) -> anyhow::Result<Report> {
     fleet.serve(settings)?;
+    if options.scenario == Scenario::Protocols {
+        // Their first syncs go over TCP, which no case but the first one serves.
+        fleet.remotes(settings.remotes)?;
+    }
     let runs = alternate(fleet, cases, settings.remotes, options.repeat)?;
     let wants_limit = options.with_limit || options.scenario == Scenario::Limit;
     let limit = match wants_limit {
@@ -125,6 +129,7 @@ fn settings(options: &Options) -> Settings {
         connections: options.connections,
         remotes: 0,
         cpus: None,
+        way: None,
     }
 }
 
@@ -146,6 +151,13 @@ fn notes(options: &Options, runs: &[Run]) -> Vec<String> {
         Scenario::Own => notes.push(
             "Updates and deletes are the same on every remote, so all but the first of each may be \
              conflicts; inserted rows have a key of their own on each."
+                .into(),
+        ),
+        Scenario::Protocols => notes.push(
+            "Ratios are of total times, round by round: to tcp off, and of relay to tls-ecc with \
+             the same compression. All TLS but tls-resumed shakes hands in full at each sync, as \
+             a program does that is started for it. Bytes are of the protocol, packed, without \
+             what TLS and HTTP add."
                 .into(),
         ),
         Scenario::Slow => notes.push(

@@ -1,5 +1,7 @@
 //! The points of the scenarios that are lists of cases, and how large they are by default.
 
+use tidewater_carrier::Compression;
+
 use crate::error::BadInput;
 use crate::gate::Retry;
 use crate::measure::{ALL, Plan};
@@ -7,6 +9,7 @@ use crate::options::{Options, Scenario, Tracking, Workers};
 use crate::processes;
 use crate::report::{Operation, Point};
 use crate::scenario::{Case, settings};
+use crate::way::{Protocol, Way};
 
 /// What a scenario varies, as the title of an axis.
 pub(crate) fn varied(scenario: Scenario) -> &'static str {
@@ -18,6 +21,7 @@ pub(crate) fn varied(scenario: Scenario) -> &'static str {
         Scenario::Merge => "subscribers",
         Scenario::Slow => "lines",
         Scenario::Cpus => "cores of server and database",
+        Scenario::Protocols => "carrier and compression",
         Scenario::Own => "remotes",
     }
 }
@@ -52,6 +56,7 @@ pub(crate) fn cases(options: &Options) -> anyhow::Result<Vec<Case>> {
         Scenario::Workers => workers(options),
         Scenario::Retry => retry(options),
         Scenario::Cpus => cpus(options)?,
+        Scenario::Protocols => protocols(options)?,
         Scenario::Merge => merge(options)?,
         Scenario::Slow => slow(options),
         Scenario::Own => own(options),
@@ -107,7 +112,7 @@ fn number(value: u32) -> Point {
     Point {
         label: value.to_string(),
         value: Some(f64::from(value)),
-        series: String::new(),
+        ..Point::default()
     }
 }
 
@@ -197,7 +202,7 @@ fn workers(options: &Options) -> Vec<Case> {
                 Workers::Auto => None,
                 Workers::Fixed(number) => Some(f64::from(number)),
             },
-            series: String::new(),
+            ..Point::default()
         };
         let mut case = case(options, point, remotes, rows, sets);
         case.settings.workers = workers;
@@ -228,6 +233,7 @@ fn retry(options: &Options) -> Vec<Case> {
         label,
         value,
         series: series.into(),
+        ..Point::default()
     };
     let mut cases = Vec::new();
     let none = point("no limit".into(), None, "no limit");
@@ -280,6 +286,58 @@ fn cpus(options: &Options) -> anyhow::Result<Vec<Case>> {
     Ok(cases)
 }
 
+/// The useful ones of all ways, or those that are asked for; always what they are compared with.
+fn protocols(options: &Options) -> anyhow::Result<Vec<Case>> {
+    let way = |protocol, compression| Way {
+        protocol,
+        compression,
+    };
+    let mut ways = vec![Way::PLAIN];
+    match options.carriers.is_empty() && options.compressions.is_empty() {
+        true => {
+            ways.extend(Protocol::ALL.map(|it| way(it, Compression::Off)));
+            ways.extend(Compression::ALL.map(|it| way(Protocol::Tcp, it)));
+        }
+        false => {
+            for protocol in or(&options.carriers, &[Protocol::Tcp]) {
+                for compression in or(&options.compressions, &[Compression::Off]) {
+                    let way = way(protocol, compression);
+                    ways.extend([way.below(), way]);
+                }
+            }
+        }
+    }
+    if options.supervise.is_some() && ways.iter().any(|it| it.protocol == Protocol::Relay) {
+        return Err(BadInput::error(
+            "the relay of bench is for drivers of this machine",
+            "choose other --carriers",
+        ));
+    }
+    let (remotes, rows) = if options.paper {
+        (1_000, 1_000)
+    } else {
+        (60, 200)
+    };
+    let remotes = options.remotes.first().copied().unwrap_or(remotes);
+    let rows = options.rows.first().copied().unwrap_or(rows);
+    let mut cases: Vec<Case> = Vec::new();
+    for way in ways {
+        if cases.iter().any(|it| it.settings.way == Some(way)) {
+            continue;
+        }
+        let point = Point {
+            label: way.label(),
+            against: (way != Way::PLAIN).then(|| way.below().label()),
+            ..Point::default()
+        };
+        let mut case = case(options, point, remotes, rows, 1);
+        case.plan.operations.insert(0, Operation::Empty);
+        case.settings.way = Some(way);
+        cases.push(case);
+    }
+    Ok(cases)
+}
+
 fn merge(options: &Options) -> anyhow::Result<Vec<Case>> {
     if options.tracking == Tracking::Off {
         return Err(BadInput::error(
@@ -325,6 +383,7 @@ fn slow(options: &Options) -> Vec<Case> {
             label: label.into(),
             value: None,
             series: "fast".into(),
+            ..Point::default()
         };
         let mut case = case(options, point, fast, rows, 1);
         case.settings.workers = workers;

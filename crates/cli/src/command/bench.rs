@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use tidewater_bench::{
-    BadInput, DriveOptions, Files, LiveOptions, LiveScenario, Options, Retry, Scenario, Supervise,
-    Tracking, Watcher, Workers,
+    BadInput, DriveOptions, Files, LiveOptions, LiveScenario, Options, Protocol, Retry, Scenario,
+    Supervise, Tracking, Watcher, Workers,
 };
+use tidewater_carrier::Compression;
 use tidewater_centre::CentreError;
 use tidewater_client::ClientError;
 use tidewater_protocol::Code;
@@ -92,6 +93,17 @@ Examples:
 Examples:
   tidewater bench cpus --cpus 1,2,4"))]
     Cpus(RunArgs),
+    /// What carries connections, encrypted and not, packed and not
+    ///
+    /// Compares each way with TCP as it is, in alternation: downloads, updates, deletes, inserts,
+    /// and syncs with nothing to do. The server listens at this machine's own address, because on
+    /// loopback nothing is packed unless that is asked for: do this on a network that you trust.
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench protocols                                   # a few minutes
+  tidewater bench protocols --carriers tcp,https,relay --compression off,auto --repeat 3
+  tidewater bench protocols --remotes 1000 --rows 1000 --consolidated postgres://me@127.0.0.1/empty"))]
+    Protocols(RunArgs),
     /// Your own configuration and data: what one synced file has pending, many times over
     #[command(after_help = with_exit_codes!("\
 Examples:
@@ -236,6 +248,13 @@ struct RunArgs {
     /// Cores for server and database (cpus)
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
     cpus: Vec<u32>,
+    /// What carries connections (protocols): tcp, ws, http, tls-ecc, tls-rsa, tls-resumed, wss, https,
+    /// relay [default: each as it is, and tcp with each compression]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    carriers: Vec<Protocol>,
+    /// How connections are packed (protocols): off, auto, zstd, deflate
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    compression: Vec<Compression>,
     /// Your configuration (own)
     #[arg(short = 'c', long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -349,6 +368,7 @@ impl BenchCommand {
             BenchCommand::Merge(args) => (Scenario::Merge, args),
             BenchCommand::Slow(args) => (Scenario::Slow, args),
             BenchCommand::Cpus(args) => (Scenario::Cpus, args),
+            BenchCommand::Protocols(args) => (Scenario::Protocols, args),
             BenchCommand::Own(args) => (Scenario::Own, args),
             BenchCommand::Supervise(args) => (args.scenario, &args.run),
             BenchCommand::Drive(_)
@@ -402,6 +422,8 @@ impl RunArgs {
             fast: self.fast,
             retries: self.retry.clone(),
             cpus: self.cpus.clone(),
+            carriers: self.carriers.clone(),
+            compressions: self.compression.clone(),
             config: self.config.clone(),
             remote: self.remote.clone(),
             ..Options::new(scenario)

@@ -232,6 +232,10 @@ impl Exchange {
                         Poll::Ready(Step::Came)
                     }
                     Poll::Ready(_) => Poll::Ready(Step::End),
+                    // What had come while more was to be written waits for nothing now.
+                    Poll::Pending if self.unwritten.is_empty() && !bytes.is_empty() => {
+                        Poll::Ready(Step::Came)
+                    }
                     Poll::Pending if self.unwritten.is_empty() => {
                         match another.as_mut().poll(context) {
                             Poll::Ready(_) => Poll::Ready(Step::Asked),
@@ -444,4 +448,47 @@ pub(super) async fn upgrade(
         .header(header::SEC_WEBSOCKET_ACCEPT, key)
         .body(axum::body::Body::empty());
     response.map_err(|error| Problem::internal(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    fn exchange(near: DuplexStream) -> Exchange {
+        let (from, to) = split(near);
+        Exchange {
+            from,
+            to,
+            unwritten: BytesMut::new(),
+            holds: Vec::new(),
+            ends: false,
+            number: 0,
+            answers: <[Carry; 2]>::default(),
+            budget: MemoryBudget::new(1 << 30),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_came_while_a_body_was_taken_is_not_held_with_the_request() {
+        let (near, mut far) = duplex(BUFFER_BYTES);
+        far.write_all(b"go on").await.unwrap();
+        let begun = Instant::now();
+        let body = vec![7; 3 * BUFFER_BYTES];
+        let asked = tokio::spawn(async move {
+            let newest = Signal::new(1);
+            let body = Bytes::from(body);
+            let mut exchange = exchange(near);
+            let carry = exchange.ask(&newest, 1, body, Held::default(), false);
+            carry.await.ok().map(|it| it.bytes)
+        });
+        let mut taken = vec![0; 3 * BUFFER_BYTES];
+        // The answer is looked for before there is room for the rest of the body.
+        tokio::task::yield_now().await;
+        far.read_exact(&mut taken).await.unwrap();
+        assert_eq!(asked.await.unwrap().as_deref(), Some(&b"go on"[..]));
+        // The clock stands still as long as there is something to do.
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
 }

@@ -213,3 +213,67 @@ fn server_and_database_can_be_confined() {
         .exits(1)
         .tells(&["100000 cores were asked for"]);
 }
+
+#[test]
+fn every_way_carries_the_same_and_is_compared_with_what_is_below_it() {
+    let place = Place::new();
+    let small = ["--remotes", "4", "--rows", "3", "--repeat", "2"];
+    let report = scenario(&place, "protocols", &small);
+    all_is_moved(&report);
+    let ways = [
+        "tcp off",
+        "ws off",
+        "http off",
+        "tls-ecc off",
+        "tls-rsa off",
+        "tls-resumed off",
+        "wss off",
+        "https off",
+        "relay off",
+        "tcp auto",
+        "tcp zstd",
+        "tcp deflate",
+    ];
+    // The repeats run the other way round.
+    let there_and_back: Vec<&str> = ways.iter().chain(ways.iter().rev()).copied().collect();
+    assert_eq!(labels(&report, "update"), there_and_back);
+    let medians = report["medians"].as_array().expect("medians");
+    assert_eq!(medians.len(), 5 * ways.len());
+    for median in medians {
+        let against = &median["against"];
+        let expected = match median["point"]["label"].as_str() {
+            Some("tcp off") => Value::Null,
+            Some("relay off") => "tls-ecc off".into(),
+            _ => "tcp off".into(),
+        };
+        assert_eq!(against["label"], expected, "{median}");
+        for what in ["server_seconds", "bytes"] {
+            let ratio = against[what]["median"].as_f64();
+            assert!(
+                expected.is_null() || ratio.is_some_and(|it| it > 0.0),
+                "{median}"
+            );
+        }
+    }
+    let asked = [
+        "--carriers",
+        "https,tls-resumed",
+        "--compression",
+        "zstd",
+        "--repeat",
+        "1",
+    ];
+    let report = scenario(&place, "protocols", &[&small[..4], &asked].concat());
+    all_is_moved(&report);
+    let labels = labels(&report, "insert");
+    assert_eq!(labels, ["tcp off", "https zstd", "tls-resumed zstd"]);
+    let table = place.tidewater(&[&["bench", "protocols"], &small[..4], &asked].concat());
+    assert!(table.done().stdout.contains(" of tcp off"));
+    for (asked, error) in [
+        ("--carriers", "there is tcp, ws"),
+        ("--compression", "there is auto"),
+    ] {
+        let run = place.tidewater(&["bench", "protocols", asked, "pigeon"]);
+        run.exits(1).tells(&[error]);
+    }
+}
