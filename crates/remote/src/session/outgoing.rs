@@ -28,7 +28,8 @@ const REQUEST_BYTES: usize = 4 << 20;
 /// How many bytes of checksums one sync sends. A server takes at least so many.
 const COMPARE_BYTES: usize = 4 << 20;
 
-/// An upload of so many bytes waits until the server has said how much of it has come before.
+/// An upload of so many bytes that was sent before waits until the server has said how much of it
+/// has come.
 const LARGE_BYTES: u64 = 512 << 10;
 
 /// How many ranges go into one message: far less than a frame holds.
@@ -295,7 +296,9 @@ impl Outgoing {
                     return Ok(());
                 }
                 let beginning = database.begin_upload(subscription)?;
-                if beginning.bytes >= LARGE_BYTES && self.received.is_none() {
+                // What was taken just now was never sent.
+                let was_sent = subscription.taken_under.is_none();
+                if was_sent && beginning.bytes >= LARGE_BYTES && self.received.is_none() {
                     self.waiting = Some(Box::new((index, beginning)));
                     return Ok(());
                 }
