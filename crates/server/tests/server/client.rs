@@ -308,6 +308,20 @@ impl Client {
         let _ = self.stream.flush().await;
     }
 
+    /// Whatever the server says, to the end of the connection: it may be packed, if that was asked
+    /// for.
+    pub(crate) async fn hear_to_end(&mut self) {
+        loop {
+            self.buffer.clear();
+            let read = self.stream.read_buf(&mut self.buffer);
+            let read = timeout(PATIENCE, read).await.expect("the server is silent");
+            // One that was reset has ended, too.
+            if matches!(read, Ok(0) | Err(_)) {
+                return;
+            }
+        }
+    }
+
     /// The next frame; `None` at the end of the connection.
     pub(crate) async fn frame(&mut self) -> Option<Frame> {
         loop {

@@ -230,7 +230,7 @@ fn random_bytes_never_harm() {
             client.put_bytes(&bytes);
             client.flush_if_possible().await;
             let _ = client.stream.shutdown().await;
-            while client.frame().await.is_some() {}
+            client.hear_to_end().await;
         });
         Ok(())
     };
