@@ -55,7 +55,7 @@ pub struct DownloadSubscription {
     /// these only what differs is sent, after the changes since the checkpoint.
     pub compares: Vec<TableCompare>,
     /// The remote keeps what it gets of this download should it break.
-    pub kept: Option<KeptPart>,
+    pub kept: Option<Box<KeptPart>>,
     /// What the same sync uploaded.
     pub own: Option<OwnUpload>,
     /// Of the result that this sync tells: [`crate::upload::UploadResult::gained`].

@@ -767,9 +767,9 @@ impl<'a> Sync<'a> {
                 from_image: subscription.from_image,
                 requests: applied.requests(index, requests),
                 compares,
-                kept: subscription.mark.clone().map(|mark| KeptPart {
-                    mark,
-                    marks: self.server.limits.marks,
+                kept: subscription.mark.clone().map(|mark| {
+                    let marks = self.server.limits.marks;
+                    Box::new(KeptPart { mark, marks })
                 }),
                 own: take_own(&mut applied.own, index),
                 gained: applied.gained(index),

@@ -124,7 +124,7 @@ pub(crate) enum SpoolItem {
     /// The stored result of an upload that was applied before.
     Stored(usize, UploadResult),
     /// See [`DownloadSink::begin`].
-    Begin(usize, DownloadStart),
+    Begin(usize, Box<DownloadStart>),
     /// See [`DownloadSink::settled`].
     Settled(ToldSettled),
     /// See [`DownloadSink::table`].
@@ -263,7 +263,7 @@ impl Drop for SpoolWriter {
 impl DownloadSink for SpoolWriter {
     fn begin(&mut self, index: usize, start: DownloadStart) {
         self.begun = true;
-        self.push(SpoolItem::Begin(index, start));
+        self.push(SpoolItem::Begin(index, Box::new(start)));
     }
 
     fn settled(&mut self, told: ToldSettled) {

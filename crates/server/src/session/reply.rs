@@ -156,6 +156,7 @@ pub(super) async fn send_all(
         match item {
             SpoolItem::Stored(..) => {}
             SpoolItem::Begin(index, start) => {
+                let start = *start;
                 checksum = crc32fast::Hasher::new();
                 let name = opened.subscriptions.get(index);
                 let name = name.map_or("", |it| &it.published.schema.name);
