@@ -8,7 +8,7 @@ use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::records::{AskedSession, AskedSubscription, Claims, SessionState};
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
-    DownloadSubscription, Downloading, GainedPartitions, GivenTable, Holding, OwnUpload,
+    DownloadSubscription, Downloading, GainedPartitions, GivenTable, Holding, Marks, OwnUpload,
     Parameters, Resolutions, RowsChunk, ScriptNotes, ScriptRun, SyncContext, SyncUpload,
     TableCompare, TableRequest, ToldSettled, UploadOutcome, UploadResult, UploadTable, Verdicts,
     Worker,
@@ -518,6 +518,7 @@ impl Remote {
             }
         });
         DownloadJob {
+            marks: Marks::default(),
             context: self.context(),
             subscriptions: vec![DownloadSubscription {
                 schema: self.schema.clone(),

@@ -20,6 +20,8 @@ pub struct DownloadJob {
     pub context: SyncContext,
     /// What to read, in the order of the Hello.
     pub subscriptions: Vec<DownloadSubscription>,
+    /// How often there are marks, where they are kept.
+    pub marks: Marks,
 }
 
 /// The downloads of one sync on their way.
@@ -55,7 +57,9 @@ pub struct DownloadSubscription {
     /// these only what differs is sent, after the changes since the checkpoint.
     pub compares: Vec<TableCompare>,
     /// The remote keeps what it gets of this download should it break.
-    pub kept: Option<Box<KeptPart>>,
+    /// Up to this [`DownloadSink::mark`] it has a part of one that broke, and the checkpoint is the one
+    /// that [`DownloadStart`] told of that; empty: nothing yet.
+    pub kept: Option<Vec<u8>>,
     /// What the same sync uploaded.
     pub own: Option<OwnUpload>,
     /// Of the result that this sync tells: [`crate::upload::UploadResult::gained`].
@@ -67,16 +71,6 @@ pub struct DownloadSubscription {
     pub settled_after: u64,
     /// What handlers have told of the tables of which they say what is new.
     pub given: Vec<GivenTable>,
-}
-
-/// What a remote has of a first download that broke.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KeptPart {
-    /// Up to this [`DownloadSink::mark`]; the checkpoint is then the one that [`DownloadStart`] has
-    /// told. Empty: nothing yet.
-    pub mark: Vec<u8>,
-    /// How often there is a mark.
-    pub marks: Marks,
 }
 
 /// How often a first download has a mark.

@@ -30,7 +30,7 @@ pub use centre::{Centre, Worker};
 pub use context::{Parameters, SyncContext};
 pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Downloaded,
-    Downloading, GivenTable, KeptPart, Marks, TableCompare, TableRequest, ToldSettled,
+    Downloading, GivenTable, Marks, TableCompare, TableRequest, ToldSettled,
 };
 pub use error::{CentreError, ScriptFault};
 pub use events::{Appended, NewEvents, SpaceRetention, StoredEvent};

@@ -313,7 +313,7 @@ fn serve(socket: &mut TcpStream, script: &Script) -> Anything<()> {
     };
     peer.wire.send_control(
         CONNECTION_CHANNEL,
-        Control::SignedIn(SignedIn {
+        Control::SignedIn(Box::new(SignedIn {
             protocol_version: PROTOCOL_VERSION,
             remote_id: REMOTE_ID.to_vec(),
             token,
@@ -322,7 +322,7 @@ fn serve(socket: &mut TcpStream, script: &Script) -> Anything<()> {
             centre: "scripted".into(),
             user: String::new(),
             above: Vec::new(),
-        }),
+        })),
     )?;
     let schema = schema();
     let mut checksum = crc32fast::Hasher::new();

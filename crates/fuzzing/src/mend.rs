@@ -40,7 +40,10 @@ impl Mender {
         let (Some(Control::SignIn(sign_in)), Some(Control::Hello(hello))) = (next(), next()) else {
             panic!("a remote begins with a SignIn and a Hello");
         };
-        Mender { sign_in, hello }
+        Mender {
+            sign_in: *sign_in,
+            hello,
+        }
     }
 
     /// What a remote sends, without the preface, with the genuine things in it.

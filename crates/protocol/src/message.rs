@@ -121,11 +121,11 @@ pub enum Control {
     #[prost(message, tag = "21")]
     CompareTable(CompareTable),
     /// Remote: who it is, on channel 0, once and before everything else.
-    #[prost(message, tag = "22")]
-    SignIn(SignIn),
+    #[prost(message, boxed, tag = "22")]
+    SignIn(Box<SignIn>),
     /// Server: lets the remote in.
-    #[prost(message, tag = "23")]
-    SignedIn(SignedIn),
+    #[prost(message, boxed, tag = "23")]
+    SignedIn(Box<SignedIn>),
     /// Server: the download can be gone on with from here, should it break.
     #[prost(message, tag = "24")]
     DownloadMark(DownloadMark),
@@ -701,8 +701,8 @@ pub struct CompareTable {
     #[prost(uint32, tag = "1")]
     pub subscription: u32,
     /// The table: name, columns and key as the remote has them.
-    #[prost(message, optional, tag = "2")]
-    pub table: Option<TableBegin>,
+    #[prost(message, optional, boxed, tag = "2")]
+    pub table: Option<Box<TableBegin>>,
     /// The ranges, ascending in range order; the first begins at the beginning.
     #[prost(message, repeated, tag = "3")]
     pub ranges: Vec<KeyRange>,

@@ -210,7 +210,7 @@ async fn admit(
 async fn first_message(server: &Shared, own: Channel<'_>) -> Result<SignIn, Fault> {
     let wait = async {
         match own.incoming().await? {
-            Incoming::Control(Control::SignIn(sign_in)) => Ok(sign_in),
+            Incoming::Control(Control::SignIn(sign_in)) => Ok(*sign_in),
             _ => Err(Fault::unexpected("a message before the SignIn")),
         }
     };
@@ -249,7 +249,7 @@ async fn enter(
     let asked = greeting.as_ref().map_or(Vec::new(), |it| it.asked());
     let entered = sign_in::sign_in(server, &claim, asked, &keyring, origin).await?;
     wire.let_in();
-    wire.own().send(Control::SignedIn(SignedIn {
+    wire.own().send(Control::SignedIn(Box::new(SignedIn {
         protocol_version: claim.version,
         remote_id: match claim.is_program {
             true => Vec::new(),
@@ -264,7 +264,7 @@ async fn enter(
             false => entered.user.clone(),
         },
         above: server.upstream.above(),
-    }))?;
+    })))?;
     let guest = Guest {
         remote_id: entered.remote_id,
         unknown: entered.unknown,

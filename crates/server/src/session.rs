@@ -24,8 +24,8 @@ use tokio::time::{Instant, timeout};
 use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
-    DownloadJob, DownloadSubscription, GainedPartitions, GivenTable, Holding, KeptPart, OwnUpload,
-    ScriptRun, SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult,
+    DownloadJob, DownloadSubscription, GainedPartitions, GivenTable, Holding, OwnUpload, ScriptRun,
+    SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
@@ -474,7 +474,7 @@ impl<'a> Sync<'a> {
     /// the Hello, what was looked up for the Hello is still certain.
     async fn receive(&self, opened: &mut Opened) -> Result<Arrived, Fault> {
         let broken = opened.subscriptions.iter_mut();
-        let broken = broken.map(|it| it.broken.take().map(|it| *it)).collect();
+        let broken = broken.map(|it| it.broken.take()).collect();
         let limits = &self.server.limits;
         let expected = opened.subscriptions.iter().map(|subscription| Expected {
             schema: &subscription.published.schema,
@@ -767,10 +767,7 @@ impl<'a> Sync<'a> {
                 from_image: subscription.from_image,
                 requests: applied.requests(index, requests),
                 compares,
-                kept: subscription.mark.clone().map(|mark| {
-                    let marks = self.server.limits.marks;
-                    Box::new(KeptPart { mark, marks })
-                }),
+                kept: subscription.mark.clone(),
                 own: take_own(&mut applied.own, index),
                 gained: applied.gained(index),
                 refused_from: subscription.refused[0],
@@ -780,6 +777,7 @@ impl<'a> Sync<'a> {
         });
         DownloadJob {
             subscriptions: subscriptions.collect(),
+            marks: self.server.limits.marks,
             context: opened.context(self.server.environment.clock.now_ms()),
         }
     }

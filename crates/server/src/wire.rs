@@ -583,7 +583,7 @@ mod tests {
     use tidewater_carrier::Packing;
     use tidewater_carrier::listen::Packed;
     use tidewater_protocol::frame::{INITIAL_CREDIT_BYTES, PREFACE, put_control, put_rows};
-    use tidewater_protocol::message::{Credit, SignIn};
+    use tidewater_protocol::message::Credit;
 
     use super::*;
 
@@ -597,7 +597,7 @@ mod tests {
         let sending = async {
             let sent = wire.sync().send_rows(rows.clone(), idle).await;
             // The last word waits for nothing.
-            let word = Control::SignIn(SignIn::default());
+            let word = Control::SignIn(Box::default());
             wire.sync().send(word).unwrap();
             wire.close();
             sent
@@ -623,7 +623,7 @@ mod tests {
         let wire = Wire::new(MemoryBudget::new(1 << 20), &Limits::default());
         let (ours, mut theirs) = tokio::io::duplex(16 << 10);
         let mut said = BytesMut::from(&PREFACE[..]);
-        let sign_in = Control::SignIn(SignIn::default());
+        let sign_in = Control::SignIn(Box::default());
         put_control(&mut said, CONNECTION_CHANNEL, sign_in).unwrap();
         for _ in 0..INITIAL_CREDIT_BYTES >> 14 {
             put_rows(&mut said, SYNC_CHANNEL, &[0; 1 << 14]);

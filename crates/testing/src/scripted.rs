@@ -146,7 +146,7 @@ impl Reply {
 
 /// What lets a remote in.
 pub fn signed_in(remote_id: [u8; 16]) -> Control {
-    Control::SignedIn(SignedIn {
+    Control::SignedIn(Box::new(SignedIn {
         protocol_version: PROTOCOL_VERSION,
         remote_id: remote_id.to_vec(),
         token: b"token".to_vec(),
@@ -155,7 +155,7 @@ pub fn signed_in(remote_id: [u8; 16]) -> Control {
         centre: "scripted".into(),
         user: String::new(),
         above: Vec::new(),
-    })
+    }))
 }
 
 /// The answer to the Hello of one subscription.

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use tidewater_centre::download::{
-    DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription,
+    DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Marks,
 };
 use tidewater_centre::records::Claims;
 use tidewater_centre::{
@@ -296,6 +296,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
     let schemas = place.centre.load(specs).await?;
     let mut worker = place.centre.worker().await?;
     let job = DownloadJob {
+        marks: Marks::default(),
         context: SyncContext {
             user: user.into(),
             remote_id: RemoteId([7; 16]),

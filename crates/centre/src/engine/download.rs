@@ -357,7 +357,7 @@ async fn plan(
             subscription.checkpoint = None;
             plan = Plan::new(subscription, opened.unheld(), nothing, scripts, now_ms);
         }
-        plan.make_marks(subscription);
+        plan.make_marks(subscription, job.marks);
         plan.settled = settled(snapshot, &job.context, subscription).await?;
         plans.push(plan);
     }

@@ -70,7 +70,12 @@ fn hello() -> BytesMut {
         }],
     };
     let mut out = BytesMut::from(&PREFACE[..]);
-    put_control(&mut out, CONNECTION_CHANNEL, Control::SignIn(sign_in)).unwrap();
+    put_control(
+        &mut out,
+        CONNECTION_CHANNEL,
+        Control::SignIn(Box::new(sign_in)),
+    )
+    .unwrap();
     put_control(&mut out, SYNC_CHANNEL, Control::Hello(hello)).unwrap();
     out
 }

@@ -17,7 +17,7 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
         ..Default::default()
     };
     let sign_in = |proof| {
-        Control::SignIn(SignIn {
+        Control::SignIn(Box::new(SignIn {
             protocol_version: VERSION,
             remote_id: vec![7; 16],
             user: "jane".into(),
@@ -25,10 +25,10 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
             client: "golden/1".into(),
             centre: "01ab".into(),
             is_program: false,
-        })
+        }))
     };
     let signed_in = |user: &str| {
-        Control::SignedIn(SignedIn {
+        Control::SignedIn(Box::new(SignedIn {
             protocol_version: VERSION,
             remote_id: vec![7; 16],
             token: vec![1, 2],
@@ -37,7 +37,7 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
             centre: "01ab".into(),
             user: user.into(),
             above: Vec::new(),
-        })
+        }))
     };
     let hello = Hello {
         subscriptions: vec![subscription],
@@ -61,13 +61,13 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
         ("signed-in-user", signed_in("jane")),
         (
             "signed-in-above",
-            Control::SignedIn(SignedIn {
+            Control::SignedIn(Box::new(SignedIn {
                 above: vec!["02cd".into(), "03ef".into()],
                 ..match signed_in("") {
-                    Control::SignedIn(signed_in) => signed_in,
+                    Control::SignedIn(signed_in) => *signed_in,
                     other => panic!("{other:?}"),
                 }
-            }),
+            })),
         ),
         ("hello", Control::Hello(hello)),
         (
@@ -458,7 +458,7 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
             "compare-table",
             Control::CompareTable(CompareTable {
                 subscription: 1,
-                table: Some(TableBegin::of(&publication().tables[0])),
+                table: Some(Box::new(TableBegin::of(&publication().tables[0]))),
                 ranges: vec![
                     KeyRange {
                         until: range_key(&key()),

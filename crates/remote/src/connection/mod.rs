@@ -449,7 +449,7 @@ impl Connection {
                 Ok(())
             }
             (Control::SignedIn(signed_in), Some((_, session))) => {
-                let admission = Admission::read(signed_in)?;
+                let admission = Admission::read(*signed_in)?;
                 session.signed_in(&admission)?;
                 self.standing = Standing::In(admission.remote_id, admission.centre);
                 self.events.push_back(Event::SignedIn);

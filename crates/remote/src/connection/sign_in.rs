@@ -39,19 +39,19 @@ pub(super) fn present(
         centre: account.centre.clone(),
         is_program: false,
     };
-    Ok((presented, Control::SignIn(sign_in)))
+    Ok((presented, Control::SignIn(Box::new(sign_in))))
 }
 
 /// What a program without a file says.
 pub(super) fn of_program(user: &str, proof: Proof, client: &str) -> Control {
-    Control::SignIn(SignIn {
+    Control::SignIn(Box::new(SignIn {
         protocol_version: PROTOCOL_VERSION,
         user: user.to_owned(),
         proof: Some(proof),
         client: client.to_owned(),
         is_program: true,
         ..SignIn::default()
-    })
+    }))
 }
 
 fn choose_proof(

@@ -490,7 +490,7 @@ impl Outgoing {
         for ranges in ranges.chunks(RANGES_PER_MESSAGE) {
             let message = CompareTable {
                 subscription: index as u32,
-                table: Some(begin.clone()),
+                table: Some(Box::new(begin.clone())),
                 ranges: ranges.to_vec(),
             };
             self.control(Control::CompareTable(message));

@@ -74,7 +74,7 @@ impl<'a> Comparing<'a> {
             .find(|(known, _)| known.table == begin.table)
         {
             Some((_, ranges)) => ranges.extend(compare.ranges),
-            None => tables.push((begin, compare.ranges)),
+            None => tables.push((*begin, compare.ranges)),
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ mod tests {
             let mut comparing = Comparing::new(vec![expected], &budget.of_session());
             let taken = comparing.table(CompareTable {
                 subscription: 0,
-                table: Some(table.clone()),
+                table: Some(Box::new(table.clone())),
                 ranges: Vec::new(),
             });
             taken.map(|()| comparing)

@@ -4,7 +4,7 @@
 //! are whole rows, in the order in which they came.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -36,9 +36,16 @@ pub(crate) struct UploadName {
     pub(crate) schema_hash: [u8; 32],
 }
 
+/// One that is kept.
+struct Kept {
+    since: Instant,
+    name: UploadName,
+    upload: Box<BrokenUpload>,
+}
+
 /// The uploads that broke off.
 pub(crate) struct KeptUploads {
-    uploads: Mutex<VecDeque<(Instant, UploadName, BrokenUpload)>>,
+    uploads: Mutex<VecDeque<Kept>>,
     memory_bytes: u64,
 }
 
@@ -52,33 +59,45 @@ impl KeptUploads {
     }
 
     /// Keeps what has come of an upload. Of those before it the oldest go where there is no room.
-    pub(super) fn keep(&self, name: UploadName, upload: BrokenUpload) {
+    pub(super) fn keep(&self, name: UploadName, upload: Box<BrokenUpload>) {
         let mut uploads = self.uploads();
-        uploads
-            .retain(|it| it.1.remote_id != name.remote_id || it.1.publication != name.publication);
-        uploads.push_back((Instant::now(), name, upload));
-        let memory = |uploads: &VecDeque<(Instant, UploadName, BrokenUpload)>| {
-            uploads.iter().map(|it| it.2.memory_bytes()).sum::<u64>()
+        uploads.retain(|it| {
+            it.name.remote_id != name.remote_id || it.name.publication != name.publication
+        });
+        uploads.push_back(Kept {
+            since: Instant::now(),
+            name,
+            upload,
+        });
+        let memory = |uploads: &VecDeque<Kept>| {
+            uploads
+                .iter()
+                .map(|it| it.upload.memory_bytes())
+                .sum::<u64>()
         };
         while uploads.len() > KEPT || memory(&uploads) > self.memory_bytes / MEMORY_SHARE {
             uploads.pop_front();
         }
     }
 
-    /// What has come of an upload, once.
-    pub(super) fn take(&self, name: &UploadName) -> Option<BrokenUpload> {
+    /// What has come of an upload, once. Mostly nothing is kept, and no name is needed.
+    pub(super) fn take(&self, name: impl FnOnce() -> UploadName) -> Option<Box<BrokenUpload>> {
         let mut uploads = self.uploads();
-        let at = uploads.iter().position(|it| it.1 == *name)?;
-        uploads.remove(at).map(|it| it.2)
+        if uploads.is_empty() {
+            return None;
+        }
+        let name = name();
+        let at = uploads.iter().position(|it| it.name == name)?;
+        uploads.remove(at).map(|it| it.upload)
     }
 
     /// Forgets those that nobody has come back for.
     pub(crate) fn sweep(&self) {
         let now = Instant::now();
-        self.uploads().retain(|it| now - it.0 < KEPT_FOR);
+        self.uploads().retain(|it| now - it.since < KEPT_FOR);
     }
 
-    fn uploads(&self) -> std::sync::MutexGuard<'_, VecDeque<(Instant, UploadName, BrokenUpload)>> {
+    fn uploads(&self) -> MutexGuard<'_, VecDeque<Kept>> {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -70,7 +70,7 @@ pub(super) struct OpenSubscription {
     /// What the centre knows of its checkpoint; `None` without a genuine one.
     history: Option<History>,
     /// It keeps what comes of this download should it break, and has a part of one up to this mark:
-    /// see [`tidewater_centre::KeptPart`].
+    /// see [`tidewater_centre::DownloadSubscription::kept`].
     pub(super) mark: Option<Vec<u8>>,
     /// It sends checksums of its tables.
     pub(super) compares: bool,
@@ -349,20 +349,19 @@ impl Sync<'_> {
             let strange = !is_part && !subscription.checkpoint.is_empty() && !is_known;
             let keeps = !has_schema && subscription.pending.is_none();
             let mark = subscription.mark.clone().filter(|_| is_useful);
-            let name = UploadName {
-                remote_id: self.guest.remote_id,
-                publication: subscription.publication.clone(),
-                sequence: subscription.sequence + 1,
-                upload_id: subscription.pending.unwrap_or(UploadId([0; 16])),
-                schema_hash: published.hash,
-            };
-            let is_pending = subscription.pending.is_some();
-            let is_next = is_pending && upload_state == UploadState::InSequence;
-            let broken = is_next
-                .then(|| self.server.kept_uploads.take(&name))
-                .flatten();
+            let next = subscription.pending;
+            let next = next.filter(|_| upload_state == UploadState::InSequence);
+            let broken = next.and_then(|upload_id| {
+                self.server.kept_uploads.take(|| UploadName {
+                    remote_id: self.guest.remote_id,
+                    publication: subscription.publication.clone(),
+                    sequence: subscription.sequence + 1,
+                    upload_id,
+                    schema_hash: published.hash,
+                })
+            });
             Ok(OpenSubscription {
-                broken: broken.map(Box::new),
+                broken,
                 state: upload_state,
                 formers,
                 refused: subscription.refused,

@@ -72,7 +72,7 @@ pub(crate) struct Receiver<'a> {
     /// Memory of an incomplete row that is longer than usual.
     partial: Reservation,
     /// What has come of uploads before, by subscription.
-    broken: Vec<Option<BrokenUpload>>,
+    broken: Vec<Option<Box<BrokenUpload>>>,
 }
 
 /// What has come of an upload that broke off: whole rows.
@@ -128,7 +128,7 @@ impl<'a> Receiver<'a> {
         limits: &'a Limits,
         budget: &MemoryBudget,
         expected: Vec<Expected<'a>>,
-        broken: Vec<Option<BrokenUpload>>,
+        broken: Vec<Option<Box<BrokenUpload>>>,
     ) -> Receiver<'a> {
         let count = expected.len();
         Receiver {
@@ -150,11 +150,11 @@ impl<'a> Receiver<'a> {
     }
 
     /// What has come of uploads that are not complete, by subscription, if it is so much.
-    pub(crate) fn into_broken(mut self, least_bytes: u64) -> Vec<(usize, BrokenUpload)> {
+    pub(crate) fn into_broken(mut self, least_bytes: u64) -> Vec<(usize, Box<BrokenUpload>)> {
         let whole = self.whole_rows();
         let before = self.broken.into_iter().enumerate();
         let before = before.filter_map(|(index, broken)| Some((index, broken?)));
-        let mut broken: Vec<(usize, BrokenUpload)> = before.collect();
+        let mut broken: Vec<(usize, Box<BrokenUpload>)> = before.collect();
         let Some((upload, bytes, checksum)) = whole.filter(|it| it.1 >= least_bytes) else {
             return broken;
         };
@@ -166,7 +166,7 @@ impl<'a> Receiver<'a> {
             bytes,
             checksum: checksum.finalize(),
         };
-        broken.push((upload.subscription, upload_now));
+        broken.push((upload.subscription, Box::new(upload_now)));
         broken
     }
 

@@ -2,7 +2,7 @@
 
 use tidewater_centre::Centre;
 use tidewater_protocol::frame::{Frame, put_rows};
-use tidewater_protocol::message::{Control, Failure, SignIn};
+use tidewater_protocol::message::{Control, Failure};
 use tidewater_protocol::{Code, RemoteId};
 
 use crate::centre::Handle;
@@ -186,7 +186,7 @@ async fn other_channels_and_a_second_sign_in_end_the_connection() {
     let (failure, own) = last_word(&mut client).await;
     assert!(own && failure.unwrap().message.contains("channel 4"));
     let mut again = bytes::BytesMut::new();
-    let sign_in = Control::SignIn(SignIn::default());
+    let sign_in = Control::SignIn(Box::default());
     tidewater_protocol::frame::put_control(&mut again, 0, sign_in).unwrap();
     for in_a_sync in [false, true] {
         let mut client = world.connect().await;

@@ -219,7 +219,7 @@ impl Client {
     /// The SignIn, if there was none on this connection, and the Hello.
     pub(crate) fn put_opening(&mut self, opening: Opening) -> &mut Client {
         if !std::mem::replace(&mut self.signed_in, true) {
-            let sign_in = Control::SignIn(opening.sign_in);
+            let sign_in = Control::SignIn(Box::new(opening.sign_in));
             put_control(&mut self.out, CONNECTION_CHANNEL, sign_in).unwrap();
         }
         self.put(Control::Hello(Hello {
@@ -230,11 +230,11 @@ impl Client {
     /// Signs in without a Hello.
     pub(crate) async fn sign_in(&mut self, opening: Opening) -> SignedIn {
         self.signed_in = true;
-        let sign_in = Control::SignIn(opening.sign_in);
+        let sign_in = Control::SignIn(Box::new(opening.sign_in));
         put_control(&mut self.out, CONNECTION_CHANNEL, sign_in).unwrap();
         self.flush().await;
         match self.control().await {
-            Some(Control::SignedIn(signed_in)) => signed_in,
+            Some(Control::SignedIn(signed_in)) => *signed_in,
             other => panic!("{other:?}"),
         }
     }
@@ -370,7 +370,7 @@ impl Client {
                 Frame::Message { .. } => panic!("nobody sends messages yet"),
             };
             match control {
-                Control::SignedIn(signed_in) => reply.signed_in = Some(signed_in),
+                Control::SignedIn(signed_in) => reply.signed_in = Some(*signed_in),
                 Control::Welcome(welcome) => reply.welcome = Some(welcome),
                 Control::ResultEnd(end) => reply.results.push(end),
                 Control::TableBegin(begin) => {

@@ -216,7 +216,7 @@ fn random_bytes_never_harm() {
             }
             if kind > 1 {
                 let opening = pending(ada.token(), 1);
-                put_control(&mut bytes, 0, Control::SignIn(opening.sign_in)).unwrap();
+                put_control(&mut bytes, 0, Control::SignIn(Box::new(opening.sign_in))).unwrap();
                 let hello = Hello {
                     subscriptions: opening.subscriptions,
                 };

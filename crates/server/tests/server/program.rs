@@ -36,13 +36,13 @@ impl Program {
             machine: Connection::dial("program", None, Duration::ZERO),
             calls: 0,
         };
-        let sign_in = Control::SignIn(SignIn {
+        let sign_in = Control::SignIn(Box::new(SignIn {
             protocol_version: PROTOCOL_VERSION,
             user: user.into(),
             proof: Some(Proof::Password(PASSWORD.into())),
             is_program: true,
             ..SignIn::default()
-        });
+        }));
         let machine = &mut program.machine;
         machine.send_control(CONNECTION_CHANNEL, sign_in).unwrap();
         let signed_in = program.receive(CONNECTION_CHANNEL).await;

@@ -34,7 +34,7 @@ fn sums(notes: &[(i64, String)]) -> Vec<KeyRange> {
 fn table(ranges: Vec<KeyRange>) -> CompareTable {
     CompareTable {
         subscription: 0,
-        table: Some(TableBegin::of(&schema().tables[0])),
+        table: Some(Box::new(TableBegin::of(&schema().tables[0]))),
         ranges,
     }
 }
@@ -354,10 +354,10 @@ async fn a_comparison_under_another_schema_is_ignored() {
     let mut ada = ten_notes(&world).await;
     ada.schema_hash = vec![9; 32];
     let mut strange = table(sums(&[]));
-    strange.table = Some(TableBegin {
+    strange.table = Some(Box::new(TableBegin {
         table: "gone".into(),
         ..TableBegin::default()
-    });
+    }));
     let mut client = world.connect().await;
     let reply = compare(&mut client, ada.token(), vec![strange]).await;
     assert!(reply.complete && reply.replaced && reply.ranges.is_empty());

@@ -196,8 +196,7 @@ impl Plan {
     /// Goes on behind the mark of a first download that broke off; false, and all is as it was, if
     /// that cannot be: it is another scope by now, or not all changes since then are known.
     pub(super) fn resume(&mut self, subscription: &DownloadSubscription) -> bool {
-        let mark = subscription.kept.as_ref().map(|it| &*it.mark);
-        let mark = mark.filter(|it| !it.is_empty());
+        let mark = subscription.kept.as_deref().filter(|it| !it.is_empty());
         let Some(position) = mark.and_then(|it| Position::decode(it).ok()) else {
             return false;
         };
@@ -223,12 +222,11 @@ impl Plan {
     }
 
     /// Makes marks if it brings everything to a remote that keeps what it gets of it.
-    pub(super) fn make_marks(&mut self, subscription: &DownloadSubscription) {
+    pub(super) fn make_marks(&mut self, subscription: &DownloadSubscription, marks: Marks) {
         let is_whole = |it: &TablePlan| matches!(it, TablePlan::Nothing | TablePlan::Whole);
         let is_first = self.resumed.is_some() || self.tables.iter().all(is_whole);
-        let kept = subscription.kept.as_ref();
-        let kept = kept.filter(|_| is_first && !is_asked(subscription));
-        self.marks = kept.map(|it| it.marks);
+        let is_kept = subscription.kept.is_some() && is_first && !is_asked(subscription);
+        self.marks = is_kept.then_some(marks);
     }
 
     /// If a table is read in units: where that begins.

@@ -60,14 +60,14 @@ fn idle_sync(remote: &Remote, after_ms: i64) {
     };
     let mut connection = remote.session(options());
     connection.poll_transmit();
-    let reply = Reply::default().connection(Control::SignedIn(SignedIn {
+    let reply = Reply::default().connection(Control::SignedIn(Box::new(SignedIn {
         token: Vec::new(),
         credential: Vec::new(),
         ..match tidewater_testing::scripted::signed_in(REMOTE_ID) {
-            Control::SignedIn(signed_in) => signed_in,
+            Control::SignedIn(signed_in) => *signed_in,
             other => panic!("{other:?}"),
         }
-    }));
+    })));
     connection.handle_bytes(&reply.0, now);
     let rest = nothing().0.split_off(Reply::default().signed_in().0.len());
     connection.handle_bytes(&rest, now);

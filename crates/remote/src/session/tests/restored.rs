@@ -88,7 +88,10 @@ impl Request {
                 }
                 Control::RequestBegin(_) => asking = true,
                 Control::CompareTable(table) => {
-                    assert_eq!(table.table, Some(TableBegin::of(&schema().tables[0])));
+                    assert_eq!(
+                        table.table,
+                        Some(Box::new(TableBegin::of(&schema().tables[0])))
+                    );
                     request.ranges.extend(table.ranges.clone());
                 }
                 Control::DownloadRequest(download) => {
@@ -201,7 +204,7 @@ impl Centre {
         };
         let (id, welcome, goes_on) = self.admit(&request, hello, numbers);
         let retry = welcome.subscriptions[0].upload_state() == UploadState::AlreadyApplied;
-        let signed_in = Control::SignedIn(SignedIn {
+        let signed_in = Control::SignedIn(Box::new(SignedIn {
             protocol_version: PROTOCOL_VERSION,
             remote_id: vec![id; 16],
             token: b"token".to_vec(),
@@ -210,7 +213,7 @@ impl Centre {
             centre: NAME.into(),
             user: String::new(),
             above: Vec::new(),
-        });
+        }));
         let reply = Reply::default().connection(signed_in);
         let reply = reply.control(Control::Welcome(welcome));
         if !goes_on {
