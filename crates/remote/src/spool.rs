@@ -193,8 +193,10 @@ impl Keep for KeepInFiles {
         };
         Ok(Some(Box::new(KeptFile {
             path,
-            memory: MemorySpool::default(),
-            file,
+            bytes: Growing {
+                memory: MemorySpool::default(),
+                file,
+            },
         })))
     }
 }
@@ -208,51 +210,37 @@ fn lock(file: File) -> io::Result<Option<File>> {
     }
 }
 
-/// In memory, until it is worth a file.
-#[derive(Debug)]
-struct KeptFile {
-    path: PathBuf,
+/// What is in memory until it is worth a file.
+#[derive(Debug, Default)]
+struct Growing {
     memory: MemorySpool,
     file: Option<File>,
 }
 
-impl KeptFile {
-    /// Writes what is in memory to the file.
-    fn spill(&mut self) -> io::Result<()> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => {
-                let mut options = OpenOptions::new();
-                options.read(true).write(true).create(true).truncate(false);
-                #[cfg(unix)]
-                std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-                let file = lock(options.open(&self.path)?)?.ok_or_else(|| {
-                    let what = "another sync of the same file keeps its download there";
-                    io::Error::new(io::ErrorKind::WouldBlock, what)
-                })?;
-                file.set_len(0)?;
-                none.insert(file)
-            }
-        };
-        file.write_all(&self.memory.bytes)?;
-        self.memory.bytes.clear();
-        Ok(())
-    }
-}
-
-impl Spool for KeptFile {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+impl Growing {
+    /// Appends bytes; `make` makes the file if one is needed.
+    fn append(&mut self, bytes: &[u8], make: impl FnOnce() -> io::Result<File>) -> io::Result<()> {
         self.memory.append(bytes)?;
         if self.memory.bytes.len() >= MEMORY_BYTES {
+            if self.file.is_none() {
+                self.file = Some(make()?);
+            }
             self.spill()?;
+        }
+        Ok(())
+    }
+
+    /// Has the file hold all, if there is one.
+    fn spill(&mut self) -> io::Result<()> {
+        if let Some(file) = &mut self.file {
+            file.write_all(&self.memory.bytes)?;
+            self.memory.bytes.clear();
         }
         Ok(())
     }
 
     fn rewind(&mut self) -> io::Result<()> {
-        if self.file.is_some() {
-            self.spill()?;
-        }
+        self.spill()?;
         match &mut self.file {
             Some(file) => file.rewind(),
             None => self.memory.rewind(),
@@ -267,22 +255,63 @@ impl Spool for KeptFile {
     }
 }
 
+/// See [`KeepInFiles`].
+#[derive(Debug)]
+struct KeptFile {
+    path: PathBuf,
+    bytes: Growing,
+}
+
+impl KeptFile {
+    /// An empty file under the name, which nobody else has.
+    fn make(path: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        for_its_owner(&mut options);
+        let file = lock(options.open(path)?)?.ok_or_else(|| {
+            let what = "another sync of the same file keeps its download there";
+            io::Error::new(io::ErrorKind::WouldBlock, what)
+        })?;
+        file.set_len(0)?;
+        Ok(file)
+    }
+}
+
+/// Nobody else reads it.
+fn for_its_owner(options: &mut OpenOptions) {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+}
+
+impl Spool for KeptFile {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.bytes.append(bytes, || KeptFile::make(&self.path))
+    }
+
+    fn rewind(&mut self) -> io::Result<()> {
+        self.bytes.rewind()
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.bytes.read(buffer)
+    }
+}
+
 impl KeptSpool for KeptFile {
     fn cut(&mut self, bytes: u64) -> io::Result<()> {
-        match &mut self.file {
+        match &mut self.bytes.file {
             Some(file) => {
-                self.memory = MemorySpool::default();
+                self.bytes.memory = MemorySpool::default();
                 file.set_len(bytes)?;
                 file.seek(SeekFrom::Start(bytes))?;
             }
-            None => self.memory.bytes.truncate(bytes as usize),
+            None => self.bytes.memory.bytes.truncate(bytes as usize),
         }
         Ok(())
     }
 
     fn remove(&mut self) {
-        self.memory = MemorySpool::default();
-        if self.file.take().is_some() {
+        if std::mem::take(&mut self.bytes).file.is_some() {
             // Where it cannot be removed now, it is overwritten by the next first download.
             let _ = std::fs::remove_file(&self.path);
         }
@@ -291,10 +320,8 @@ impl KeptSpool for KeptFile {
 
 impl Drop for KeptFile {
     fn drop(&mut self) {
-        if self.file.is_some() {
-            // What cannot be written is not kept: it has no mark that agrees.
-            let _ = self.spill();
-        }
+        // What cannot be written is not kept: it has no mark that agrees.
+        let _ = self.bytes.spill();
     }
 }
 
@@ -329,8 +356,9 @@ impl Spool for MemorySpool {
 #[derive(Debug)]
 pub struct FileSpool {
     path: PathBuf,
-    memory: MemorySpool,
-    file: Option<SpoolFile>,
+    bytes: Growing,
+    /// The name of its file, where the system does not allow it to have none.
+    remove: Option<PathBuf>,
 }
 
 impl FileSpool {
@@ -341,88 +369,53 @@ impl FileSpool {
         name.push("-tidewater-download");
         FileSpool {
             path: name.into(),
-            memory: MemorySpool::default(),
-            file: None,
+            bytes: Growing::default(),
+            remove: None,
         }
-    }
-
-    fn spill(&mut self) -> io::Result<()> {
-        if self.file.is_none() {
-            self.file = Some(SpoolFile::create(&self.path)?);
-        }
-        if let Some(spool) = &mut self.file {
-            spool.file.write_all(&self.memory.bytes)?;
-            self.memory.bytes.clear();
-        }
-        Ok(())
     }
 }
 
 impl Spool for FileSpool {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.memory.append(bytes)?;
-        if self.memory.bytes.len() >= MEMORY_BYTES {
-            self.spill()?;
-        }
-        Ok(())
+        let (path, remove) = (&self.path, &mut self.remove);
+        self.bytes.append(bytes, || nameless(path, remove))
     }
 
     fn rewind(&mut self) -> io::Result<()> {
-        if self.file.is_some() {
-            self.spill()?;
-        }
-        match &mut self.file {
-            Some(spool) => spool.file.rewind(),
-            None => self.memory.rewind(),
-        }
+        self.bytes.rewind()
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match &mut self.file {
-            Some(spool) => spool.file.read(buffer),
-            None => self.memory.read(buffer),
-        }
+        self.bytes.read(buffer)
     }
 }
 
-/// A file without a name where the system allows that, so that not even a killed process
-/// leaves one behind, and two syncs of one database do not write into each other's.
-#[derive(Debug)]
-struct SpoolFile {
-    file: File,
-    /// The file's name, while it has one.
-    remove: Option<PathBuf>,
-}
-
-impl SpoolFile {
-    fn create(path: &Path) -> io::Result<SpoolFile> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = match options.open(path) {
-            // Left by a process that was killed before it could take the name away.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                std::fs::remove_file(path)?;
-                options.open(path)?
-            }
-            other => other?,
-        };
-        let nameless = cfg!(unix) && std::fs::remove_file(path).is_ok();
-        Ok(SpoolFile {
-            file,
-            remove: (!nameless).then(|| path.to_owned()),
-        })
-    }
-}
-
-impl Drop for SpoolFile {
+impl Drop for FileSpool {
     fn drop(&mut self) {
         if let Some(path) = &self.remove {
             // Where the name cannot be removed now, the next spool of this database does it.
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// A file without a name where the system allows that, so that not even a killed process
+/// leaves one behind, and two syncs of one database do not write into each other's.
+fn nameless(path: &Path, remove: &mut Option<PathBuf>) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    for_its_owner(&mut options);
+    let file = match options.open(path) {
+        // Left by a process that was killed before it could take the name away.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(path)?;
+            options.open(path)?
+        }
+        other => other?,
+    };
+    let is_nameless = cfg!(unix) && std::fs::remove_file(path).is_ok();
+    *remove = (!is_nameless).then(|| path.to_owned());
+    Ok(file)
 }
 
 #[cfg(test)]

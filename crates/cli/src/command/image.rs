@@ -22,6 +22,9 @@ use crate::service::cannot_start;
 
 /// Make images: SQLite files from which new remotes begin
 #[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater image build --user north --publication main --out images/north.json"))]
 pub(crate) struct ImageArgs {
     #[command(subcommand)]
     command: ImageCommand,

@@ -202,19 +202,8 @@ impl Farm {
     }
 
     fn first_sync_over(&self, user: &str, url: &str) {
-        let file = format!("{user}.db");
-        let first = [
-            "sync",
-            &file,
-            "--server",
-            url,
-            "--user",
-            user,
-            "--publication",
-            "main",
-        ];
         until("a first sync", || {
-            self.place.tidewater_as(&password(user), &first).code == 0
+            self.place.first_sync(user, url, "main", &[]).code == 0
         });
     }
 }

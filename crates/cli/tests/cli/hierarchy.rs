@@ -66,11 +66,8 @@ impl<'p> Hierarchy<'p> {
     }
 
     fn first_sync(&self, user: &str) {
-        let file = format!("{user}.db");
-        let server = self.branch().url();
-        let sync = ["sync", &file, "--server", server, "--user", user];
-        let sync = [&sync[..], &["--publication", "seller"]].concat();
-        self.place.tidewater_as(&password(user), &sync).done();
+        let url = self.branch().url();
+        self.place.first_sync(user, url, "seller", &[]).done();
     }
 
     fn sync(&self, file: &str) {

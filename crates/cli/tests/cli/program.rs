@@ -13,6 +13,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::shop::password;
+
 /// A folder in which the program runs; it goes with the test.
 pub(crate) struct Place {
     folder: TempDir,
@@ -75,6 +77,21 @@ impl Place {
     /// Runs the program to its end, with the password in the environment.
     pub(crate) fn tidewater_as(&self, password: &str, arguments: &[&str]) -> Run {
         Run::of(self.command(arguments).env("TIDEWATER_PASSWORD", password))
+    }
+
+    /// The first sync of a user's file, which has his name.
+    pub(crate) fn first_sync(
+        &self,
+        user: &str,
+        url: &str,
+        publication: &str,
+        more: &[&str],
+    ) -> Run {
+        let file = format!("{user}.db");
+        let mut arguments = vec!["sync", &file, "--server", url, "--user", user];
+        arguments.extend(["--publication", publication]);
+        arguments.extend(more);
+        self.tidewater_as(&password(user), &arguments)
     }
 
     /// Starts `tidewater serve`; returns when it listens.

@@ -92,21 +92,8 @@ fn dials(relays: &[Ports], more: &str) -> String {
 const TOKEN: &str = "token_file = \"token\"";
 
 fn first_sync(place: &Place, user: &str, url: &str) -> Run {
-    let file = format!("{user}.db");
-    let first = [
-        "sync",
-        &file,
-        "--server",
-        url,
-        "--user",
-        user,
-        "--publication",
-        "main",
-        "--ca",
-        "server/tidewater-dev.pem",
-        "--no-retry",
-    ];
-    place.tidewater_as(&password(user), &first)
+    let more = ["--ca", "server/tidewater-dev.pem", "--no-retry"];
+    place.first_sync(user, url, "main", &more)
 }
 
 /// A shop that only relays reach.

@@ -87,23 +87,7 @@ impl Shop {
 
     /// The first sync of a remote that is named after its user.
     pub(crate) fn first_sync(&self, user: &str, more: &[&str]) -> Run {
-        self.first_sync_of(user, "main", more)
-    }
-
-    fn first_sync_of(&self, user: &str, publication: &str, more: &[&str]) -> Run {
-        let file = format!("{user}.db");
-        let mut arguments = vec![
-            "sync",
-            file.as_str(),
-            "--server",
-            self.server.url(),
-            "--user",
-            user,
-            "--publication",
-            publication,
-        ];
-        arguments.extend(more);
-        self.place.tidewater_as(&password(user), &arguments)
+        self.place.first_sync(user, self.server.url(), "main", more)
     }
 
     /// A remote that has synced.
@@ -113,7 +97,8 @@ impl Shop {
 
     /// The same, of another publication.
     pub(crate) fn remote_of(&self, user: &str, publication: &str) -> Remote {
-        self.first_sync_of(user, publication, &[]).done();
+        let url = self.server.url();
+        self.place.first_sync(user, url, publication, &[]).done();
         Remote {
             path: self.place.path(&format!("{user}.db")),
             name: format!("{user}.db"),
