@@ -178,7 +178,9 @@ mod tests {
         let own = std::process::id();
         assert!(cpu_seconds(own).is_some());
         assert!(peak_bytes(own).unwrap() > 100_000);
-        assert!(family_cpu_seconds(own).unwrap() >= cpu_seconds(own).unwrap());
+        // In this order: the tests beside this one go on working.
+        let alone = cpu_seconds(own).unwrap();
+        assert!(family_cpu_seconds(own).unwrap() >= alone);
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()

@@ -9,9 +9,9 @@ use rustix::process::Signal;
 use crate::chance::Chance;
 use crate::cluster::{Cluster, Death};
 use crate::network::Network;
-use crate::providers::{Post, Provider};
-use crate::servers::Server;
+use crate::providers::Post;
 use crate::stage::Stage;
+use crate::standing::Standing;
 
 #[derive(Debug, Clone, Copy)]
 enum Accident {
@@ -27,11 +27,13 @@ enum Accident {
     ProviderKilled,
     ProvidersKilled,
     NatsKilled,
+    BalancerKilled,
+    RelayKilled,
 }
 
 /// The deck from which accidents are dealt: all have happened before one of them comes a
 /// second time, the frequent ones aside.
-const DECK: [Accident; 20] = [
+const DECK: [Accident; 24] = [
     Accident::ServerKilled,
     Accident::ServerKilled,
     Accident::ServerKilled,
@@ -52,15 +54,21 @@ const DECK: [Accident; 20] = [
     Accident::ProviderKilled,
     Accident::ProvidersKilled,
     Accident::NatsKilled,
+    Accident::BalancerKilled,
+    Accident::BalancerKilled,
+    Accident::RelayKilled,
+    Accident::RelayKilled,
 ];
 
 pub(crate) struct Accidents<'a> {
     pub(crate) stage: &'a Stage,
     pub(crate) chance: Chance,
     pub(crate) cluster: &'a mut Cluster,
-    pub(crate) servers: &'a [Arc<Server>],
+    pub(crate) servers: &'a [Arc<Standing>],
     pub(crate) networks: &'a [Network],
-    pub(crate) providers: &'a [Arc<Provider>],
+    pub(crate) providers: &'a [Arc<Standing>],
+    pub(crate) balancer: &'a Standing,
+    pub(crate) relay: &'a Standing,
     pub(crate) post: &'a mut Post,
 }
 
@@ -91,12 +99,16 @@ impl Accidents<'_> {
     fn happen(&mut self, accident: Accident) -> anyhow::Result<()> {
         let away = Duration::from_millis(self.chance.of_any_size(12));
         match accident {
-            Accident::ServerKilled => self.end_one(Signal::KILL, away, "server killed"),
-            Accident::ServerShutDown => self.end_one(Signal::TERM, away, "server shut down"),
+            Accident::ServerKilled => {
+                self.end_one_of(self.servers, Signal::KILL, away, "server killed")
+            }
+            Accident::ServerShutDown => {
+                self.end_one_of(self.servers, Signal::TERM, away, "server shut down")
+            }
             Accident::ServersKilled => {
                 self.stage.fault("all servers killed");
                 for server in self.servers {
-                    server.signal(Signal::KILL, away);
+                    server.kill(away);
                 }
             }
             Accident::PrimaryCrash(death) => {
@@ -129,29 +141,37 @@ impl Accidents<'_> {
                 self.stage.fault("all connections of PostgreSQL cut");
                 self.cluster.address().cut_all();
             }
-            Accident::ProviderKilled => {
-                let index = self.chance.below(self.providers.len() as u64) as usize;
-                if self.providers[index].kill() {
-                    self.stage.fault("provider killed");
-                }
-            }
+            Accident::ProviderKilled => self.end_one_of(
+                self.providers,
+                Signal::KILL,
+                Duration::ZERO,
+                "provider killed",
+            ),
             Accident::ProvidersKilled => {
                 self.stage.fault("all providers killed");
                 for provider in self.providers {
-                    provider.kill();
+                    provider.kill(Duration::ZERO);
                 }
             }
             Accident::NatsKilled => {
                 self.stage.fault("NATS killed");
                 self.post.crash(away)?;
             }
+            Accident::BalancerKilled => {
+                self.end(self.balancer, Signal::KILL, away, "HAProxy killed")
+            }
+            Accident::RelayKilled => self.end(self.relay, Signal::KILL, away, "relay killed"),
         }
         Ok(())
     }
 
-    fn end_one(&mut self, signal: Signal, away: Duration, what: &str) {
-        let index = self.chance.below(self.servers.len() as u64) as usize;
-        if self.servers[index].signal(signal, away) {
+    fn end_one_of(&mut self, all: &[Arc<Standing>], signal: Signal, away: Duration, what: &str) {
+        let index = self.chance.below(all.len() as u64) as usize;
+        self.end(&all[index], signal, away, what);
+    }
+
+    fn end(&self, standing: &Standing, signal: Signal, away: Duration, what: &str) {
+        if standing.signal(signal, away) {
             self.stage.fault(what);
         }
     }

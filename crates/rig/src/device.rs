@@ -64,7 +64,7 @@ impl Device {
         std::fs::create_dir_all(&folder)?;
         let user = USERS[number % USERS.len()].0;
         let mut account = ["--server", server, "--user", user, "--publication", "field"].to_vec();
-        if server.starts_with("tls://") {
+        if !server.starts_with("tcp://") {
             account.extend(["--ca", "tls/tidewater-dev.pem"]);
         }
         Ok(Device {

@@ -8,6 +8,7 @@
 
 mod accidents;
 mod application;
+mod between;
 mod chance;
 mod cluster;
 mod device;
@@ -21,6 +22,7 @@ mod providers;
 mod run;
 mod servers;
 mod stage;
+mod standing;
 mod world;
 
 use std::path::PathBuf;
@@ -31,7 +33,7 @@ use clap::Parser;
 /// Breaks real servers, remotes and PostgreSQL at random, and judges what is left of the data.
 ///
 /// Needs the programs of PostgreSQL (in TIDEWATER_PG_BIN, in PATH or where distributions put
-/// them), and starts clusters of its own with them. As root it runs them as another user, and gives a
+/// them), NATS and HAProxy, and starts its own of them. As root it runs them as another user, and gives a
 /// device a small file system of its own to fill.
 ///
 /// Exit code 0: nothing was found; 1: something was, and the folder is kept; 2: the rig itself

@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::Arguments;
 use crate::accidents::Accidents;
 use crate::application::Application;
+use crate::between::{BALANCER, Balancer, NAME, Relay, dials};
 use crate::chance::Chance;
 use crate::cluster::Cluster;
 use crate::device::Device;
@@ -23,8 +24,8 @@ use crate::ledger::Ledger;
 use crate::network::{Network, Weather};
 use crate::office::Office;
 use crate::program::Program;
-use crate::providers::{Post, Provider};
-use crate::servers::Server;
+use crate::providers::{Post, provider};
+use crate::servers::{Ports, server};
 use crate::stage::Stage;
 use crate::world::{LIVE, PROVIDER, PUBLICATION, SCHEMA, USERS};
 
@@ -33,22 +34,35 @@ const OFFICES: i64 = 2;
 /// Rounds of syncs after which everybody must have come to rest.
 const ROUNDS: usize = 50;
 
-const PLAIN: Weather = Weather {
-    name: "plain connection",
-    accidents: 35,
-    damages: false,
-};
-const TLS: Weather = Weather {
-    name: "TLS connection",
-    accidents: 45,
-    damages: true,
-};
+const PLAIN: Weather = plain("plain connection");
+const TLS: Weather = encrypted("TLS connection");
+const BALANCED: Weather = plain("connection to HAProxy");
+const WEB: Weather = encrypted("HTTPS connection to HAProxy");
+const RELAYED: Weather = encrypted("connection to the relay");
+/// Some carry nobody yet, others one device after the other.
+const LINE: Weather = encrypted("line to the relay");
 /// Damage would reach PostgreSQL, which has no checksum on its connections either.
 const DATABASE: Weather = Weather {
     name: "PostgreSQL connection",
     accidents: 3,
     damages: false,
 };
+
+const fn plain(name: &'static str) -> Weather {
+    Weather {
+        name,
+        accidents: 35,
+        damages: false,
+    }
+}
+
+const fn encrypted(name: &'static str) -> Weather {
+    Weather {
+        name,
+        accidents: 45,
+        damages: true,
+    }
+}
 
 /// What a run tells.
 #[derive(Debug, Serialize)]
@@ -102,34 +116,53 @@ fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::R
         Network::start(&stage, DATABASE, &[port], chance.fork())
     })?;
     let mut post = Post::start()?;
-    let servers = prepare(&cluster, &program, folder, arguments.servers, &post.url())?;
-    stage.breaks.store(true, Ordering::SeqCst);
-    let ports = |port: fn(&Server) -> u16| servers.iter().map(|it| port(it)).collect::<Vec<_>>();
+    let tls = ["cert", "--out", "tls", "--host", "127.0.0.1", NAME];
+    let tls = program.done(&tls)?.stdout;
+    let ports: Vec<_> = (0..arguments.servers)
+        .map(|_| Ports::free())
+        .collect::<Result<_, _>>()?;
+    let balancer = Balancer::new(folder, &ports)?;
+    let relay = Relay::new(folder, &program)?;
+    let mut network =
+        |weather, targets: &[u16]| Network::start(&stage, weather, targets, chance.fork());
+    let of_each = |port: fn(&Ports) -> u16| ports.iter().map(port).collect::<Vec<_>>();
     let networks = [
-        Network::start(&stage, PLAIN, &ports(|it| it.plain_port), chance.fork())?,
-        Network::start(&stage, TLS, &ports(|it| it.tls_port), chance.fork())?,
+        network(PLAIN, &of_each(|it| it.plain))?,
+        network(TLS, &of_each(|it| it.tls))?,
+        network(BALANCED, &[balancer.remotes])?,
+        network(WEB, &[balancer.web])?,
+        network(RELAYED, &[relay.devices])?,
+        network(LINE, &[relay.servers])?,
     ];
-    let supervised: Vec<_> = servers
+    let [direct, tls_direct, balanced, web, relayed, lines] = networks.each_ref().map(|it| it.port);
+    let roads = [
+        format!("tcp://127.0.0.1:{direct}"),
+        format!("tls://127.0.0.1:{tls_direct}"),
+        format!("tcp://127.0.0.1:{balanced}"),
+        format!("https://127.0.0.1:{web}"),
+        format!("tls://{NAME}:{relayed}"),
+        format!("https://{NAME}:{relayed}"),
+    ];
+    let more = format!(
+        "{tls}{}[live]\nnats = {:?}\n{LIVE}",
+        dials(lines),
+        post.url()
+    );
+    prepare(&cluster, &program, folder, &ports, &more)?;
+    stage.breaks.store(true, Ordering::SeqCst);
+    let servers: Vec<_> = ports
         .iter()
-        .map(|it| {
-            it.clone()
-                .supervise(stage.clone(), program.clone(), keeper.clone())
-        })
-        .collect();
-    let providers: Vec<_> = networks
-        .iter()
-        .map(|_| format!("tcp://127.0.0.1:{}", networks[0].port))
         .enumerate()
-        .map(|(number, server)| Arc::new(Provider::new(number, server)))
+        .map(|(number, ports)| Arc::new(server(&program, number, *ports)))
         .collect();
-    let provided: Vec<_> = providers
+    let providers = [0, 1].map(|number| Arc::new(provider(&program, number, roads[0].clone())));
+    let between = [balancer.standing, relay.standing].map(Arc::new);
+    let standing: Vec<_> = servers.iter().chain(&providers).chain(&between).collect();
+    let supervised: Vec<_> = standing
         .iter()
-        .map(|it| {
-            it.clone()
-                .supervise(stage.clone(), program.clone(), keeper.clone())
-        })
+        .map(|it| it.supervise(&stage, &keeper))
         .collect();
-    let mut players = Players::start(arguments, &stage, &program, &keeper, &networks, &mut chance)?;
+    let mut players = Players::start(arguments, &stage, &program, &keeper, &roads, &mut chance)?;
     players.add_offices(&stage, &cluster.url(), &mut chance);
 
     let mut accidents = Accidents {
@@ -139,6 +172,8 @@ fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::R
         servers: &servers,
         networks: &networks,
         providers: &providers,
+        balancer: &between[0],
+        relay: &between[1],
         post: &mut post,
     };
     let broken = accidents.happen_for(Duration::from_secs(arguments.seconds));
@@ -148,7 +183,7 @@ fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::R
         .and_then(|()| cluster.heal())
         .inspect(|()| {
             for provider in &providers {
-                provider.kill();
+                provider.kill(Duration::ZERO);
             }
         })
         .and_then(|()| judge(&stage, &cluster, players));
@@ -157,15 +192,11 @@ fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::R
         cluster.keep_database()?;
     }
     stage.is_over.store(true, Ordering::SeqCst);
-    for server in &servers {
-        server.end();
-    }
-    for one in supervised.into_iter().chain(provided) {
+    for one in supervised {
         joined(one)??;
     }
-    let logs = (0..arguments.servers).map(|it| format!("server-{it}.log"));
-    for log in logs.chain(providers.iter().map(|it| it.log())) {
-        find_panics(&stage, &log)?;
+    for one in standing {
+        find_panics(&stage, &one.log())?;
     }
     let (first_findings, findings) = stage.findings();
     Ok(Report {
@@ -180,20 +211,16 @@ fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::R
     })
 }
 
-/// Makes tables, configurations and users; gives the servers, which do not run yet.
+/// Makes tables, the servers' configurations, which have `more` in common, and users.
 fn prepare(
     cluster: &Cluster,
     program: &Program,
     folder: &Path,
-    count: usize,
-    nats: &str,
-) -> anyhow::Result<Vec<Arc<Server>>> {
+    servers: &[Ports],
+    more: &str,
+) -> anyhow::Result<()> {
     cluster.execute(SCHEMA)?;
-    let tls = program
-        .done(&["cert", "--out", "tls", "--host", "127.0.0.1"])?
-        .stdout;
-    let mut servers = Vec::new();
-    for number in 0..count {
+    for (number, Ports { admin, .. }) in servers.iter().enumerate() {
         // They are set up differently: nothing may depend on it.
         let limits = match number % 3 {
             0 => "",
@@ -203,18 +230,17 @@ fn prepare(
         let name = format!("server-{number}.toml");
         let url = cluster.url();
         let text = format!(
-            "[server]\nconsolidated = {url:?}\n{tls}\n{limits}\n[retention]\ninterval = \"2s\"\n\
-             {PUBLICATION}\n[live]\nnats = {nats:?}\n{LIVE}"
+            "[server]\nconsolidated = {url:?}\nproxies = [{BALANCER:?}]\n\
+             admin = \"http://127.0.0.1:{admin}\"\n{limits}\n[retention]\ninterval = \"2s\"\n\
+             {PUBLICATION}\n{more}"
         );
         std::fs::write(folder.join(&name), text)?;
-        servers.push(Arc::new(Server::new(number, &name)?));
     }
     program.done(&["deploy", "-c", "server-0.toml"])?;
     for (user, _) in USERS {
         program.add_user(&["user", "add", user, "-c", "server-0.toml"], user)?;
     }
-    program.add_user(&["user", "add", PROVIDER, "-c", "server-0.toml"], PROVIDER)?;
-    Ok(servers)
+    program.add_user(&["user", "add", PROVIDER, "-c", "server-0.toml"], PROVIDER)
 }
 
 /// Everybody who edits or syncs.
@@ -229,16 +255,13 @@ impl Players {
         stage: &Arc<Stage>,
         program: &Program,
         keeper: &Keeper,
-        networks: &[Network; 2],
+        roads: &[String],
         chance: &mut Chance,
     ) -> anyhow::Result<Players> {
         let mut devices = Vec::new();
         for number in 1..=arguments.devices {
-            let server = match number % 2 {
-                0 => format!("tcp://127.0.0.1:{}", networks[0].port),
-                _ => format!("tls://127.0.0.1:{}", networks[1].port),
-            };
-            let mut device = Device::new(stage, program, number, &server, chance.fork())?;
+            let road = &roads[number % roads.len()];
+            let mut device = Device::new(stage, program, number, road, chance.fork())?;
             // The file grows for as long as somebody edits; after an hour it has some 40 MiB.
             let small = 96 + arguments.seconds / 20;
             if number == 1 && keeper.mount(device.folder(), small)? {

@@ -112,8 +112,8 @@ impl Kind {
         Ok(file)
     }
 
-    /// In the foreground, as one process.
-    fn command(self, file: &Path) -> Command {
+    /// The program with such a file, in the foreground, as one process.
+    pub fn command(self, file: &Path) -> Command {
         let mut command = Command::new(self.program());
         match self {
             Kind::Haproxy => command.args(["-q", "-db", "-f"]).arg(file),
