@@ -5,7 +5,6 @@
 //! no secret but the key of the certificate with which servers know it. What is said on a line is
 //! in `tidewater_carrier`; the server's side is in `tidewater-server`.
 
-mod admin;
 mod config;
 mod devices;
 mod error;

@@ -1,5 +1,6 @@
 //! The relay as a whole: starting, reading its configuration again, shutting down.
 
+use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,6 +11,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use tidewater_admin::Probed;
 use tidewater_carrier::Transport;
 use tidewater_carrier::listen::{Listener, Network, Tcp, Tls};
 use tidewater_carrier::tls::ClientAuthorities;
@@ -18,7 +20,7 @@ use crate::config::Config;
 use crate::error::RelayError;
 use crate::lines::Lines;
 use crate::metrics::Metrics;
-use crate::{admin, devices, servers};
+use crate::{devices, servers};
 
 /// What connections are given to end by themselves at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(30);
@@ -129,6 +131,16 @@ impl Shared {
     }
 }
 
+impl Probed for Shared {
+    fn trouble(&self) -> Option<String> {
+        self.is_leaving().then(|| "shutting down".into())
+    }
+
+    fn figures(&self) -> Result<String, fmt::Error> {
+        self.metrics.render(&self.lines, self.connections())
+    }
+}
+
 /// The relay.
 pub struct Relay;
 
@@ -198,7 +210,7 @@ impl Relay {
             None => (None, None),
             Some(listener) => {
                 let url = format!("http://{}", Listener::address(&listener));
-                let serving = admin::serve(listener, shared.clone());
+                let serving = tidewater_admin::serve(listener, shared.clone());
                 (Some(url), Some(tokio::spawn(serving)))
             }
         };

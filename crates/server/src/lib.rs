@@ -6,7 +6,6 @@
 //! `tidewater-centre` and its adapters; what they look like, of `tidewater-protocol`. The
 //! stages and their reasons are in this crate's DESIGN.md.
 
-mod admin;
 mod auth;
 mod calls;
 pub mod config;

@@ -4,6 +4,7 @@ mod certificate;
 mod door;
 mod regularly;
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use tidewater_admin::Probed;
 use tidewater_carrier::proxied::Networks;
 use tidewater_carrier::{Packing, ServerUrl};
 use tidewater_centre::Centre;
@@ -25,7 +27,6 @@ use self::regularly::{
     check_tracking_regularly, feel_pulse_regularly, look_regularly, prune_regularly,
     renew_regularly, watch_regularly,
 };
-use crate::admin;
 use crate::auth::external::Ways;
 use crate::auth::password::PasswordChecks;
 use crate::auth::signing::Signer;
@@ -165,14 +166,6 @@ impl Shared {
         most.min(LEAVE_WITHIN).mul_f64(chance)
     }
 
-    /// Why no sync should be sent here, if that is so.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        match self.phase.get() {
-            Phase::Running => self.publications.trouble(),
-            _ => Some("shutting down".into()),
-        }
-    }
-
     /// Whether nothing new may begin.
     pub(crate) fn is_draining(&self) -> bool {
         self.phase.get() >= Phase::Draining
@@ -195,6 +188,20 @@ impl Shared {
 
     async fn reached(&self, phase: Phase) {
         self.phase.wait_for(|current| current >= phase).await;
+    }
+}
+
+/// Whether the database is there is looked up by the maintenance: no request asks it.
+impl Probed for Shared {
+    fn trouble(&self) -> Option<String> {
+        match self.phase.get() {
+            Phase::Running => self.publications.trouble(),
+            _ => Some("shutting down".into()),
+        }
+    }
+
+    fn figures(&self) -> Result<String, fmt::Error> {
+        self.metrics.render(self)
     }
 }
 
@@ -387,7 +394,7 @@ impl Server {
                 tracing::info!(url, "listening for administration");
                 let pulse = feel_pulse_regularly(shared.clone(), centre.clone());
                 tasks.push(tokio::spawn(pulse));
-                let serving = admin::serve(listener, shared.clone());
+                let serving = tidewater_admin::serve(listener, shared.clone());
                 (Some(url), Some(tokio::spawn(serving)))
             }
         };

@@ -1,8 +1,8 @@
-//! The admin endpoint: whether the server lives, whether it can serve, and its figures.
+//! The admin endpoint: whether a program lives, whether it is ready, and its figures.
 //!
-//! Owns the paths and their answers. A request never asks the database: whether that is there, and
-//! what it knows, is looked up by the server's maintenance.
+//! Owns the paths and their answers. A request only looks at what the program knows already.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +18,6 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use crate::server::Shared;
-
 /// Connections at the same time; others wait.
 const CONNECTIONS: usize = 32;
 
@@ -31,13 +29,25 @@ const CONNECTION: Duration = Duration::from_secs(30);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves the endpoint until it is dropped.
-pub(crate) async fn serve(listener: TcpListener, server: Arc<Shared>) {
+/// What is told at the endpoint; both are answered at once.
+pub trait Probed: Send + Sync + 'static {
+    /// Why nobody is to be sent here at the moment; `None` if all is well.
+    fn trouble(&self) -> Option<String>;
+
+    /// The figures, in OpenMetrics' text format.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    fn figures(&self) -> Result<String, fmt::Error>;
+}
+
+/// Serves `/healthz`, `/readyz` and `/metrics` over HTTP until it is dropped.
+pub async fn serve<P: Probed>(listener: TcpListener, probed: Arc<P>) {
     let router = Router::new()
         .route("/healthz", get(async || "alive\n"))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .with_state(server);
+        .route("/readyz", get(readyz::<P>))
+        .route("/metrics", get(metrics::<P>))
+        .with_state(probed);
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else {
@@ -64,15 +74,15 @@ pub(crate) async fn serve(listener: TcpListener, server: Arc<Shared>) {
     }
 }
 
-async fn readyz(State(server): State<Arc<Shared>>) -> Response {
-    match server.trouble() {
+async fn readyz<P: Probed>(State(probed): State<Arc<P>>) -> Response {
+    match probed.trouble() {
         None => "ready\n".into_response(),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
 }
 
-async fn metrics(State(server): State<Arc<Shared>>) -> Response {
-    match server.metrics.render(&server) {
+async fn metrics<P: Probed>(State(probed): State<Arc<P>>) -> Response {
+    match probed.figures() {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
