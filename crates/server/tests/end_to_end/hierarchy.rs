@@ -2,8 +2,6 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Duration;
 
 use tempfile::TempDir;
 use tidewater_client::{Code, Which};
@@ -14,7 +12,7 @@ use crate::backend::{Backend, Postgres, Sqlite, execute_sqlite, open_sqlite, sav
 use crate::device::Device;
 use crate::live::{Live, live_with};
 use crate::scenario::Scenario;
-use crate::world::{LiveServer, World};
+use crate::world::{LiveServer, World, until};
 
 /// Headquarters: branches hold the visits and customers of their regions, and all products.
 fn headquarters() -> Scenario {
@@ -566,14 +564,6 @@ fn changes_run_through_a_branch_that_is_live<B: Backend>() {
     world.execute("DELETE FROM product WHERE product_id = 2");
     until(|| ann.rows(PRODUCTS).len() == 1);
     lives.into_iter().for_each(Live::end);
-}
-
-fn until(is_so: impl Fn() -> bool) {
-    let mut tries = 0..3_000;
-    while !is_so() {
-        assert!(tries.next().is_some(), "it takes too long");
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn numbers_come_from_headquarters_to_devices(schema: &str, is_sqlite: bool) {

@@ -264,6 +264,7 @@ fn an_upload_goes_on_where_it_broke_off_on_the_server_that_has_it<B: Backend>() 
         bob.network.redirect(server.address);
         bob.network.plan_cut(Way::Up, cut_after);
         bob.try_sync().unwrap_err();
+        server.is_left_by_all();
     };
     go_up(&servers[0], 900_000);
     // Another one knows nothing of it.

@@ -236,6 +236,15 @@ pub(crate) struct LiveServer {
     runtime: Option<Runtime>,
 }
 
+/// Waits.
+pub(crate) fn until(is_so: impl Fn() -> bool) {
+    let mut tries = 0..3_000;
+    while !is_so() {
+        assert!(tries.next().is_some(), "it takes too long");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Deploys and adds users.
 async fn deploy(centre: &dyn Centre, config: &Config, users: &[&str]) {
     let deploy = centre.deploy_refusing_pending(&config.publications, NOW_MS);
@@ -254,6 +263,12 @@ async fn deploy(centre: &dyn Centre, config: &Config, users: &[&str]) {
 }
 
 impl LiveServer {
+    /// Waits until it has seen that everybody is gone.
+    pub(crate) fn is_left_by_all(&self) {
+        let running = self.running.as_ref().expect("it runs");
+        until(|| running.connected().is_empty());
+    }
+
     /// Deploys, adds users and serves.
     pub(crate) fn deploy(config: &Config, users: &[&str]) -> LiveServer {
         LiveServer::deploy_in(config, users, Environment::real())
