@@ -37,12 +37,13 @@ pub(crate) struct Fleet<'a> {
     settings: Settings,
     /// The tracking that is deployed.
     deployed: Option<Tracking>,
-    server: Option<ServerProcess>,
-    /// Where the server listens, and drivers find their supervisor.
+    /// One, or several of one database.
+    servers: Vec<ServerProcess>,
+    /// Where the servers listen, and drivers find their supervisor.
     ip: IpAddr,
     relay: Option<RelayProcess>,
-    /// Always the same, because remotes remember it.
-    port: u16,
+    /// Those of the servers, always the same, because remotes remember them.
+    ports: Vec<u16>,
     entrance: Option<Entrance>,
     drivers: Option<Drivers>,
     password: Password,
@@ -105,10 +106,10 @@ impl<'a> Fleet<'a> {
             base,
             settings,
             deployed: None,
-            server: None,
+            servers: Vec::new(),
             ip: entrance.ip(),
             relay: None,
-            port: 0,
+            ports: vec![0; options.servers as usize],
             entrance: Some(entrance),
             drivers: None,
             password: Password::random()?,
@@ -131,17 +132,15 @@ impl<'a> Fleet<'a> {
     /// Sees that a server with these settings runs.
     pub(crate) fn serve(&mut self, settings: &Settings) -> anyhow::Result<()> {
         self.watcher.check()?;
-        let before = self.configuration(&self.settings)?;
+        let before = self.configuration(&self.settings, self.ports[0])?;
         self.see_to(settings)?;
-        let configuration = self.configuration(settings)?;
+        let configuration = self.configuration(settings, self.ports[0])?;
         let is_same = before == configuration && self.settings.cpus == settings.cpus;
         self.settings = settings.clone();
-        if self.server.is_some() && is_same {
+        if !self.servers.is_empty() && is_same {
             return Ok(());
         }
-        if let Some(server) = self.server.take() {
-            server.stop()?;
-        }
+        self.stop_servers()?;
         if self.deployed != Some(settings.tracking) {
             base::deploy(&*self.base, &configuration)?;
             if let Some(own) = &self.own {
@@ -149,14 +148,26 @@ impl<'a> Fleet<'a> {
             }
             self.deployed = Some(settings.tracking);
         }
-        let server = ServerProcess::start(self.folder.path(), &configuration)?;
-        self.port = server.port;
-        self.server = Some(server);
+        for number in 0..self.ports.len() {
+            let configuration = self.configuration(settings, self.ports[number])?;
+            let mut folder = self.folder.path().to_owned();
+            if number > 0 {
+                folder.push(format!("server {}", number + 1));
+                std::fs::create_dir_all(&folder)?;
+            }
+            let server = ServerProcess::start(&folder, &configuration)?;
+            self.ports[number] = server.port;
+            self.servers.push(server);
+        }
         self.confine(settings.cpus)?;
         if let Some(entrance) = self.entrance.take() {
             self.drivers = Some(self.drivers(entrance)?);
         }
         Ok(())
+    }
+
+    fn stop_servers(&mut self) -> anyhow::Result<()> {
+        self.servers.drain(..).try_for_each(ServerProcess::stop)
     }
 
     /// What a way needs: certificates, and a relay.
@@ -187,16 +198,16 @@ impl<'a> Fleet<'a> {
         Ok(Some(Aim {
             scheme: way.protocol.scheme().into(),
             host: relay.map(|_| BEHIND_RELAY.into()),
-            port: relay.map_or(self.port, |it| it.remotes),
+            port: relay.map_or(self.ports[0], |it| it.remotes),
             certificate: way.protocol.key().map(read).transpose()?,
             shares: way.protocol.resumes(),
             compression: way.compression.to_string(),
         }))
     }
 
-    fn configuration(&self, settings: &Settings) -> anyhow::Result<String> {
+    fn configuration(&self, settings: &Settings, port: u16) -> anyhow::Result<String> {
         let folder = self.folder.path();
-        let mut plain = settings.configuration(self.base.url(), self.ip, self.port, folder);
+        let mut plain = settings.configuration(self.base.url(), self.ip, port, folder);
         let is_relayed = settings
             .way
             .is_some_and(|it| it.protocol == Protocol::Relay);
@@ -213,7 +224,7 @@ impl<'a> Fleet<'a> {
         let setup = Setup {
             driver: 0,
             drivers: 0,
-            server_port: self.port,
+            server_ports: self.ports.clone(),
             publications: match &self.own {
                 Some(own) => own.publications.clone(),
                 None => vec![PUBLICATION.into()],
@@ -256,7 +267,7 @@ impl<'a> Fleet<'a> {
         };
         u32::try_from(cores.min(u64::from(self.settings.remotes)).max(needed))
             .unwrap_or(1)
-            .max(1)
+            .max(self.options.servers)
     }
 
     /// Confines server and database to so many cores; to all, if it does not say.
@@ -266,7 +277,7 @@ impl<'a> Fleet<'a> {
         }
         let mut cores = processes::allowed_cores();
         cores.truncate(cpus.map_or(usize::MAX, |cpus| cpus as usize));
-        let mut all: Vec<u32> = self.server.iter().map(ServerProcess::process).collect();
+        let mut all: Vec<u32> = self.servers.iter().map(ServerProcess::process).collect();
         if let Some(postmaster) = self.base.process() {
             all.push(postmaster);
             all.extend(processes::children(postmaster));
@@ -336,7 +347,7 @@ impl<'a> Fleet<'a> {
         syncs: Option<u64>,
     ) -> anyhow::Result<Timed> {
         let position = self.base.history_position()?;
-        if let Some(server) = &self.server {
+        for server in &self.servers {
             processes::reset_peak(server.process());
         }
         let (groups, measured) = self.lead(groups)?;
@@ -373,7 +384,7 @@ impl<'a> Fleet<'a> {
             at_once: self.options.at_once,
         };
         let mut between = Looking {
-            server: self.server.as_mut().context("no server runs")?,
+            servers: &mut self.servers,
             database: self.base.process(),
             is_embedded: self.base.is_embedded(),
             before: Cpu::default(),
@@ -381,7 +392,8 @@ impl<'a> Fleet<'a> {
         let drivers = self.drivers.as_mut().context("there are no drivers")?;
         let reports = drivers.step(&step, &mut between, self.watcher)?;
         let mut cpu = between.spent();
-        let peak = processes::peak_bytes(between.server.process());
+        let servers = between.servers.iter();
+        let peak = servers.map(|it| processes::peak_bytes(it.process())).sum();
         let mut merged: Vec<GroupReport> = step.groups.iter().map(|_| Default::default()).collect();
         let mut longest = vec![0; merged.len()];
         for report in reports {
@@ -434,7 +446,7 @@ impl<'a> Fleet<'a> {
                 Ok(())
             }
         };
-        let stopped = self.server.take().map_or(Ok(()), ServerProcess::stop);
+        let stopped = self.stop_servers();
         let relayed = self.relay.take().map_or(Ok(()), RelayProcess::stop);
         // What a user brought is the user's.
         if !self.options.keep && self.own.is_none() {
@@ -468,9 +480,9 @@ struct Measured {
     peak: Option<u64>,
 }
 
-/// Looks after the server, and at the processor time of server and database.
+/// Looks after the servers, and at the processor time of servers and database.
 struct Looking<'a> {
-    server: &'a mut ServerProcess,
+    servers: &'a mut [ServerProcess],
     database: Option<u32>,
     is_embedded: bool,
     before: Cpu,
@@ -478,8 +490,10 @@ struct Looking<'a> {
 
 impl Looking<'_> {
     fn now(&self) -> Cpu {
+        let servers = self.servers.iter();
+        let servers = servers.filter_map(|it| processes::cpu_seconds(it.process()));
         Cpu {
-            server: processes::cpu_seconds(self.server.process()).unwrap_or(0.0),
+            server: servers.sum(),
             database: match (self.is_embedded, self.database) {
                 (true, _) => Some(0.0),
                 (false, Some(process)) => processes::family_cpu_seconds(process),
@@ -507,6 +521,6 @@ impl Between for Looking<'_> {
     }
 
     fn check(&mut self) -> anyhow::Result<()> {
-        self.server.check()
+        self.servers.iter_mut().try_for_each(ServerProcess::check)
     }
 }

@@ -67,8 +67,8 @@ pub(crate) struct Setup {
     /// of drivers.
     pub(crate) driver: u32,
     pub(crate) drivers: u32,
-    /// The server's port, on the supervisor's machine.
-    pub(crate) server_port: u16,
+    /// The servers' ports, on the supervisor's machine: drivers take one after the other.
+    pub(crate) server_ports: Vec<u16>,
     pub(crate) publications: Vec<String>,
     pub(crate) password: String,
     /// The user of all remotes; each has its own, if it does not say.

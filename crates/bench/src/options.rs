@@ -134,6 +134,8 @@ pub struct Options {
     pub workers: Vec<Workers>,
     /// Driver processes on this machine.
     pub drivers: Option<u32>,
+    /// Servers of the database, between which drivers are divided.
+    pub servers: u32,
     /// The limit of connections; no limit by default.
     pub connections: Option<u32>,
     /// Change tracking in the centre.
@@ -195,6 +197,7 @@ impl Options {
             sets: None,
             workers: Vec::new(),
             drivers: None,
+            servers: 1,
             connections: None,
             tracking: Tracking::default(),
             repeat: 1,

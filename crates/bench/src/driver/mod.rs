@@ -141,7 +141,9 @@ impl Driver {
     }
 
     fn share(&self, setup: &Setup) -> anyhow::Result<Share> {
-        let server = std::net::SocketAddr::from((self.host, setup.server_port));
+        let port = setup.server_ports.iter().cycle().nth(setup.driver as usize);
+        let port = port.context("there is no server")?;
+        let server = std::net::SocketAddr::from((self.host, *port));
         Share::new(self.folder.path().to_owned(), setup.clone(), server)
     }
 

@@ -33,6 +33,7 @@ pub(crate) fn cases(options: &Options) -> anyhow::Result<Vec<Case>> {
         ("--drivers", options.drivers.map(u64::from)),
         ("--wait-for", waits_for),
         ("--repeat", Some(u64::from(options.repeat))),
+        ("--servers", Some(u64::from(options.servers))),
         ("--at-once", options.at_once.map(u64::from)),
         ("--connections", options.connections.map(u64::from)),
         ("--line", options.line),
@@ -306,6 +307,12 @@ fn protocols(options: &Options) -> anyhow::Result<Vec<Case>> {
                 }
             }
         }
+    }
+    if options.servers > 1 {
+        return Err(BadInput::error(
+            "protocols has one server",
+            "leave out --servers",
+        ));
     }
     if options.supervise.is_some() && ways.iter().any(|it| it.protocol == Protocol::Relay) {
         return Err(BadInput::error(

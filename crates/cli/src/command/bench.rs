@@ -207,6 +207,9 @@ struct RunArgs {
     /// Processes that drive remotes [default: one for each core]
     #[arg(long, value_name = "NUMBER")]
     drivers: Option<u32>,
+    /// Servers of the database, between which the processes that drive remotes are divided
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    servers: u32,
     /// The server's limit of connections [default: none]
     #[arg(long, value_name = "NUMBER")]
     connections: Option<u32>,
@@ -405,6 +408,7 @@ impl RunArgs {
             sets: self.sets,
             workers: self.workers.clone(),
             drivers: self.drivers,
+            servers: self.servers,
             connections: self.connections,
             tracking: match self.tracking {
                 TrackingArg::Log => Tracking::Log,

@@ -277,3 +277,17 @@ fn every_way_carries_the_same_and_is_compared_with_what_is_below_it() {
         run.exits(1).tells(&[error]);
     }
 }
+
+#[test]
+fn drivers_are_divided_between_several_servers_of_one_database() {
+    on_both_centres(|place, centre| {
+        let url = centre.url();
+        let small = ["--remotes", "4", "--rows", "2", "--consolidated", &url];
+        all_is_moved(&scenario(
+            place,
+            "remotes",
+            &[&["--servers", "2"], &small[..]].concat(),
+        ));
+        nothing_is_left(centre);
+    });
+}
