@@ -519,6 +519,7 @@ impl Remote {
         });
         DownloadJob {
             marks: Marks::default(),
+            only_opens: false,
             context: self.context(),
             subscriptions: vec![DownloadSubscription {
                 schema: self.schema.clone(),

@@ -6,6 +6,7 @@
 mod acting;
 mod handler;
 mod identity;
+mod images;
 mod keys;
 mod kinds;
 mod lines;
@@ -37,6 +38,7 @@ use tidewater_centre::{CentreError, Marks, PublicationSpec};
 pub use self::handler::{
     HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, Handling, Secret, TableHandling,
 };
+pub use self::images::{ImageConfig, ImagesConfig, is_image_name};
 use self::lines::Lines;
 pub use self::procedure::{Allow, ArgumentConfig, ProcedureConfig, Provision, Sql, Work};
 pub use self::relay::{RelayConfig, RelayProof};
@@ -84,6 +86,8 @@ pub struct Config {
     pub relay: Option<RelayConfig>,
     /// The headquarters of which the database is a branch's.
     pub upstream: Option<UpstreamConfig>,
+    /// The files from which new remotes begin.
+    pub images: Option<ImagesConfig>,
     lines: Lines,
 }
 
@@ -321,6 +325,9 @@ impl Config {
             }
             if let Some(upstream) = &mut config.upstream {
                 upstream.start_paths_at(folder);
+            }
+            if let Some(images) = &mut config.images {
+                images.folder = folder.join(&images.folder);
             }
             for handler in &mut config.handlers {
                 handler.start_paths_at(folder);

@@ -14,7 +14,7 @@ use tidewater_centre::engine::watermark::Watermark;
 use tidewater_centre::records::{AskedSession, RemoteRecord};
 use tidewater_centre::{Centre, Checkpoint};
 use tidewater_protocol::RemoteId;
-use tidewater_protocol::image::{Manifest, hex};
+use tidewater_protocol::image::{HASH_DIGITS, Manifest, hex};
 
 use crate::auth::credential;
 use crate::auth::signing::{CheckpointFor, ImageFor, Keyring};
@@ -96,7 +96,7 @@ pub async fn describe(
 
 /// What the file of an image is called: another content has another name, and can be kept for ever.
 fn file_name(name: &str, sha256: &[u8; 32]) -> String {
-    format!("{name}-{}.db", hex(&sha256[..8]))
+    format!("{name}-{}.db", &hex(sha256)[..HASH_DIGITS])
 }
 
 /// What an image's checkpoint says: no serial was given to anybody with it.

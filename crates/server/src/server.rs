@@ -32,7 +32,7 @@ use crate::auth::password::PasswordChecks;
 use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
 use crate::calls::Calls;
-use crate::config::{Config, Limits, RetentionConfig};
+use crate::config::{Config, ImagesConfig, Limits, RetentionConfig};
 use crate::connection::LINGER;
 use crate::drain::DrainRate;
 use crate::environment::{Environment, random};
@@ -101,6 +101,8 @@ pub(crate) struct Shared {
     pub(crate) proxies: Networks,
     /// The line to headquarters, where the server is a branch's.
     pub(crate) upstream: Upstream,
+    /// The files from which new remotes begin.
+    pub(crate) images: Option<ImagesConfig>,
     /// Where live remotes go when it shuts down.
     pub(crate) others: Vec<String>,
     phase: Arc<Signal<Phase>>,
@@ -307,6 +309,7 @@ impl Server {
             metrics: Metrics::new(limits.connections, limits.memory_bytes),
             proxies: config.server.proxies.clone(),
             upstream: Upstream::default(),
+            images: config.images.clone(),
             others: config.live.servers.clone(),
             phase: phase.clone(),
             verify_every: AtomicU64::new(config.server.verify_every),
@@ -473,6 +476,7 @@ impl Running {
             ("relay", configured.relay != config.relay),
             ("wake", configured.wakes != config.wakes),
             ("upstream", configured.upstream != config.upstream),
+            ("images", configured.images != config.images),
             ("log", configured.log != config.log),
         ];
         *self

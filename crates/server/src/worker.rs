@@ -18,10 +18,11 @@ use tidewater_centre::records::{
     AskedSession, NumbersWanted, Proven, RemoteRecord, SessionState, ShutOut, SyncRecord,
 };
 use tidewater_centre::{
-    Centre, CentreError, DownloadJob, Downloading, ScriptRun, SyncUpload, UploadOutcome,
+    Centre, CentreError, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloading,
+    ScriptRun, SyncUpload, UploadOutcome,
 };
 use tidewater_protocol::RemoteId;
-use tidewater_protocol::message::NumberBlock;
+use tidewater_protocol::message::{NumberBlock, TableBegin};
 
 use crate::calls::lane::{CallTask, run_calls};
 use crate::config::Limits;
@@ -84,6 +85,12 @@ pub(crate) enum SessionTask {
     HandOut {
         wanted: NumbersWanted,
         reply: oneshot::Sender<Result<Vec<NumberBlock>, CentreError>>,
+    },
+    /// Whether the one subscription that is asked for, of an image, is covered by what the user holds:
+    /// see [`DownloadStart::covers_image`].
+    CoversImage {
+        job: Box<DownloadJob>,
+        reply: oneshot::Sender<Result<bool, CentreError>>,
     },
     /// The credential before, of which this is the hash, is void.
     ForgetPrevious(RemoteId, Vec<u8>),
@@ -456,6 +463,14 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
             };
             let _ = reply.send(connection.judge(result));
         }
+        SessionTask::CoversImage { job, reply } => {
+            let mut covers = Covers(false);
+            let result = match connection.open().await {
+                Ok(worker) => worker.download_one(*job, &mut covers).await,
+                Err(error) => Err(error),
+            };
+            let _ = reply.send(connection.judge(result).map(|()| covers.0));
+        }
         SessionTask::ForgetPrevious(id, previous) => {
             let result = match connection.open().await {
                 Ok(worker) => worker.forget_previous_credential(id, previous).await,
@@ -477,6 +492,23 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
             }
         }
     }
+}
+
+/// Takes what is told when a download of an image begins, and nothing else.
+struct Covers(bool);
+
+impl DownloadSink for Covers {
+    fn begin(&mut self, _: usize, start: DownloadStart) {
+        self.0 = start.covers_image;
+    }
+
+    fn table(&mut self, _: TableBegin) {}
+
+    fn rows(&mut self, _: Vec<u8>) -> Result<(), CentreError> {
+        Err(CentreError::Cancelled)
+    }
+
+    fn end(&mut self, _: usize, _: DownloadOutcome) {}
 }
 
 async fn run_uploads(lane: Arc<Lane<ApplyTask>>, gate: Arc<Gate>, idle: Idle) {

@@ -297,6 +297,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
     let mut worker = place.centre.worker().await?;
     let job = DownloadJob {
         marks: Marks::default(),
+        only_opens: false,
         context: SyncContext {
             user: user.into(),
             remote_id: RemoteId([7; 16]),

@@ -43,6 +43,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "handler",
             "relay",
             "upstream",
+            "images",
         ],
     ),
     (
@@ -92,6 +93,8 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "insecure",
         ],
     ),
+    ("images", &["folder", "every", "image"]),
+    ("images.image", &["name", "publication", "user", "public"]),
     ("handler", HANDLER),
     ("sign_in.handler", HANDLER),
     ("publication.handler", HANDLER),
@@ -311,6 +314,7 @@ fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
         | "space"
         | "sign_in.oidc"
         | "wake"
+        | "images.image"
         | "handler" => {
             format!("in [[{path}]]")
         }
