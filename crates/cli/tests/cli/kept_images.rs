@@ -259,7 +259,7 @@ fn images_are_given_away_whole_and_in_ranges_and_told_apart_by_etags() {
         // What cannot be made is told by its name, and others are made all the same.
         let server = kept.server.as_ref().unwrap();
         server.logs("image=\"strange\"");
-        server.logs("there is no user \"stranger\"");
+        server.logs(r#"there is no user \"stranger\""#);
         assert!(!server.log().contains("shutting down"));
     });
 }
