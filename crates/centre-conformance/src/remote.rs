@@ -329,6 +329,7 @@ impl Remote {
             )])),
             claims: self.claims.clone(),
             scripts: self.scripts.clone(),
+            given: None,
         }
     }
 

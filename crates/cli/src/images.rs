@@ -14,7 +14,7 @@ use std::time::Duration;
 use tidewater_centre::Centre;
 use tidewater_client::{Code, Database, ImageContent, Remote};
 use tidewater_protocol::image::Manifest;
-use tidewater_server::config::{ImagesConfig, is_image_name};
+use tidewater_server::config::{ImageRows, ImagesConfig, is_image_name};
 use tidewater_server::images::{ImageOf, describe, register};
 use tidewater_server::{Config, Environment, Server};
 use tokio::sync::Notify;
@@ -40,8 +40,8 @@ const MEMORY_BYTES: u64 = 32 << 20;
 /// What is in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Whose rows.
-    pub(crate) user: String,
+    /// Which rows.
+    pub(crate) rows: ImageRows,
     /// Of which publication.
     pub(crate) publication: String,
 }
@@ -123,7 +123,7 @@ fn holds(database: &Database, wanted: &Wanted) -> Result<bool, Failure> {
     let subscriptions = database.subscriptions()?;
     let mut publications = subscriptions.iter().map(|it| &it.publication);
     let same = publications.all(|it| *it == wanted.publication);
-    Ok(same && database.account()?.user == wanted.user)
+    Ok(same && database.account()?.user == wanted.rows.user())
 }
 
 /// Makes an image, or brings it up to date.
@@ -139,7 +139,8 @@ pub(crate) async fn build(
 ) -> Result<Manifest, Failure> {
     fs::create_dir_all(place.folder())
         .map_err(|error| Failure::file("create the folder", place.folder(), &error))?;
-    let server = Server::start(for_nobody_else(config), centre.clone(), environment.clone());
+    let alone = for_nobody_else(config, &wanted.rows);
+    let server = Server::start(alone, centre.clone(), environment.clone());
     // What it says of its own is of no interest beside the log of a server that runs.
     let running = server.with_subscriber(NoSubscriber::default()).await?;
     let address = running.addresses.first().cloned().unwrap_or_default();
@@ -179,7 +180,7 @@ pub(crate) async fn build(
 }
 
 /// The configuration of a server that only the image's own remote knows.
-fn for_nobody_else(config: &Config) -> Config {
+fn for_nobody_else(config: &Config, rows: &ImageRows) -> Config {
     let mut alone = config.clone();
     alone.server.listen = vec!["tcp://127.0.0.1:0".into()];
     alone.server.admin = None;
@@ -193,6 +194,10 @@ fn for_nobody_else(config: &Config) -> Config {
     alone.relay = None;
     alone.upstream = None;
     alone.images = None;
+    alone.given = match rows {
+        ImageRows::Of(_) => None,
+        ImageRows::In(given) => Some(Arc::new(given.clone())),
+    };
     let limits = &mut alone.server.limits;
     limits.session_workers = 1;
     limits.upload_workers = Some(1);
@@ -228,7 +233,7 @@ impl Making<'_> {
         loop {
             let is_new = Remote::open(&path)?.account()?.remote_id.is_none();
             let identity = match is_new {
-                true => Some(register(&**centre, &self.wanted.user, environment).await?),
+                true => Some(register(&**centre, &self.wanted.rows, environment).await?),
                 false => None,
             };
             let (remote, part) = (path.clone(), self.part.to_owned());
@@ -236,7 +241,7 @@ impl Making<'_> {
             let stop = self.stop.clone();
             let syncing = tokio::task::spawn_blocking(move || -> Result<_, Failure> {
                 let mut remote = Remote::open(&remote)?;
-                remote.subscribe(&server, &wanted.user, &[&wanted.publication])?;
+                remote.subscribe(&server, &wanted.rows.user(), &[&wanted.publication])?;
                 if let Some((id, credential)) = identity {
                     let database = remote.database()?;
                     database.store_sign_in(None, id, None, Some(&credential), "")?;
@@ -330,7 +335,7 @@ impl Keeper {
         let now = Instant::now();
         let all = images.images.iter().map(|image| {
             let wanted = Wanted {
-                user: image.user.clone(),
+                rows: image.rows.clone(),
                 publication: image.publication.clone(),
             };
             let place = Place {

@@ -11,13 +11,14 @@ use prost::Message;
 
 use tidewater_carrier::cryptography::digest::{Context, SHA256};
 use tidewater_centre::engine::watermark::Watermark;
-use tidewater_centre::records::{AskedSession, RemoteRecord};
+use tidewater_centre::records::{AskedSession, Proven, RemoteRecord, UserRecord};
 use tidewater_centre::{Centre, Checkpoint};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::image::{HASH_DIGITS, Manifest, hex};
 
 use crate::auth::credential;
 use crate::auth::signing::{CheckpointFor, ImageFor, Keyring};
+use crate::config::ImageRows;
 use crate::environment::{Environment, random};
 use crate::error::ServerError;
 
@@ -116,15 +117,27 @@ fn anybodys(checkpoint: Checkpoint, publication: &str) -> Result<Checkpoint, Ser
 }
 
 /// Registers the remote of whose rows an image is made, as a user's; its id and its credential. It
-/// needs no password: whoever can do this has the database.
+/// needs no password: whoever can do this has the database. Who stands for partitions is added if
+/// need be: he holds nothing, and has nothing to sign in with.
 ///
 /// # Errors
 /// There is no such user, or the database is away.
 pub async fn register(
     centre: &dyn Centre,
-    user: &str,
+    rows: &ImageRows,
     environment: &Environment,
 ) -> Result<(RemoteId, Vec<u8>), ServerError> {
+    let user = &*rows.user();
+    if let ImageRows::In(_) = rows {
+        let nobody = UserRecord {
+            name: user.to_owned(),
+            password_hash: String::new(),
+            disabled: false,
+            created_ms: environment.clock.now_ms(),
+            proven: Proven::default(),
+        };
+        centre.add_user(&nobody).await?;
+    }
     let no_randomness = |error: std::io::Error| {
         ServerError::configuration(
             format!("the system has no random numbers: {error}"),

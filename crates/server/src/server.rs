@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tidewater_admin::Probed;
 use tidewater_carrier::proxied::Networks;
 use tidewater_carrier::{Packing, ServerUrl};
-use tidewater_centre::Centre;
+use tidewater_centre::{Centre, GivenPartitions};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::event::EVENT_BYTES;
 
@@ -103,6 +103,8 @@ pub(crate) struct Shared {
     pub(crate) upstream: Upstream,
     /// The files from which new remotes begin.
     pub(crate) images: Option<ImagesConfig>,
+    /// What everybody holds, if the server is there to make an image.
+    pub(crate) given: Option<Arc<GivenPartitions>>,
     /// Where live remotes go when it shuts down.
     pub(crate) others: Vec<String>,
     phase: Arc<Signal<Phase>>,
@@ -310,6 +312,7 @@ impl Server {
             proxies: config.server.proxies.clone(),
             upstream: Upstream::default(),
             images: config.images.clone(),
+            given: config.given.clone(),
             others: config.live.servers.clone(),
             phase: phase.clone(),
             verify_every: AtomicU64::new(config.server.verify_every),

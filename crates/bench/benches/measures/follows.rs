@@ -305,6 +305,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
             parameters: Arc::default(),
             claims: Claims::default(),
             scripts: ScriptNotes::default(),
+            given: None,
         },
         subscriptions: vec![DownloadSubscription {
             schema: schemas[0].clone(),

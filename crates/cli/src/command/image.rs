@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tidewater_protocol::image::{Manifest, hex};
+use tidewater_server::config::ImageRows;
 use tidewater_server::{Config, Environment};
 use tokio::runtime::Builder;
 
@@ -33,19 +34,21 @@ enum ImageCommand {
     Build(BuildArgs),
 }
 
-/// Make an image of what a user holds, or bring it up to date
+/// Make an image of what a user holds, or of partitions, or bring it up to date
 ///
 /// Writes three files: the manifest, NAME.json; the image beside it, NAME-HASH.db, an SQLite file
 /// with the publication's tables; and NAME.remote, the image's own remote, with which the next build
 /// only fetches what has changed. Serve manifest and image with any web server or CDN, or copy them; a
 /// new remote begins with tidewater sync --image. Only NAME.remote holds a secret.
 ///
-/// Whoever has an image has the rows in it. For rows that everybody gets, name a user who holds no
-/// partition; for a partition, one who holds that alone.
+/// Whoever has an image has the rows in it. Partitions are named by their columns and values, and
+/// --everyone is without any of them.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
   tidewater image build --user north --publication main --out images/north.json
+  tidewater image build --partition region=7 --publication main --out images/region-7.json
+  tidewater image build --everyone --publication main --out images/all.json
   tidewater sync new.db --image https://cdn.example.com/images/north.json --server ... --user ...
 
 The object of --json:
@@ -53,9 +56,8 @@ The object of --json:
 struct BuildArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Whose rows
-    #[arg(long, value_name = "NAME")]
-    user: String,
+    #[command(flatten)]
+    rows: RowsArgs,
     /// Of which publication
     #[arg(long, value_name = "NAME")]
     publication: String,
@@ -65,6 +67,35 @@ struct BuildArgs {
     /// Print one JSON object, see below
     #[arg(long)]
     json: bool,
+}
+
+/// Which rows are in it.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct RowsArgs {
+    /// What this user holds
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// The partitions with this value of a column, and what everybody gets; repeatable
+    #[arg(long = "partition", value_name = "COLUMN=VALUE")]
+    partitions: Vec<String>,
+    /// What everybody gets
+    #[arg(long)]
+    everyone: bool,
+}
+
+impl RowsArgs {
+    fn rows(&self) -> Result<ImageRows, Failure> {
+        match &self.user {
+            Some(user) => Ok(ImageRows::Of(user.clone())),
+            None => ImageRows::of_partitions(&self.partitions).map_err(|wrong| {
+                Failure::usage(
+                    format!("{wrong:?} is no partition"),
+                    "write --partition COLUMN=VALUE",
+                )
+            }),
+        }
+    }
 }
 
 impl ImageArgs {
@@ -93,7 +124,7 @@ pub(crate) fn run(args: &ImageArgs) -> Result<Done, Failure> {
         .build()
         .map_err(|error| cannot_start(&error))?;
     let wanted = Wanted {
-        user: args.user.clone(),
+        rows: args.rows.rows()?,
         publication: args.publication.clone(),
     };
     let built = runtime.block_on(build(&config, &wanted, &place));

@@ -25,13 +25,13 @@ every = "EVERY"
 [[images.image]]
 name = "nobodys"
 publication = "main"
-user = "north"
+everyone = true
 public = true
 
 [[images.image]]
 name = "anns"
 publication = "main"
-user = "ann"
+partitions = ["seller=1"]
 
 [[images.image]]
 name = "strange"
@@ -353,6 +353,59 @@ fn an_image_is_made_anew_and_a_download_that_breaks_goes_on() {
         assert_eq!(kept.rows("ben", PARTS), centre.rows(PARTS));
         let (code, log) = kept.server.take().unwrap().terminate();
         assert_eq!(code, 0, "{log}");
+    });
+}
+
+#[test]
+fn images_are_of_just_the_partitions_that_are_named() {
+    on_both_centres(|place, centre| {
+        let kept = Kept::open(place, centre);
+        let build = |rows: &[&str], name: &str| {
+            let out = format!("built/{name}.json");
+            let build = ["image", "build", "--publication", "main", "--json"];
+            place.tidewater(&[&build[..], &["--out", &out], rows].concat())
+        };
+        let visits = |name: &str, rows: &[&str]| {
+            let built = build(rows, name).done().json();
+            let image = place.path("built").join(built["file"].as_str().unwrap());
+            let length = fs::metadata(&image).unwrap().len();
+            assert_eq!(built["bytes"], length);
+            assert_eq!(built["publication"], "main");
+            let image = sqlite(&image);
+            assert_eq!(sqlite_rows(&image, "SELECT count(*) FROM part"), ["4000"]);
+            sqlite_rows(&image, "SELECT note FROM visit ORDER BY visit_id")
+        };
+        assert_eq!(visits("two", &["--partition", "seller=2"]), ["of ben"]);
+        let both = ["--partition", "seller=1", "--partition", "seller=2"];
+        assert_eq!(visits("both", &both), ["of ann", "of ben"]);
+        assert!(visits("none", &["--everyone"]).is_empty());
+        assert_eq!(visits("of-ann", &["--user", "ann"]), ["of ann"]);
+        // Of another one under the same name, nothing of the one before is left.
+        assert_eq!(visits("two", &["--partition", "seller=1"]), ["of ann"]);
+        centre.execute("INSERT INTO visit VALUES (3, 1, 'new'), (4, 2, 'new')");
+        assert_eq!(
+            visits("two", &["--partition", "seller=1"]),
+            ["of ann", "new"]
+        );
+
+        build(&["--partition", "colour=1"], "none")
+            .exits(1)
+            .tells(&["no partitions by \"colour\"", "seller"]);
+        build(&["--partition", "seller=x"], "none")
+            .exits(1)
+            .tells(&["\"x\" is no value of \"seller\""]);
+        build(&["--partition", "seller"], "none").exits(1);
+        build(&["--user", "ann", "--everyone"], "none").exits(1);
+        build(&[], "none").exits(1);
+
+        // Who begins from the file is as any other.
+        let image = place.path("built/two.json").display().to_string();
+        let server = format!("tcp://{}", kept.address);
+        let sync = ["sync", "ann.db", "--image", &image, "--server", &server];
+        let sync = [&sync[..], &["--user", "ann", "--publication", "main"]].concat();
+        let run = place.tidewater_as(&password("ann"), &sync).done();
+        assert!(run.stdout.contains("0 rows,"), "{run:#?}");
+        place.tidewater(&["verify", "ann.db"]).done();
     });
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tidewater_centre::GivenPartitions;
 
 use super::text;
 use crate::error::ServerError;
@@ -35,10 +36,48 @@ pub struct ImageConfig {
     pub name: String,
     /// Of which publication.
     pub publication: String,
-    /// Whose rows.
-    pub user: String,
+    /// Which rows.
+    pub rows: ImageRows,
     /// Whether anybody may fetch it.
     pub public: bool,
+}
+
+/// Which rows of a publication are in an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ImageRows {
+    /// What a user holds.
+    Of(String),
+    /// These partitions, and what everybody gets.
+    In(GivenPartitions),
+}
+
+impl ImageRows {
+    /// The user of the image's own remote. Nobody signs in as the user of partitions.
+    pub fn user(&self) -> String {
+        match self {
+            ImageRows::Of(user) => user.clone(),
+            ImageRows::In(given) if given.values.is_empty() => "image: everyone".into(),
+            ImageRows::In(given) => {
+                let mut values: Vec<_> = given.values.iter().collect();
+                values.sort();
+                let values = values.iter().map(|(name, value)| format!("{name}={value}"));
+                format!("image: {}", values.collect::<Vec<_>>().join(" "))
+            }
+        }
+    }
+
+    /// Reads partitions, each as `column=value`.
+    ///
+    /// # Errors
+    /// One of them is none: that.
+    pub fn of_partitions(partitions: &[String]) -> Result<ImageRows, &str> {
+        let values = partitions.iter().map(|it| match it.split_once('=') {
+            Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+            _ => Err(it.as_str()),
+        });
+        let values = values.collect::<Result<_, _>>()?;
+        Ok(ImageRows::In(GivenPartitions { values }))
+    }
 }
 
 /// Whether an image can be called so: as a part of file names and of addresses.
@@ -61,6 +100,10 @@ struct RawImage {
     publication: Option<String>,
     user: Option<String>,
     #[serde(default)]
+    partitions: Vec<String>,
+    #[serde(default)]
+    everyone: bool,
+    #[serde(default)]
     public: bool,
 }
 
@@ -81,7 +124,7 @@ impl RawImages {
         if self.image.is_empty() {
             return Err(ServerError::configuration(
                 "[images] names no image",
-                "write [[images.image]] with name, publication and user",
+                "write [[images.image]] with name, publication and user, partitions or everyone",
             ));
         }
         let images = self.image.into_iter().map(|it| it.read(published));
@@ -119,11 +162,29 @@ impl RawImage {
             return Err(super::raw::choice(key, &publication, published));
         }
         let user = self.user.filter(|it| !it.is_empty());
-        let user = user.ok_or_else(|| missing("user", "whose rows are in it"))?;
+        let rows = match (user, &self.partitions[..], self.everyone) {
+            (Some(user), [], false) => ImageRows::Of(user),
+            (None, [], true) => ImageRows::In(GivenPartitions::default()),
+            (None, partitions @ [_, ..], false) => {
+                ImageRows::of_partitions(partitions).map_err(|wrong| {
+                    ServerError::configuration(
+                        format!("images.image.partitions has {wrong:?}"),
+                        "write partitions = [\"COLUMN=VALUE\"]",
+                    )
+                })?
+            }
+            (None, [], false) => return Err(missing("user", "whose rows are in it")),
+            _ => {
+                return Err(ServerError::configuration(
+                    format!("[[images.image]] {name:?} says in more than one way what is in it"),
+                    "write one of user, partitions and everyone",
+                ));
+            }
+        };
         Ok(ImageConfig {
             name,
             publication,
-            user,
+            rows,
             public: self.public,
         })
     }

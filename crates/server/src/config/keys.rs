@@ -94,7 +94,17 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
         ],
     ),
     ("images", &["folder", "every", "image"]),
-    ("images.image", &["name", "publication", "user", "public"]),
+    (
+        "images.image",
+        &[
+            "name",
+            "publication",
+            "user",
+            "partitions",
+            "everyone",
+            "public",
+        ],
+    ),
     ("handler", HANDLER),
     ("sign_in.handler", HANDLER),
     ("publication.handler", HANDLER),

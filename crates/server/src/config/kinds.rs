@@ -415,6 +415,12 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("images.image.name", Text, "name = \"north\""),
     ("images.image.publication", Text, "publication = \"main\""),
     ("images.image.user", Text, "user = \"north\""),
+    (
+        "images.image.partitions",
+        Texts,
+        "partitions = [\"region=north\"]",
+    ),
+    ("images.image.everyone", Flag, "everyone = true"),
     ("images.image.public", Flag, "public = true"),
     ("live", Section, "[live]"),
     ("live.nats", Text, "nats = \"nats://127.0.0.1:4222\""),

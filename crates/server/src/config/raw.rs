@@ -196,6 +196,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
         sign_in,
         upstream,
         images,
+        given: None,
         server,
         retention: raw.retention.read()?,
         log: raw.log.read()?,

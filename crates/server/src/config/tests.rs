@@ -510,11 +510,18 @@ fn images_are_read_and_what_can_be_none_is_told() {
             images: vec![ImageConfig {
                 name: "a-1".into(),
                 publication: "p".into(),
-                user: "u".into(),
+                rows: ImageRows::Of("u".into()),
                 public: false,
             }],
         }
     );
+    let rows = |line: &str| {
+        let text = image.replace("user = \"u\"", line);
+        read(&text).unwrap().images.unwrap().images[0].rows.user()
+    };
+    assert_eq!(rows("everyone = true"), "image: everyone");
+    let partitions = "partitions = [\"b=2=3\", \"a=1\"]";
+    assert_eq!(rows(partitions), "image: a=1 b=2=3");
     let published = "[[publication]]\nname = \"q\"\n[[publication.table]]\nname = \"t\"\n\
                      partition = \"everyone\"\n";
     let without = |line: &str| image.replace(line, "");
@@ -540,6 +547,14 @@ fn images_are_read_and_what_can_be_none_is_told() {
         (
             without("publication = \"p\"\n"),
             "[[images.image]] \"a-1\" has no publication",
+        ),
+        (
+            format!("{image}everyone = true"),
+            "[[images.image]] \"a-1\" says in more than one way",
+        ),
+        (
+            image.replace("user = \"u\"", "partitions = [\"a\"]"),
+            "images.image.partitions has \"a\"",
         ),
         (
             format!("{published}{image}"),

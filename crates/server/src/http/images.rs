@@ -226,6 +226,7 @@ async fn covers(server: &Shared, manifest: &Manifest, user: &str) -> Result<bool
             parameters: Arc::default(),
             claims,
             scripts: ScriptNotes::default(),
+            given: None,
         },
         subscriptions: vec![subscription],
         marks: server.limits.marks,
@@ -449,7 +450,7 @@ mod tests {
         let image = |name: &str| ImageConfig {
             name: name.into(),
             publication: "main".into(),
-            user: "north".into(),
+            rows: crate::config::ImageRows::Of("north".into()),
             public: true,
         };
         let config = ImagesConfig {
