@@ -132,13 +132,15 @@ fn holds(database: &Database, wanted: &Wanted) -> Result<bool, Failure> {
 /// It cannot be made; one that was there before stays.
 pub(crate) async fn build(
     config: &Config,
-    (centre, environment): (&Arc<dyn Centre>, &Environment),
+    environment: &Environment,
     wanted: &Wanted,
     place: &Place,
     stop: &Arc<AtomicBool>,
 ) -> Result<Manifest, Failure> {
     fs::create_dir_all(place.folder())
         .map_err(|error| Failure::file("create the folder", place.folder(), &error))?;
+    // Its own: what a server that runs serves is not touched.
+    let centre = &tidewater_server::databases::connect(&config.server.consolidated).await?;
     let alone = for_nobody_else(config, &wanted.rows);
     let server = Server::start(alone, centre.clone(), environment.clone());
     // What it says of its own is of no interest beside the log of a server that runs.
@@ -152,7 +154,14 @@ pub(crate) async fn build(
         part: &part,
         stop,
     };
-    let made = making.synced(centre, environment).await;
+    let made = match &wanted.rows {
+        ImageRows::Of(_) => Ok(()),
+        ImageRows::In(_) => running.check_given(&**centre, &wanted.publication).await,
+    };
+    let made = match made {
+        Ok(()) => making.synced(centre, environment).await,
+        Err(error) => Err(error.into()),
+    };
     running
         .shutdown()
         .with_subscriber(NoSubscriber::default())
@@ -294,17 +303,12 @@ impl Kept {
 }
 
 /// Keeps the images fresh that a configuration names, one after the other.
-pub(crate) fn keep(
-    config: Config,
-    centre: Arc<dyn Centre>,
-    environment: Environment,
-) -> Option<Kept> {
+pub(crate) fn keep(config: Config, environment: Environment) -> Option<Kept> {
     let images = config.images.clone()?;
     let stop = Arc::new(AtomicBool::new(false));
     let ended = Arc::new(Notify::new());
     let keeper = Keeper {
         config,
-        centre,
         environment,
         stop: stop.clone(),
         ended: ended.clone(),
@@ -315,7 +319,6 @@ pub(crate) fn keep(
 
 struct Keeper {
     config: Config,
-    centre: Arc<dyn Centre>,
     environment: Environment,
     stop: Arc<AtomicBool>,
     ended: Arc<Notify>,
@@ -378,9 +381,8 @@ impl Keeper {
     /// Makes an image; how long it is good for then.
     async fn renew(&self, image: &mut Fresh, every: Duration) -> Duration {
         let Fresh { wanted, place, .. } = &*image;
-        let of = (&self.centre, &self.environment);
         let name = &place.name;
-        match build(&self.config, of, wanted, place, &self.stop).await {
+        match build(&self.config, &self.environment, wanted, place, &self.stop).await {
             Ok(manifest) => {
                 let bytes = output::bytes(manifest.bytes);
                 tracing::info!(image = name, file = manifest.file, bytes, "image built");

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tidewater_admin::Probed;
 use tidewater_carrier::proxied::Networks;
 use tidewater_carrier::{Packing, ServerUrl};
+use tidewater_centre::records::Claims;
 use tidewater_centre::{Centre, GivenPartitions};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::event::EVENT_BYTES;
@@ -40,6 +41,7 @@ use crate::error::ServerError;
 use crate::fault::Fault;
 use crate::handlers::Handlers;
 use crate::http::Site;
+use crate::images::{Opened, Opening};
 use crate::listener::{self, Spoken};
 use crate::memory::{MemoryBudget, MemoryGauge};
 use crate::metrics::Metrics;
@@ -435,6 +437,35 @@ impl Running {
     /// What it knows of the line to headquarters, for whoever keeps that.
     pub fn upstream(&self) -> Upstream {
         self.shared.upstream.clone()
+    }
+
+    /// Sees whether a publication has the partitions that this server is there to make an image of:
+    /// a remote would only hear that something is wrong.
+    ///
+    /// # Errors
+    /// It has not, or the database is away.
+    pub async fn check_given(
+        &self,
+        centre: &dyn Centre,
+        publication: &str,
+    ) -> Result<(), ServerError> {
+        let given = self.shared.given.clone();
+        let published = self.shared.publications.served().published(publication);
+        // That there is no such publication, the remote hears.
+        let Ok(published) = published else {
+            return Ok(());
+        };
+        let opening = Opening {
+            user: String::new(),
+            claims: Claims::default(),
+            given,
+            schema: published.schema.clone(),
+            before: None,
+            image: None,
+        };
+        let job = opening.job(self.shared.environment.clock.now_ms());
+        let mut worker = centre.worker().await?;
+        Ok(worker.download_one(job, &mut Opened::default()).await?)
     }
 
     /// What becomes of the memory budget.

@@ -18,16 +18,16 @@ use tidewater_centre::records::{
     AskedSession, NumbersWanted, Proven, RemoteRecord, SessionState, ShutOut, SyncRecord,
 };
 use tidewater_centre::{
-    Centre, CentreError, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloading,
-    ScriptRun, SyncUpload, UploadOutcome,
+    Centre, CentreError, DownloadJob, Downloading, ScriptRun, SyncUpload, UploadOutcome,
 };
 use tidewater_protocol::RemoteId;
-use tidewater_protocol::message::{NumberBlock, TableBegin};
+use tidewater_protocol::message::NumberBlock;
 
 use crate::calls::lane::{CallTask, run_calls};
 use crate::config::Limits;
 use crate::connector::{Connection, Connector, Idle, repeats};
 use crate::environment::Clock;
+use crate::images::Opened;
 pub(crate) use crate::lane::{Lane, OfUser, Ticket};
 use crate::memory::{MemoryBudget, Reservation};
 use crate::metrics::{Phase, Timer};
@@ -87,7 +87,7 @@ pub(crate) enum SessionTask {
         reply: oneshot::Sender<Result<Vec<NumberBlock>, CentreError>>,
     },
     /// Whether the one subscription that is asked for, of an image, is covered by what the user holds:
-    /// see [`DownloadStart::covers_image`].
+    /// see [`tidewater_centre::DownloadStart::covers_image`].
     CoversImage {
         job: Box<DownloadJob>,
         reply: oneshot::Sender<Result<bool, CentreError>>,
@@ -464,12 +464,12 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
             let _ = reply.send(connection.judge(result));
         }
         SessionTask::CoversImage { job, reply } => {
-            let mut covers = Covers(false);
+            let mut opened = Opened::default();
             let result = match connection.open().await {
-                Ok(worker) => worker.download_one(*job, &mut covers).await,
+                Ok(worker) => worker.download_one(*job, &mut opened).await,
                 Err(error) => Err(error),
             };
-            let _ = reply.send(connection.judge(result).map(|()| covers.0));
+            let _ = reply.send(connection.judge(result).map(|()| opened.covers_image));
         }
         SessionTask::ForgetPrevious(id, previous) => {
             let result = match connection.open().await {
@@ -492,23 +492,6 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
             }
         }
     }
-}
-
-/// Takes what is told when a download of an image begins, and nothing else.
-struct Covers(bool);
-
-impl DownloadSink for Covers {
-    fn begin(&mut self, _: usize, start: DownloadStart) {
-        self.0 = start.covers_image;
-    }
-
-    fn table(&mut self, _: TableBegin) {}
-
-    fn rows(&mut self, _: Vec<u8>) -> Result<(), CentreError> {
-        Err(CentreError::Cancelled)
-    }
-
-    fn end(&mut self, _: usize, _: DownloadOutcome) {}
 }
 
 async fn run_uploads(lane: Arc<Lane<ApplyTask>>, gate: Arc<Gate>, idle: Idle) {

@@ -150,8 +150,6 @@ pub(crate) fn run(args: &ImageArgs) -> Result<Done, Failure> {
 }
 
 async fn build(config: &Config, wanted: &Wanted, place: &Place) -> Result<Manifest, Failure> {
-    let environment = Environment::real();
-    let centre = tidewater_server::databases::connect(&config.server.consolidated).await?;
     let stop = Arc::new(AtomicBool::new(false));
-    images::build(config, (&centre, &environment), wanted, place, &stop).await
+    images::build(config, &Environment::real(), wanted, place, &stop).await
 }

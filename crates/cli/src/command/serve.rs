@@ -99,7 +99,7 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
         config: config.clone(),
         runtime: Handle::current(),
     });
-    let for_images = (config.clone(), centre.clone(), environment.clone());
+    let for_images = (config.clone(), environment.clone());
     let running = Server::start(config, centre, environment).await?;
     let line = line.zip(deploying);
     let line = line.map(|(line, deploying)| line.keep(running.upstream(), deploying));
@@ -109,8 +109,8 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
     if let Some(admin) = &running.admin {
         output::text(&format!("admin on {admin}\n"))?;
     }
-    let (config, centre, environment) = for_images;
-    let images = images::keep(config, centre, environment);
+    let (config, environment) = for_images;
+    let images = images::keep(config, environment);
     loop {
         tokio::select! {
             () = stop.requested() => break,

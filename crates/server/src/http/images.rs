@@ -22,7 +22,6 @@ use tokio::time::{Instant, sleep_until};
 
 use tidewater_carrier::cryptography::digest::{SHA256, digest};
 use tidewater_centre::records::AskedSubscription;
-use tidewater_centre::{DownloadJob, DownloadSubscription, ScriptNotes, SyncContext};
 use tidewater_protocol::Code;
 use tidewater_protocol::image::{HASH_DIGITS, Manifest, hex};
 
@@ -32,15 +31,16 @@ use super::{Web, text};
 use crate::auth::signing::ImageFor;
 use crate::config::{ImageConfig, ImagesConfig};
 use crate::fault::Fault;
+use crate::images::Opening;
 use crate::server::Shared;
-use crate::sign_in::{self, PROGRAM};
+use crate::sign_in;
 use crate::worker::SessionTask;
 
 /// Where they are.
 pub(super) const PATH: &str = "/tidewater/images/{file}";
 
-/// As much of a file is read at once.
-const PIECE_BYTES: u64 = 256 << 10;
+/// As much of a file is read at once: whoever takes less within `server.limits.idle` is given up.
+const PIECE_BYTES: u64 = 64 << 10;
 
 /// A manifest is shorter: clients take no longer one.
 const MANIFEST_BYTES: u64 = 4 << 20;
@@ -202,38 +202,16 @@ async fn covers(server: &Shared, manifest: &Manifest, user: &str) -> Result<bool
     let served = server.publications.as_of(state.deployment).await;
     let published = served.published(&manifest.publication)?;
     let is_same = manifest.schema_hash == published.hash;
-    let subscription = DownloadSubscription {
-        publication: manifest.publication.clone(),
+    let opening = Opening {
+        user: user.to_owned(),
+        claims: state.user.map(|it| it.proven.claims).unwrap_or_default(),
+        given: None,
         schema: published.schema.clone(),
         before: (!is_same).then(|| manifest.schema_hash.to_vec()),
-        checkpoint: Some(checkpoint),
-        from_image: true,
-        requests: Vec::new(),
-        compares: Vec::new(),
-        kept: None,
-        own: None,
-        gained: Vec::new(),
-        refused_from: 0,
-        settled_after: 0,
-        given: Vec::new(),
-    };
-    let claims = state.user.map(|it| it.proven.claims).unwrap_or_default();
-    let job = DownloadJob {
-        context: SyncContext {
-            user: user.to_owned(),
-            remote_id: PROGRAM,
-            now_ms,
-            parameters: Arc::default(),
-            claims,
-            scripts: ScriptNotes::default(),
-            given: None,
-        },
-        subscriptions: vec![subscription],
-        marks: server.limits.marks,
-        only_opens: true,
+        image: Some(checkpoint),
     };
     let (reply, answer) = oneshot::channel();
-    let job = Box::new(job);
+    let job = Box::new(opening.job(now_ms));
     let task = SessionTask::CoversImage { job, reply };
     server.workers.sessions.submit(task);
     sign_in::answered(answer).await
