@@ -286,6 +286,7 @@ macro_rules! suite {
             scopes::rows_outside_of_the_scope_are_neither_touched_nor_shown,
             scopes::changes_of_a_lost_partition_are_taken_once,
             scopes::a_replayed_old_scope_is_refused,
+            scopes::an_image_is_for_those_who_hold_all_of_its_partitions,
             scopes::a_scope_is_spent_when_the_next_one_was_presented,
             scopes::a_spent_scope_is_issued_anew_when_it_holds_again,
             scopes::a_scope_counts_while_the_next_one_was_lost_on_the_way,

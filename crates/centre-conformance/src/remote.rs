@@ -329,6 +329,7 @@ impl Remote {
             )])),
             claims: self.claims.clone(),
             scripts: self.scripts.clone(),
+            given: None,
         }
     }
 
@@ -519,6 +520,7 @@ impl Remote {
         });
         DownloadJob {
             marks: Marks::default(),
+            only_opens: false,
             context: self.context(),
             subscriptions: vec![DownloadSubscription {
                 schema: self.schema.clone(),
@@ -536,6 +538,18 @@ impl Remote {
                 given: std::mem::take(&mut self.given),
             }],
         }
+    }
+
+    /// Whether the user may have what is in an image with this checkpoint.
+    pub async fn covers_image(&mut self, checkpoint: &Checkpoint) -> bool {
+        let mut job = self.download_job(&[]);
+        job.only_opens = true;
+        job.subscriptions[0].checkpoint = Some(checkpoint.clone());
+        job.subscriptions[0].from_image = true;
+        let mut opens = Opens(None);
+        let opened = self.worker.download_one(job, &mut opens).await;
+        opened.unwrap();
+        opens.0.expect("it has begun")
     }
 
     fn sink(&mut self) -> Sink {
@@ -605,6 +619,27 @@ struct Sink {
 impl Sink {
     fn all_came(&mut self) {
         assert_eq!(self.expected_rows.take().unwrap_or(0), 0);
+    }
+}
+
+/// Takes what is told when a download begins; nothing else may come.
+struct Opens(Option<bool>);
+
+impl DownloadSink for Opens {
+    fn begin(&mut self, _: usize, start: DownloadStart) {
+        self.0 = Some(start.covers_image);
+    }
+
+    fn table(&mut self, begin: TableBegin) {
+        panic!("rows of {:?} come", begin.table);
+    }
+
+    fn rows(&mut self, _: Vec<u8>) -> Result<(), CentreError> {
+        panic!("rows come");
+    }
+
+    fn end(&mut self, _: usize, outcome: DownloadOutcome) {
+        assert_eq!(outcome.checkpoint, None);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use tidewater_centre::Checkpoint;
+
 use crate::fixture::Fixture;
 use crate::remote::{Remote, delete, insert, update};
 use crate::world::{REGIONS, SHOP_DDL, World, partitioned, shop};
@@ -229,4 +231,45 @@ pub async fn regions_come_from_the_query_of_each_moment<F: Fixture>() {
         .upload(&[insert("customer", "80|east|Ella|NULL")])
         .await;
     assert_eq!(result.len(), 1);
+}
+
+/// I5 of those who ask for an image before they sync.
+pub async fn an_image_is_for_those_who_hold_all_of_its_partitions<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let image = Checkpoint {
+        serial: 0,
+        ..anna.checkpoint.clone().unwrap()
+    };
+    let mut berta = Remote::synced(&world, "berta").await;
+    let mut clara = Remote::synced(&world, "clara").await;
+    let mut dora = Remote::synced(&world, "dora").await;
+    assert!(anna.covers_image(&image).await);
+    assert!(berta.covers_image(&image).await);
+    assert!(!clara.covers_image(&image).await);
+    assert!(!dora.covers_image(&image).await);
+    // One of what everybody gets is for all.
+    let of_nobody = Checkpoint {
+        serial: 0,
+        ..dora.checkpoint.clone().unwrap()
+    };
+    assert!(clara.covers_image(&of_nobody).await);
+    // As of each moment.
+    visits(&world, "east").await;
+    world
+        .execute("INSERT INTO visit_plan VALUES ('clara', 'north')")
+        .await;
+    assert!(!anna.covers_image(&image).await);
+    assert!(clara.covers_image(&image).await);
+    // What is not understood is held by nobody.
+    let mut strange = image.clone();
+    strange.rules.push(image.rules[0].clone());
+    assert!(!clara.covers_image(&strange).await);
+    let watermark = Vec::new();
+    let strange = Checkpoint { watermark, ..image };
+    assert!(!clara.covers_image(&strange).await);
+    // Nothing has become of it: who asked is told what is new for him.
+    assert!(anna.download().await.scope_changed);
+    assert!(clara.download().await.scope_changed);
+    assert!(!berta.download().await.scope_changed);
 }

@@ -23,6 +23,23 @@ pub struct SyncContext {
     pub claims: Claims,
     /// What scripts of the sync have set.
     pub scripts: ScriptNotes,
+    /// The partitions to hold in place of the user's own: of an image that is of nobody.
+    pub given: Option<Arc<GivenPartitions>>,
+}
+
+/// Partitions by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GivenPartitions {
+    /// A partition column, and one of its values as text. Rules with other columns have none.
+    pub values: Vec<(String, String)>,
+}
+
+impl GivenPartitions {
+    /// The values of a column.
+    pub(crate) fn of<'g>(&'g self, column: &'g str) -> impl Iterator<Item = &'g str> {
+        let values = self.values.iter().filter(move |it| it.0 == column);
+        values.map(|(_, value)| value.as_str())
+    }
 }
 
 /// The parameters that a remote has set: by publication, by name.

@@ -22,6 +22,8 @@ pub struct DownloadJob {
     pub subscriptions: Vec<DownloadSubscription>,
     /// How often there are marks, where they are kept.
     pub marks: Marks,
+    /// Nothing is read, and nothing is noted: only what is known when it begins is told.
+    pub only_opens: bool,
 }
 
 /// The downloads of one sync on their way.
@@ -143,6 +145,9 @@ pub struct DownloadStart {
     pub checkpoint: Option<Checkpoint>,
     /// It goes on where an earlier one broke off.
     pub resumed: bool,
+    /// The presented checkpoint is an image's, all of it is understood, and the user may have every
+    /// row that was in it: he holds all of its partitions, and reads as the same role.
+    pub covers_image: bool,
 }
 
 /// What the download of one subscription came to.

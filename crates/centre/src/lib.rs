@@ -27,7 +27,7 @@ pub mod upload;
 pub mod verdict;
 
 pub use centre::{Centre, Worker};
-pub use context::{Parameters, SyncContext};
+pub use context::{GivenPartitions, Parameters, SyncContext};
 pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Downloaded,
     Downloading, GivenTable, Marks, TableCompare, TableRequest, ToldSettled,

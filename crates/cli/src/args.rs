@@ -106,6 +106,7 @@ impl Command {
             Command::User(args) => args.wants_json(),
             Command::Key(args) => args.wants_json(),
             Command::Remote(args) => args.wants_json(),
+            Command::Image(args) => args.wants_json(),
             Command::Sync(args) => args.sync.json,
             Command::Live(args) => args.sync.json,
             Command::Call(args) => args.json,

@@ -6,6 +6,7 @@ mod centre;
 mod command;
 mod demo;
 mod failure;
+mod images;
 mod init_document;
 mod interrupt;
 mod kept;

@@ -8,8 +8,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tidewater_carrier::{DialOptions, ServerUrl, WebAsked, WebPage, WebSite};
+use tidewater_carrier::{DialOptions, ServerUrl, ServerUrls, WebAsked, WebPage, WebSite};
 use tidewater_protocol::Code;
 use tidewater_protocol::image::Manifest;
 use tidewater_remote::database::{Database, ImageStart};
@@ -23,9 +24,23 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// How often a piece is asked for.
 const TRIES: u32 = 5;
 
-/// Makes a new remote's file of an image whose manifest is in this file, or at this `http://` or
-/// `https://` address, with the image itself beside it. Of the options, those count that say how
-/// a server is reached. If it breaks off, the next call goes on where it was.
+/// Where a server exchanges a password or a token for a token of its own.
+const SIGN_IN: &str = "/v1/sign-in";
+
+/// From what a new remote begins, and for whom.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageWanted<'i> {
+    /// The file of the manifest, or its `http://` or `https://` address. The image itself is beside it.
+    pub manifest: &'i str,
+    /// The server, or several, with which the remote is going to sync. The user signs in for an image
+    /// that is not everybody's only at the host and port of one of them.
+    pub server: &'i str,
+    /// The user; empty if a token tells.
+    pub user: &'i str,
+}
+
+/// Makes a new remote's file of an image. Of the options, those count that say how a server is
+/// reached, and how the user proves himself. If it breaks off, the next call goes on where it was.
 ///
 /// The first sync presents what the manifest says. If the server does not know that
 /// ([`Code::ImageInvalid`]), the file is of no use.
@@ -34,7 +49,7 @@ const TRIES: u32 = 5;
 /// There is a file already, the image cannot be fetched, or is not as its manifest says.
 pub fn begin_from_image(
     file: &Path,
-    image: &str,
+    wanted: ImageWanted<'_>,
     options: &SyncOptions,
     go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<(), ClientError> {
@@ -45,7 +60,7 @@ pub fn begin_from_image(
             "only a new file begins from an image: name another one, or leave the image out",
         ));
     }
-    let mut source = Source::find(image, options)?;
+    let mut source = Source::find(wanted, options)?;
     let manifest = source.manifest(go_on)?;
     let part = with_end(file, "-tidewater-image");
     source.fetch(&manifest, &part, go_on)?;
@@ -76,11 +91,48 @@ enum Source {
         site: WebSite,
         /// The path of the manifest.
         path: String,
+        pass: Pass,
+        /// What the server has given for it.
+        token: Option<String>,
     },
 }
 
+/// What a user who is asked who he is has to say there.
+enum Pass {
+    /// It is not a server of his.
+    Elsewhere,
+    /// What he signs in with; `None`: nothing that can be said here.
+    Proof(Option<String>),
+}
+
+impl Pass {
+    fn of(
+        url: &ServerUrl,
+        wanted: ImageWanted<'_>,
+        options: &SyncOptions,
+    ) -> Result<Pass, ClientError> {
+        let servers: ServerUrls = wanted.server.parse()?;
+        let is_it = |it: &ServerUrl| {
+            it.host.eq_ignore_ascii_case(&url.host)
+                && it.port == url.port
+                // What he says to the server is not to be read on the way here, either.
+                && (url.transport.is_encrypted() || !it.transport.is_encrypted())
+        };
+        if !servers.urls().iter().any(is_it) {
+            return Ok(Pass::Elsewhere);
+        }
+        let proof = match (&options.bearer, &options.password) {
+            (Some(bearer), _) => Some(json!({ "token": bearer.read()? })),
+            (None, Some(password)) => Some(json!({ "user": wanted.user, "password": password })),
+            (None, None) => None,
+        };
+        Ok(Pass::Proof(proof.map(|it| it.to_string())))
+    }
+}
+
 impl Source {
-    fn find(image: &str, options: &SyncOptions) -> Result<Source, ClientError> {
+    fn find(wanted: ImageWanted<'_>, options: &SyncOptions) -> Result<Source, ClientError> {
+        let image = wanted.manifest;
         if !image.starts_with("http://") && !image.starts_with("https://") {
             return Ok(Source::File(image.into()));
         }
@@ -97,7 +149,9 @@ impl Source {
         let site = WebSite::new(&url, &dial)?;
         Ok(Source::Web {
             site,
+            pass: Pass::of(&url, wanted, options)?,
             path: url.path,
+            token: None,
         })
     }
 
@@ -203,34 +257,37 @@ impl Source {
         }
     }
 
+    /// Asks; who asks says who he is if he is asked that.
     fn ask(
         &mut self,
         path: &str,
         range: Option<&str>,
         go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<WebPage, ClientError> {
-        let Source::Web { site, .. } = self else {
+        let Source::Web {
+            site, pass, token, ..
+        } = self
+        else {
             return Err(cancelled());
         };
-        let headers: Vec<_> = range.map(|it| ("range", it)).into_iter().collect();
-        let asked = WebAsked {
-            method: "GET",
-            path,
-            headers: &headers,
-            body: &[],
-        };
-        let mut tries = 0;
+        let range = range.map(|it| ("range", it));
+        let mut signs_in = true;
         let page = loop {
-            tries += 1;
-            match site.ask(asked, &mut || go_on(0, 0)) {
-                Ok(page) => break page,
-                Err(error) => {
-                    let error = ClientError::from(error);
-                    if tries == TRIES || error.code() != Code::Unreachable {
-                        return Err(error);
-                    }
-                }
+            let bearer = token.as_ref().map(|it| format!("Bearer {it}"));
+            let bearer = bearer.as_ref().map(|it| ("authorization", it.as_str()));
+            let headers: Vec<_> = range.into_iter().chain(bearer).collect();
+            let asked = WebAsked {
+                method: "GET",
+                path,
+                headers: &headers,
+                body: &[],
+            };
+            let page = persistently(site, asked, go_on)?;
+            if page.status != 401 || !signs_in {
+                break page;
             }
+            signs_in = false;
+            *token = Some(sign_in(site, pass, go_on)?);
         };
         match page.status {
             200 | 206 => Ok(page),
@@ -240,7 +297,8 @@ impl Source {
                     "the web server does not give the image away: {}",
                     page.summary
                 ),
-                "see that the address is right, or sync without the image",
+                "see that the address is right and that the user holds all that is in the image, or \
+                 sync without the image",
             )),
             404 => Err(failed(
                 Code::ImageInvalid,
@@ -253,6 +311,77 @@ impl Source {
                 "try again later, or sync without the image",
             )),
         }
+    }
+}
+
+/// Asks again where nothing was answered.
+fn persistently(
+    site: &mut WebSite,
+    asked: WebAsked<'_>,
+    go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<WebPage, ClientError> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match site.ask(asked, &mut || go_on(0, 0)) {
+            Ok(page) => return Ok(page),
+            Err(error) => {
+                let error = ClientError::from(error);
+                if tries == TRIES || error.code() != Code::Unreachable {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// The token that the server gives for what the user has to say.
+fn sign_in(
+    site: &mut WebSite,
+    pass: &Pass,
+    go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<String, ClientError> {
+    let not_allowed = |what: &str, hint| failed(Code::NotAllowed, what.into(), hint);
+    let body = match pass {
+        Pass::Proof(Some(body)) => body,
+        Pass::Proof(None) => {
+            return Err(not_allowed(
+                "the image is not for everybody, and there is neither a password nor a token to \
+                 sign in with",
+                "give one of them, or sync without the image",
+            ));
+        }
+        Pass::Elsewhere => {
+            return Err(not_allowed(
+                "the image is not for everybody, and it is not at the address of the server: \
+                 nothing of the user is said there",
+                "name it at the host and port of the server, encrypted where that is, or fetch its \
+                 files yourself",
+            ));
+        }
+    };
+    let asked = WebAsked {
+        method: "POST",
+        path: SIGN_IN,
+        headers: &[("content-type", "application/json")],
+        body: body.as_bytes(),
+    };
+    let page = persistently(site, asked, go_on)?;
+    let answer: Value = serde_json::from_slice(&page.body).unwrap_or_default();
+    let token = answer.get("token").and_then(Value::as_str);
+    let token = token.filter(|it| it.bytes().all(|it| it.is_ascii_graphic()));
+    match (page.status, token) {
+        (200, Some(token)) => Ok(token.to_owned()),
+        (401, _) => Err(failed(
+            Code::WrongPassword,
+            "the server does not let the user in, who is to fetch the image".into(),
+            "check user and password, or the token",
+        )),
+        _ => Err(failed(
+            Code::Unreachable,
+            format!("the server answers {} to the sign-in", page.summary),
+            "try again later, or sync without the image",
+        )),
     }
 }
 

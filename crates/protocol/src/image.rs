@@ -10,6 +10,9 @@ use serde_json::{Map, Value, json};
 /// The format that this program reads and writes.
 const FORMAT: u64 = 1;
 
+/// So many digits of its hash stand in the name of an image's file.
+pub const HASH_DIGITS: usize = 16;
+
 /// Describes the file of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {

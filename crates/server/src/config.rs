@@ -6,6 +6,7 @@
 mod acting;
 mod handler;
 mod identity;
+mod images;
 mod keys;
 mod kinds;
 mod lines;
@@ -27,16 +28,18 @@ mod tests;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidewater_carrier::Packing;
 use tidewater_carrier::proxied::Networks;
 use tidewater_centre::records::Retention;
-use tidewater_centre::{CentreError, Marks, PublicationSpec};
+use tidewater_centre::{CentreError, GivenPartitions, Marks, PublicationSpec};
 
 pub use self::handler::{
     HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, Handling, Secret, TableHandling,
 };
+pub use self::images::{ImageConfig, ImageRows, ImagesConfig, is_image_name};
 use self::lines::Lines;
 pub use self::procedure::{Allow, ArgumentConfig, ProcedureConfig, Provision, Sql, Work};
 pub use self::relay::{RelayConfig, RelayProof};
@@ -84,6 +87,10 @@ pub struct Config {
     pub relay: Option<RelayConfig>,
     /// The headquarters of which the database is a branch's.
     pub upstream: Option<UpstreamConfig>,
+    /// The files from which new remotes begin.
+    pub images: Option<ImagesConfig>,
+    /// No file says this: what everybody holds of a server that is there to make an image.
+    pub given: Option<Arc<GivenPartitions>>,
     lines: Lines,
 }
 
@@ -321,6 +328,9 @@ impl Config {
             }
             if let Some(upstream) = &mut config.upstream {
                 upstream.start_paths_at(folder);
+            }
+            if let Some(images) = &mut config.images {
+                images.folder = folder.join(&images.folder);
             }
             for handler in &mut config.handlers {
                 handler.start_paths_at(folder);

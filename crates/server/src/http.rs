@@ -9,6 +9,7 @@ mod carry;
 mod describe;
 mod events;
 mod forwarded;
+mod images;
 mod problem;
 mod provide;
 
@@ -38,6 +39,7 @@ use tidewater_protocol::message::{Answer, Argument, Call};
 
 use self::caller::{Identified, Peer};
 use self::carry::Carried;
+use self::images::{Allowed, Sending};
 use self::problem::Problem;
 use self::provide::WebProviders;
 use crate::calls::{self, built_in};
@@ -61,6 +63,7 @@ pub(crate) struct Web {
     callers: Arc<caller::Callers>,
     providers: Arc<WebProviders>,
     carried: Arc<Carried>,
+    allowed: Arc<Allowed>,
 }
 
 /// All that a server has on the web: the web protocol, and connections that come in HTTP.
@@ -81,6 +84,7 @@ impl Site {
             callers: Arc::default(),
             providers: Arc::default(),
             carried: Arc::new(Carried::new(places, alive)),
+            allowed: Arc::default(),
         };
         Arc::new(Site { web })
     }
@@ -113,6 +117,7 @@ impl Site {
     fn web_protocol(web: &Web) -> Router<Web> {
         Router::new()
             .route("/openapi.json", get(describe::openapi))
+            .route(images::PATH, get(images::fetch))
             .route(
                 "/v1/sign-in",
                 post(caller::sign_in).layer(DefaultBodyLimit::max(SIGN_IN_BYTES)),
@@ -141,6 +146,8 @@ impl Site {
     ) {
         let router = router.layer(axum::Extension(Peer(peer)));
         let router = router.layer(axum::Extension(shown));
+        let sending = Sending::default();
+        let router = router.layer(axum::Extension(sending.clone()));
         let service = TowerToHyperService::new(router);
         let server = &self.web.server;
         let is_draining = server.is_draining();
@@ -151,17 +158,20 @@ impl Site {
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
         let mut connection = pin!(connection);
+        let mut stalled = pin!(sending.stalled(server.limits.idle));
         if !is_draining {
             tokio::select! {
                 biased;
                 // Whoever asks sees for himself how it ended.
                 _ = &mut connection => return,
+                () = &mut stalled => return,
                 () = server.draining() => connection.as_mut().graceful_shutdown(),
             }
         }
         tokio::select! {
             biased;
             _ = &mut connection => {}
+            () = &mut stalled => {}
             () = server.aborted() => {}
         }
     }

@@ -6,20 +6,27 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use prost::Message;
 
 use tidewater_carrier::cryptography::digest::{Context, SHA256};
 use tidewater_centre::engine::watermark::Watermark;
-use tidewater_centre::records::{AskedSession, RemoteRecord};
-use tidewater_centre::{Centre, Checkpoint};
-use tidewater_protocol::RemoteId;
-use tidewater_protocol::image::{Manifest, hex};
+use tidewater_centre::records::{AskedSession, Claims, Proven, RemoteRecord, UserRecord};
+use tidewater_centre::{
+    Centre, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
+    DownloadSubscription, GivenPartitions, Marks, ScriptNotes, SyncContext,
+};
+use tidewater_protocol::image::{HASH_DIGITS, Manifest, hex};
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use crate::auth::credential;
 use crate::auth::signing::{CheckpointFor, ImageFor, Keyring};
+use crate::config::ImageRows;
 use crate::environment::{Environment, random};
 use crate::error::ServerError;
+use crate::sign_in::PROGRAM;
 
 /// How much is read at once.
 const READ_BYTES: usize = 1 << 20;
@@ -70,7 +77,11 @@ pub async fn describe(
             "remove the image's own remote beside it (NAME.remote), and build it anew",
         )
     })?;
-    let (sha256, bytes) = hash(file).map_err(|error| {
+    // Beside sessions it must not keep a thread of theirs.
+    let path = file.to_owned();
+    let hashed = tokio::task::spawn_blocking(move || hash(&path)).await;
+    let hashed = hashed.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    let (sha256, bytes) = hashed.map_err(|error| {
         ServerError::configuration(
             format!("the image {} cannot be read: {error}", file.display()),
             "see that the folder can be written and the disk is not full",
@@ -96,7 +107,7 @@ pub async fn describe(
 
 /// What the file of an image is called: another content has another name, and can be kept for ever.
 fn file_name(name: &str, sha256: &[u8; 32]) -> String {
-    format!("{name}-{}.db", hex(&sha256[..8]))
+    format!("{name}-{}.db", &hex(sha256)[..HASH_DIGITS])
 }
 
 /// What an image's checkpoint says: no serial was given to anybody with it.
@@ -116,15 +127,27 @@ fn anybodys(checkpoint: Checkpoint, publication: &str) -> Result<Checkpoint, Ser
 }
 
 /// Registers the remote of whose rows an image is made, as a user's; its id and its credential. It
-/// needs no password: whoever can do this has the database.
+/// needs no password: whoever can do this has the database. Who stands for partitions is added if
+/// need be: he holds nothing, and has nothing to sign in with.
 ///
 /// # Errors
 /// There is no such user, or the database is away.
 pub async fn register(
     centre: &dyn Centre,
-    user: &str,
+    rows: &ImageRows,
     environment: &Environment,
 ) -> Result<(RemoteId, Vec<u8>), ServerError> {
+    let user = &*rows.user();
+    if let ImageRows::In(_) = rows {
+        let nobody = UserRecord {
+            name: user.to_owned(),
+            password_hash: String::new(),
+            disabled: false,
+            created_ms: environment.clock.now_ms(),
+            proven: Proven::default(),
+        };
+        centre.add_user(&nobody).await?;
+    }
     let no_randomness = |error: std::io::Error| {
         ServerError::configuration(
             format!("the system has no random numbers: {error}"),
@@ -161,6 +184,74 @@ pub async fn register(
     };
     worker.save_remote(&remote).await?;
     Ok((id, credential))
+}
+
+/// What is asked of a download that is not read.
+pub(crate) struct Opening {
+    pub(crate) user: String,
+    pub(crate) claims: Claims,
+    /// See [`SyncContext::given`].
+    pub(crate) given: Option<Arc<GivenPartitions>>,
+    pub(crate) schema: Arc<PublicationSchema>,
+    /// The hash of the schema that the image has, if that is another one.
+    pub(crate) before: Option<Vec<u8>>,
+    /// Its checkpoint.
+    pub(crate) image: Option<Checkpoint>,
+}
+
+impl Opening {
+    pub(crate) fn job(self, now_ms: i64) -> DownloadJob {
+        let subscription = DownloadSubscription {
+            publication: self.schema.name.clone(),
+            schema: self.schema,
+            before: self.before,
+            from_image: self.image.is_some(),
+            checkpoint: self.image,
+            requests: Vec::new(),
+            compares: Vec::new(),
+            kept: None,
+            own: None,
+            gained: Vec::new(),
+            refused_from: 0,
+            settled_after: 0,
+            given: Vec::new(),
+        };
+        DownloadJob {
+            context: SyncContext {
+                user: self.user,
+                remote_id: PROGRAM,
+                now_ms,
+                parameters: Arc::default(),
+                claims: self.claims,
+                scripts: ScriptNotes::default(),
+                given: self.given,
+            },
+            subscriptions: vec![subscription],
+            marks: Marks::default(),
+            only_opens: true,
+        }
+    }
+}
+
+/// Takes what is told when a download begins.
+#[derive(Default)]
+pub(crate) struct Opened {
+    /// See [`DownloadStart::covers_image`].
+    pub(crate) covers_image: bool,
+}
+
+impl DownloadSink for Opened {
+    fn begin(&mut self, _: usize, start: DownloadStart) {
+        self.covers_image = start.covers_image;
+    }
+
+    fn table(&mut self, _: TableBegin) {}
+
+    fn rows(&mut self, _: Vec<u8>) -> Result<(), CentreError> {
+        Err(CentreError::Cancelled)
+    }
+
+    fn end(&mut self, _: usize, _: DownloadOutcome) {}
 }
 
 /// The SHA-256 of a file, and its size.

@@ -17,7 +17,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tidewater_admin::Probed;
 use tidewater_carrier::proxied::Networks;
 use tidewater_carrier::{Packing, ServerUrl};
-use tidewater_centre::Centre;
+use tidewater_centre::records::Claims;
+use tidewater_centre::{Centre, GivenPartitions};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::event::EVENT_BYTES;
 
@@ -32,7 +33,7 @@ use crate::auth::password::PasswordChecks;
 use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
 use crate::calls::Calls;
-use crate::config::{Config, Limits, RetentionConfig};
+use crate::config::{Config, ImagesConfig, Limits, RetentionConfig};
 use crate::connection::LINGER;
 use crate::drain::DrainRate;
 use crate::environment::{Environment, random};
@@ -40,6 +41,7 @@ use crate::error::ServerError;
 use crate::fault::Fault;
 use crate::handlers::Handlers;
 use crate::http::Site;
+use crate::images::{Opened, Opening};
 use crate::listener::{self, Spoken};
 use crate::memory::{MemoryBudget, MemoryGauge};
 use crate::metrics::Metrics;
@@ -101,6 +103,10 @@ pub(crate) struct Shared {
     pub(crate) proxies: Networks,
     /// The line to headquarters, where the server is a branch's.
     pub(crate) upstream: Upstream,
+    /// The files from which new remotes begin.
+    pub(crate) images: Option<ImagesConfig>,
+    /// What everybody holds, if the server is there to make an image.
+    pub(crate) given: Option<Arc<GivenPartitions>>,
     /// Where live remotes go when it shuts down.
     pub(crate) others: Vec<String>,
     phase: Arc<Signal<Phase>>,
@@ -307,6 +313,8 @@ impl Server {
             metrics: Metrics::new(limits.connections, limits.memory_bytes),
             proxies: config.server.proxies.clone(),
             upstream: Upstream::default(),
+            images: config.images.clone(),
+            given: config.given.clone(),
             others: config.live.servers.clone(),
             phase: phase.clone(),
             verify_every: AtomicU64::new(config.server.verify_every),
@@ -431,6 +439,35 @@ impl Running {
         self.shared.upstream.clone()
     }
 
+    /// Sees whether a publication has the partitions that this server is there to make an image of:
+    /// a remote would only hear that something is wrong.
+    ///
+    /// # Errors
+    /// It has not, or the database is away.
+    pub async fn check_given(
+        &self,
+        centre: &dyn Centre,
+        publication: &str,
+    ) -> Result<(), ServerError> {
+        let given = self.shared.given.clone();
+        let published = self.shared.publications.served().published(publication);
+        // That there is no such publication, the remote hears.
+        let Ok(published) = published else {
+            return Ok(());
+        };
+        let opening = Opening {
+            user: String::new(),
+            claims: Claims::default(),
+            given,
+            schema: published.schema.clone(),
+            before: None,
+            image: None,
+        };
+        let job = opening.job(self.shared.environment.clock.now_ms());
+        let mut worker = centre.worker().await?;
+        Ok(worker.download_one(job, &mut Opened::default()).await?)
+    }
+
     /// What becomes of the memory budget.
     pub fn memory(&self) -> MemoryGauge {
         self.shared.budget.gauge()
@@ -473,6 +510,7 @@ impl Running {
             ("relay", configured.relay != config.relay),
             ("wake", configured.wakes != config.wakes),
             ("upstream", configured.upstream != config.upstream),
+            ("images", configured.images != config.images),
             ("log", configured.log != config.log),
         ];
         *self

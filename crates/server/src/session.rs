@@ -778,6 +778,7 @@ impl<'a> Sync<'a> {
         DownloadJob {
             subscriptions: subscriptions.collect(),
             marks: self.server.limits.marks,
+            only_opens: false,
             context: opened.context(self.server.environment.clock.now_ms()),
         }
     }

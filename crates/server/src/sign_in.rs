@@ -396,6 +396,7 @@ async fn by_script(server: &Shared, user: &str, password: &str) -> Result<Option
             parameters: Arc::default(),
             claims: Claims::default(),
             scripts: notes.clone(),
+            given: None,
         },
         publication: publication.clone(),
         checkpoint: None,

@@ -27,6 +27,7 @@ use crate::calls::lane::{CallTask, run_calls};
 use crate::config::Limits;
 use crate::connector::{Connection, Connector, Idle, repeats};
 use crate::environment::Clock;
+use crate::images::Opened;
 pub(crate) use crate::lane::{Lane, OfUser, Ticket};
 use crate::memory::{MemoryBudget, Reservation};
 use crate::metrics::{Phase, Timer};
@@ -84,6 +85,12 @@ pub(crate) enum SessionTask {
     HandOut {
         wanted: NumbersWanted,
         reply: oneshot::Sender<Result<Vec<NumberBlock>, CentreError>>,
+    },
+    /// Whether the one subscription that is asked for, of an image, is covered by what the user holds:
+    /// see [`tidewater_centre::DownloadStart::covers_image`].
+    CoversImage {
+        job: Box<DownloadJob>,
+        reply: oneshot::Sender<Result<bool, CentreError>>,
     },
     /// The credential before, of which this is the hash, is void.
     ForgetPrevious(RemoteId, Vec<u8>),
@@ -455,6 +462,14 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
                 Err(error) => Err(error),
             };
             let _ = reply.send(connection.judge(result));
+        }
+        SessionTask::CoversImage { job, reply } => {
+            let mut opened = Opened::default();
+            let result = match connection.open().await {
+                Ok(worker) => worker.download_one(*job, &mut opened).await,
+                Err(error) => Err(error),
+            };
+            let _ = reply.send(connection.judge(result).map(|()| opened.covers_image));
         }
         SessionTask::ForgetPrevious(id, previous) => {
             let result = match connection.open().await {

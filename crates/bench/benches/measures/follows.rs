@@ -297,6 +297,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
     let mut worker = place.centre.worker().await?;
     let job = DownloadJob {
         marks: Marks::default(),
+        only_opens: false,
         context: SyncContext {
             user: user.into(),
             remote_id: RemoteId([7; 16]),
@@ -304,6 +305,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
             parameters: Arc::default(),
             claims: Claims::default(),
             scripts: ScriptNotes::default(),
+            given: None,
         },
         subscriptions: vec![DownloadSubscription {
             schema: schemas[0].clone(),

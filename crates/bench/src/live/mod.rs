@@ -1,9 +1,11 @@
-//! The live layer under load: calls, events, wake-ups. A server of its own, and programs that are
+//! What is measured beside a reference: calls, events and wake-ups of the live layer under load, and
+//! first syncs from images. A server of its own, and programs that are
 //! processes of their own; each point beside a reference of the same run.
 
 mod calls;
 mod client;
 mod events;
+mod images;
 mod report;
 mod stage;
 mod trial;
@@ -31,6 +33,11 @@ pub enum LiveScenario {
         /// How many are live while the server's memory is measured.
         idle: u32,
     },
+    /// First syncs, by rows and from an image.
+    Images {
+        /// How many rows the remote has then.
+        rows: u32,
+    },
 }
 
 /// How.
@@ -57,12 +64,14 @@ pub fn run_live(options: &LiveOptions, watcher: &Watcher<'_>) -> anyhow::Result<
         LiveScenario::Calls => ("calls", calls::setting()),
         LiveScenario::Events => ("events", events::setting()),
         LiveScenario::Wake { remotes, idle } => ("wake", wake::setting(remotes, idle)),
+        LiveScenario::Images { rows } => ("images", images::setting(rows)),
     };
     let mut stage = Stage::set(options, &setting)?;
     let trials: Vec<Trial> = match options.scenario {
         LiveScenario::Calls => calls::trials(options),
         LiveScenario::Events => events::trials(options),
         LiveScenario::Wake { remotes, idle } => wake::trials(options, remotes, idle),
+        LiveScenario::Images { rows } => images::trials(rows),
     };
     let measured = run_all(trials, options, watcher, &mut stage);
     let database = stage.base.describe();

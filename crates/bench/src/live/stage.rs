@@ -131,6 +131,11 @@ impl Stage {
         format!("tcp://127.0.0.1:{port}")
     }
 
+    /// Where its web protocol is.
+    pub(super) fn http_port(&self) -> u16 {
+        self.http_port
+    }
+
     pub(super) fn process(&self) -> u32 {
         self.server.as_ref().map_or(0, ServerProcess::process)
     }

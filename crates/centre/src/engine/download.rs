@@ -336,7 +336,10 @@ async fn plan(
         }
         let mut opened = opened;
         let mut differences = differences(snapshot, subscription, &opened).await?;
-        if subscription.from_image && !is_covered(&opened, &differences) {
+        let is_covered = is_covered(&opened, &differences);
+        let covers_image =
+            subscription.from_image && is_covered && is_understood(&opened, subscription);
+        if subscription.from_image && !is_covered {
             // What leaves the remote would tell keys that its user must not know.
             differences = vec![None; opened.held.len()];
             subscription.checkpoint = None;
@@ -356,6 +359,12 @@ async fn plan(
             let nothing = vec![None; opened.held.len()];
             subscription.checkpoint = None;
             plan = Plan::new(subscription, opened.unheld(), nothing, scripts, now_ms);
+        }
+        plan.covers_image = covers_image;
+        if job.only_opens {
+            plan.is_due = false;
+            plans.push(plan);
+            continue;
         }
         plan.make_marks(subscription, job.marks);
         plan.settled = settled(snapshot, &job.context, subscription).await?;
@@ -449,6 +458,7 @@ impl Planned {
                         None => from,
                     },
                     resumed: plan.resumed.is_some(),
+                    covers_image: plan.covers_image,
                 },
             );
             if let Some(told) = plan.settled.clone() {
@@ -516,6 +526,17 @@ fn is_covered(opened: &Opened, differences: &[Option<Difference>]) -> bool {
         None => held.place.is_none(),
         Some(difference) => difference.lost.is_empty(),
     })
+}
+
+/// Whether nothing of an image's checkpoint is of a time when other rules or another role decided who
+/// holds what.
+fn is_understood(opened: &Opened, subscription: &DownloadSubscription) -> bool {
+    let Some(checkpoint) = &subscription.checkpoint else {
+        return false;
+    };
+    let placed = opened.held.iter().filter(|it| it.place.is_some()).count();
+    let watermark = Watermark::read(&checkpoint.watermark);
+    placed == checkpoint.rules.len() && watermark.is_some_and(|it| it.role == opened.role)
 }
 
 /// Up to where the remote has what handlers have told, once it has the download.

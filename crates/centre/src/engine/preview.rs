@@ -164,6 +164,7 @@ impl<'p, T: Inspecting> Previewing<'p, T> {
             parameters: Arc::new(BTreeMap::from([(publication.to_owned(), set)])),
             claims: claims.clone(),
             scripts: ScriptNotes::default(),
+            given: None,
         }
     }
 

@@ -112,6 +112,8 @@ pub struct Rule {
     pub table: usize,
     /// The query that yields a user's partitions; `None` for "everyone".
     pub query: Option<ScopeQuery>,
+    /// The names of the partition columns in the centre.
+    pub names: Vec<String>,
     /// The types of the partition columns.
     pub types: Vec<ColumnType>,
     /// Where their values are in a row as it is read.
@@ -342,7 +344,9 @@ impl Rule {
         let root = &infos[compiled.root(published.table)];
         let columns = compiled.columns.iter().map(|&index| &root.columns[index]);
         let types = columns.clone().filter_map(|it| it.column_type.clone().ok());
-        let names = columns.map(|column| (&column.name, &column.column_type));
+        let names = columns
+            .clone()
+            .map(|column| (&column.name, &column.column_type));
         // What is written is told by the table's own columns, which are all published.
         let place_of = |level, column| match which {
             WhichRule::Held(local) => published.place_of(infos, local, level, column),
@@ -382,6 +386,7 @@ impl Rule {
             id: 0,
             table: 0,
             query: query.transpose()?,
+            names: columns.clone().map(|it| it.name.clone()).collect(),
             types: types.collect(),
             columns: places.collect(),
             windows: windows.collect(),

@@ -5,7 +5,7 @@ mod difference;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidewater_protocol::{ColumnType, Datum, RemoteId};
+use tidewater_protocol::{ColumnType, Datum, RemoteId, Value};
 
 pub use self::difference::{Difference, Differences, keep};
 
@@ -15,7 +15,8 @@ use super::exact::{pack_exact, unpack};
 use super::publication::{Publication, Rule};
 use super::script::Parameter;
 use super::window::{self, Window};
-use crate::context::SyncContext;
+use crate::context::{GivenPartitions, SyncContext};
+use crate::engine::upload::row_json;
 use crate::error::CentreError;
 use crate::scope::{Partitions, RuleScope, Scope};
 
@@ -70,6 +71,8 @@ pub struct Questions<'p> {
     of_writes: Vec<Vec<Option<usize>>>,
     /// For each publication: those whose answers must not be empty.
     permits: Vec<Vec<AskedPermit<'p>>>,
+    /// See [`SyncContext::given`].
+    given: Option<Arc<GivenPartitions>>,
     now_ms: i64,
 }
 
@@ -83,6 +86,7 @@ struct AskedPermit<'p> {
 
 /// Which questions tell the scope of a rule.
 struct AskedRule<'p> {
+    rule: &'p Rule,
     partitions: Option<usize>,
     /// For the highest value of a column of numbers.
     windows: Vec<(Option<usize>, &'p Window)>,
@@ -220,6 +224,7 @@ impl<'p> Questions<'p> {
                 let windows = rule.windows.iter().enumerate();
                 let windows = windows.map(|(at, it)| (asking.ask(place, of_table, Some(at)), it));
                 AskedRule {
+                    rule,
                     partitions,
                     windows: windows.collect(),
                 }
@@ -240,6 +245,7 @@ impl<'p> Questions<'p> {
             of_rule,
             of_writes,
             permits,
+            given: context.given.clone(),
             now_ms: context.now_ms,
         }
     }
@@ -263,8 +269,15 @@ impl<'p> Questions<'p> {
                 value: denied.value.clone(),
             });
         }
-        let rules = self.of_rule[publication].iter().map(|asked| {
-            let partitions = asked.partitions.map(|it| answers[it].clone());
+        let asked = &self.of_rule[publication];
+        if let Some(given) = &self.given {
+            check_given(given, asked.iter().map(|it| it.rule))?;
+        }
+        let rules = asked.iter().map(|asked| {
+            let partitions = match &self.given {
+                None => asked.partitions.map(|it| answers[it].clone()),
+                Some(given) => Some(Arc::new(asked.rule.given(given)?)),
+            };
             let lows = asked.windows.iter().map(|(highest, window)| {
                 let highest = highest.and_then(|it| answers[it].first());
                 let types = std::slice::from_ref(&window.column_type);
@@ -288,7 +301,64 @@ impl<'p> Questions<'p> {
     }
 }
 
+/// Whether there are partitions by all the columns that are named.
+fn check_given<'p>(
+    given: &GivenPartitions,
+    rules: impl Iterator<Item = &'p Rule> + Clone,
+) -> Result<()> {
+    let mut names = rules
+        .flat_map(|it| it.names.iter().map(String::as_str))
+        .collect::<Vec<_>>();
+    names.sort_unstable();
+    names.dedup();
+    let mut asked = given.values.iter();
+    match asked.find(|(name, _)| !names.contains(&name.as_str())) {
+        None => Ok(()),
+        Some((name, _)) => Err(CentreError::Configuration {
+            message: format!("the publication has no partitions by {name:?}"),
+            hint: match names.is_empty() {
+                true => "it gives everybody the same rows: name no partition".into(),
+                false => format!("it has partitions by: {}", names.join(", ")),
+            },
+        }),
+    }
+}
+
 impl Rule {
+    /// Those of the given partitions that are its own: each value of each of its columns with each
+    /// of the others.
+    fn given(&self, given: &GivenPartitions) -> Result<Partitions> {
+        let mut rows: Vec<Vec<Value>> = vec![Vec::new()];
+        for (name, &column_type) in self.names.iter().zip(&self.types) {
+            let values = given.of(name).map(|text| {
+                let value = row_json::from_text(column_type, text);
+                value.ok_or_else(|| CentreError::Configuration {
+                    message: format!(
+                        "{text:?} is no value of {name:?}, a column of {column_type:?}"
+                    ),
+                    hint: "write it as rows have it on remotes".into(),
+                })
+            });
+            let values: Vec<Value> = values.collect::<Result<_>>()?;
+            let longer = rows.iter().flat_map(|row| {
+                let with = |value: &Value| [&row[..], std::slice::from_ref(value)].concat();
+                values.iter().map(with)
+            });
+            rows = longer.collect();
+        }
+        let mut partitions = Partitions::new();
+        if self.query.is_some() {
+            for row in &rows {
+                let values = self.types.iter().zip(row);
+                let values: Vec<Datum<'_>> = values
+                    .map(|(column_type, value)| column_type.datum(value.as_ref()).0)
+                    .collect();
+                self.take(None, &mut partitions, &values);
+            }
+        }
+        Ok(partitions)
+    }
+
     /// Adds what a row of a question's result says. NULL is in no partition.
     pub fn take(&self, window: Option<usize>, partitions: &mut Partitions, values: &[Datum<'_>]) {
         if !values.contains(&Datum::Null) {

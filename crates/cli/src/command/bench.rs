@@ -127,6 +127,14 @@ Examples:
   tidewater bench wake
   tidewater bench wake --remotes 100 --idle 1000 --consolidated postgres://me@127.0.0.1/empty"))]
     Wake(WakeArgs),
+    /// The first sync of a remote with many rows: by rows, and from an image
+    ///
+    /// The server makes the image and gives it away itself; some rows have changed since.
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench images --rows 100000
+  tidewater bench images --repeat 5 --consolidated postgres://me@127.0.0.1/empty"))]
+    Images(ImagesArgs),
     /// A program of a measure of the live layer
     #[command(hide = true, after_help = with_exit_codes!("\
 Examples:
@@ -154,7 +162,7 @@ struct LiveArgs {
     /// empty [default: an SQLite file in a temporary folder]
     #[arg(long, value_name = "URL")]
     consolidated: Option<String>,
-    /// Seconds of each point
+    /// Seconds of each point (calls, events, wake)
     #[arg(long, value_name = "SECONDS", default_value = "5")]
     seconds: f64,
     /// How often everything is measured
@@ -179,6 +187,16 @@ struct WakeArgs {
     /// Remotes that are live while the server's memory is measured
     #[arg(long, value_name = "NUMBER", default_value = "10000")]
     idle: u32,
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+#[derive(Debug, Args)]
+struct ImagesArgs {
+    /// Rows of the remote
+    #[arg(long, value_name = "NUMBER", default_value = "1000000",
+          value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
+    rows: u32,
     #[command(flatten)]
     live: LiveArgs,
 }
@@ -378,6 +396,7 @@ impl BenchCommand {
             | BenchCommand::Calls(_)
             | BenchCommand::Events(_)
             | BenchCommand::Wake(_)
+            | BenchCommand::Images(_)
             | BenchCommand::LiveClient => return None,
         })
     }
@@ -393,6 +412,7 @@ impl BenchCommand {
                 };
                 (scenario, &args.live)
             }
+            BenchCommand::Images(args) => (LiveScenario::Images { rows: args.rows }, &args.live),
             _ => return None,
         })
     }

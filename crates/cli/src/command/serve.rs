@@ -15,6 +15,7 @@ use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre;
 use crate::command::deploy;
 use crate::failure::Failure;
+use crate::images;
 use crate::open_files;
 use crate::output;
 use crate::service::{LogArgs, Stop, cannot_start};
@@ -33,7 +34,7 @@ const LINE_ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// It serves what is deployed, and goes on with another deployment within a second.
 ///
 /// With [upstream] it is a branch's: it keeps its file in sync with headquarters as well, and fetches
-/// it first if it is not there.
+/// it first if it is not there. With [images] it makes images, and keeps them fresh.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -98,6 +99,7 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
         config: config.clone(),
         runtime: Handle::current(),
     });
+    let for_images = (config.clone(), environment.clone());
     let running = Server::start(config, centre, environment).await?;
     let line = line.zip(deploying);
     let line = line.map(|(line, deploying)| line.keep(running.upstream(), deploying));
@@ -107,6 +109,8 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
     if let Some(admin) = &running.admin {
         output::text(&format!("admin on {admin}\n"))?;
     }
+    let (config, environment) = for_images;
+    let images = images::keep(config, environment);
     loop {
         tokio::select! {
             () = stop.requested() => break,
@@ -114,6 +118,7 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
         }
     }
     let line = line.map(|line| tokio::task::spawn_blocking(|| line.end()));
+    let images = images.map(|it| tokio::spawn(it.end()));
     tokio::select! {
         () = running.shutdown() => {}
         // Asked twice: the user does not want to wait for running syncs.
@@ -122,6 +127,9 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
     if let Some(line) = line {
         // It ends by itself, within a moment.
         let _ = tokio::time::timeout(LINE_ENDS_WITHIN, line).await;
+    }
+    if let Some(images) = images {
+        let _ = images.await;
     }
     Ok(())
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tidewater_carrier::NoCompression;
 use tidewater_client::{
-    Account, Adopt, ClientError, Compression, LiveOptions, OutboxCounts, Packing, Pin, Remote,
-    Report, Retry, SyncDirection, SyncError, SyncOptions, begin_from_image,
+    Account, Adopt, ClientError, Compression, ImageWanted, LiveOptions, OutboxCounts, Packing, Pin,
+    Remote, Report, Retry, SyncDirection, SyncError, SyncOptions, begin_from_image,
 };
 use tidewater_protocol::Code;
 
@@ -234,10 +234,10 @@ fn begins(args: &SyncArgs) -> bool {
     args.image.is_some() && !args.remote.exists()
 }
 
-/// Makes the file of an image, if it is to be.
-fn begin(args: &SyncArgs) -> Result<(), Failure> {
+/// Makes the file of an image, if it is to be; gives what signs in then.
+fn begin(args: &SyncArgs) -> Result<Option<Given>, Failure> {
     let Some(image) = args.image.as_ref().filter(|_| begins(args)) else {
-        return Ok(());
+        return Ok(None);
     };
     check_folder(&args.remote)?;
     let missing = missing_for_a_first_sync(args);
@@ -247,16 +247,30 @@ fn begin(args: &SyncArgs) -> Result<(), Failure> {
             format!("add {}", missing.join(", ")),
         ));
     }
-    let options = SyncOptions {
+    let user = args.user.as_deref().unwrap_or_default();
+    let given = args.proof.obtain(&prompt(user))?;
+    let mut options = SyncOptions {
         ca_file: args.ca.clone(),
         pin: args.pin,
         insecure: args.network.insecure,
         proxy: args.network.proxy.clone(),
         ..SyncOptions::default()
     };
+    match &given {
+        Given::Password(password) => options.password = Some(password.clone()),
+        Given::Bearer(bearer) => options.bearer = Some(bearer.clone()),
+        Given::Certificate(certificate) => options.certificate = Some(certificate.clone()),
+    }
     // Ctrl-C simply ends the program: the next one goes on with what has come.
     let go_on = &mut |_, _| ControlFlow::Continue(());
-    Ok(begin_from_image(&args.remote, image, &options, go_on)?)
+    let server = args.server.as_deref().unwrap_or_default();
+    let wanted = ImageWanted {
+        manifest: image,
+        server: &args.network.addresses(server)?.to_string(),
+        user,
+    };
+    begin_from_image(&args.remote, wanted, &options, go_on)?;
+    Ok(Some(given))
 }
 
 /// Tries with what is at hand, and asks for a password if the remote's credential is
@@ -330,7 +344,7 @@ impl From<ClientError> for Failure {
 /// everything is at hand that a first sync needs.
 pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failure> {
     check_folder(&args.remote)?;
-    begin(args)?;
+    let obtained = begin(args)?;
     let missing = missing_for_a_first_sync(args);
     let known = match remote_file::open(&args.remote) {
         Ok(database) => database.account()?,
@@ -354,6 +368,7 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
     }
     let server = args.network.addresses(&server)?;
     let given = match known.credential {
+        _ if obtained.is_some() => obtained,
         Some(_) => args.proof.given()?,
         None => Some(args.proof.obtain(&prompt(&user))?),
     };

@@ -24,6 +24,7 @@ mod hierarchy;
 mod image;
 mod init;
 mod json;
+mod kept_images;
 mod keys;
 mod kill;
 mod live;

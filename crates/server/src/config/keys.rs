@@ -43,6 +43,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "handler",
             "relay",
             "upstream",
+            "images",
         ],
     ),
     (
@@ -90,6 +91,18 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "compression",
             "compression_level",
             "insecure",
+        ],
+    ),
+    ("images", &["folder", "every", "image"]),
+    (
+        "images.image",
+        &[
+            "name",
+            "publication",
+            "user",
+            "partitions",
+            "everyone",
+            "public",
         ],
     ),
     ("handler", HANDLER),
@@ -311,6 +324,7 @@ fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
         | "space"
         | "sign_in.oidc"
         | "wake"
+        | "images.image"
         | "handler" => {
             format!("in [[{path}]]")
         }

@@ -12,6 +12,7 @@ use tidewater_carrier::{Compression, NoCompression, Packing, ServerUrl};
 use tidewater_centre::{PublicationSpec, nearest};
 
 use super::handler::{Handlers, RawHandler};
+use super::images::RawImages;
 use super::lines::Lines;
 use super::procedure::{ProcedureConfig, RawProcedure};
 use super::publication::RawPublication;
@@ -51,6 +52,7 @@ struct RawConfig {
     handler: Vec<RawHandler>,
     relay: Option<RawRelay>,
     upstream: Option<RawUpstream>,
+    images: Option<RawImages>,
 }
 
 #[derive(Deserialize, Default)]
@@ -180,6 +182,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
     let names: Vec<&str> = publications.iter().map(|it| &*it.name).collect();
     let wakes = raw.wake.into_iter().map(|it| it.read(insecure, &names));
     let wakes = wakes.collect::<Result<_, _>>()?;
+    let images = raw.images.map(|it| it.read(&names)).transpose()?;
     let server = server.read()?;
     let relay = raw.relay.map(|it| it.read(&server)).transpose()?;
     let upstream = raw.upstream.map(|it| it.read(&server)).transpose()?;
@@ -192,6 +195,8 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
         wakes,
         sign_in,
         upstream,
+        images,
+        given: None,
         server,
         retention: raw.retention.read()?,
         log: raw.log.read()?,
@@ -205,7 +210,10 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
 }
 
 /// Each section of a kind has a name of its own.
-fn check_names<'n>(kind: &str, names: impl Iterator<Item = &'n String>) -> Result<(), ServerError> {
+pub(super) fn check_names<'n>(
+    kind: &str,
+    names: impl Iterator<Item = &'n String>,
+) -> Result<(), ServerError> {
     let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {

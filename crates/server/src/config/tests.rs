@@ -496,6 +496,82 @@ fn what_is_live_and_who_is_woken_is_read() {
 }
 
 #[test]
+fn images_are_read_and_what_can_be_none_is_told() {
+    let head = "[server]\nconsolidated = \"sqlite:x\"\n";
+    let read = |text: &str| Config::parse_with(&format!("{head}{text}"), &|_| None);
+    assert_eq!(read("").unwrap().images, None);
+    let image = "[[images.image]]\nname = \"a-1\"\npublication = \"p\"\nuser = \"u\"\n";
+    let images = read(image).unwrap().images.unwrap();
+    assert_eq!(
+        images,
+        ImagesConfig {
+            folder: "images".into(),
+            every: Duration::from_secs(3_600),
+            images: vec![ImageConfig {
+                name: "a-1".into(),
+                publication: "p".into(),
+                rows: ImageRows::Of("u".into()),
+                public: false,
+            }],
+        }
+    );
+    let rows = |line: &str| {
+        let text = image.replace("user = \"u\"", line);
+        read(&text).unwrap().images.unwrap().images[0].rows.user()
+    };
+    assert_eq!(rows("everyone = true"), "image: everyone");
+    let partitions = "partitions = [\"b=2=3\", \"a=1\"]";
+    assert_eq!(rows(partitions), "image: a=1 b=2=3");
+    let published = "[[publication]]\nname = \"q\"\n[[publication.table]]\nname = \"t\"\n\
+                     partition = \"everyone\"\n";
+    let without = |line: &str| image.replace(line, "");
+    for (text, expected) in [
+        ("[images]\n".to_owned(), "[images] names no image"),
+        (
+            format!("[images]\nevery = \"0s\"\n{image}"),
+            "images.every is \"0s\"",
+        ),
+        (
+            format!("{image}{image}"),
+            "two images.images are named \"a-1\"",
+        ),
+        (
+            image.replace("a-1", "../a"),
+            "images.image.name is \"../a\"",
+        ),
+        (without("name = \"a-1\"\n"), "images.image.name is \"\""),
+        (
+            without("user = \"u\"\n"),
+            "[[images.image]] \"a-1\" has no user",
+        ),
+        (
+            without("publication = \"p\"\n"),
+            "[[images.image]] \"a-1\" has no publication",
+        ),
+        (
+            format!("{image}everyone = true"),
+            "[[images.image]] \"a-1\" says in more than one way",
+        ),
+        (
+            image.replace("user = \"u\"", "partitions = [\"a\"]"),
+            "images.image.partitions has \"a\"",
+        ),
+        (
+            format!("{published}{image}"),
+            "images.image.publication is \"p\"",
+        ),
+        (
+            format!("{image}publik = true"),
+            "line 7: unknown key \"publik\" in [[images.image]]",
+        ),
+    ] {
+        let error = read(&text).unwrap_err();
+        assert!(error.to_string().starts_with(expected), "{error}");
+        assert!(!error.hint().is_empty());
+    }
+}
+
+#[test]
 fn proxies_are_addresses_and_networks_and_what_is_none_is_told_with_its_line() {
     let head = "[server]\nconsolidated = \"sqlite:x\"\n";
     let server = |text: &str| parse(&format!("{head}{text}")).unwrap().server;

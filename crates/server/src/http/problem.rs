@@ -116,6 +116,14 @@ impl Problem {
         Problem::new(code, status, detail, hint.into())
     }
 
+    /// The part that is asked for is not there.
+    pub(crate) fn out_of_range(length: u64) -> Problem {
+        let (code, status) = (Code::Usage, StatusCode::RANGE_NOT_SATISFIABLE);
+        let detail = "nothing is there in this range".to_owned();
+        let hint = format!("ask for bytes of the {length} that there are");
+        Problem::new(code, status, detail, hint)
+    }
+
     /// The body does not come.
     pub(crate) fn late() -> Problem {
         Problem::new(

@@ -13,7 +13,8 @@ use tidewater_centre::records::{
     Claims, History, IncidentKind, IncidentRecord, NumbersWanted, SessionState, SubscriptionRecord,
 };
 use tidewater_centre::{
-    Checkpoint, Parameters, Resolutions, ScriptNotes, ScriptRun, SyncContext, SyncUpload, Verdicts,
+    Checkpoint, GivenPartitions, Parameters, Resolutions, ScriptNotes, ScriptRun, SyncContext,
+    SyncUpload, Verdicts,
 };
 use tidewater_protocol::message::{
     Control, NumberBlock, UploadState, Verified, Welcome, WelcomeSubscription,
@@ -46,6 +47,8 @@ pub(super) struct Opened {
     parameters: Arc<Parameters>,
     /// What is known of the user.
     claims: Claims,
+    /// See [`SyncContext::given`].
+    given: Option<Arc<GivenPartitions>>,
     /// What scripts have set.
     scripts: ScriptNotes,
     /// It has synced so often that it is to compare everything.
@@ -148,6 +151,7 @@ impl Sync<'_> {
         Ok(goes_on.then_some(Opened {
             parameters: Arc::new(set.collect()),
             claims: state.user.map(|it| it.proven.claims).unwrap_or_default(),
+            given: server.given.clone(),
             scripts: ScriptNotes::default(),
             verify_due: state
                 .remote
@@ -437,6 +441,7 @@ impl Opened {
             parameters: self.parameters.clone(),
             claims: self.claims.clone(),
             scripts: self.scripts.clone(),
+            given: self.given.clone(),
         }
     }
 

@@ -79,6 +79,8 @@ pub(super) struct Plan {
     pub(super) marks: Option<Marks>,
     /// Where it goes on, if a part of it has come already.
     pub(super) resumed: Option<Position>,
+    /// See [`crate::download::DownloadStart::covers_image`].
+    pub(super) covers_image: bool,
 }
 
 impl Plan {
@@ -183,6 +185,7 @@ impl Plan {
             scope_changed,
             serial: checkpoint.map(|it| it.serial).filter(|_| stays && !arrived),
             arrived,
+            covers_image: false,
             is_due,
             last_download,
             next_last_download: opened.safe_until,

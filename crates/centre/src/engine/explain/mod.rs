@@ -144,6 +144,7 @@ impl<T: Inspecting> Explaining<'_, T> {
             parameters: Arc::new(BTreeMap::from([(publication.to_owned(), set)])),
             claims: claims.unwrap_or_default(),
             scripts: crate::scripting::ScriptNotes::default(),
+            given: None,
         }
     }
 

@@ -4,7 +4,7 @@
 //! infinities, blobs) are strings.
 
 use serde_json::Value as Json;
-use tidewater_protocol::{ColumnType, Datum, Table, Value, ValueRef};
+use tidewater_protocol::{ColumnType, Datum, Fit, Table, Value, ValueRef};
 
 /// A row as a JSON object, its columns in the given order.
 pub(crate) fn row<'n>(names: impl Iterator<Item = &'n str>, values: &[Datum<'_>]) -> String {
@@ -110,6 +110,16 @@ fn value(column_type: ColumnType, json: Json) -> Result<Value, String> {
             _ => Value::Text(text),
         },
     })
+}
+
+/// A value as people write it where the type is known; `None` if it is none.
+pub(crate) fn from_text(column_type: ColumnType, text: &str) -> Option<Value> {
+    let read = match column_type {
+        ColumnType::Integer => Value::Integer(text.parse().ok()?),
+        _ => value(column_type, Json::String(text.to_owned())).ok()?,
+    };
+    let (_, fit) = column_type.datum(read.as_ref());
+    (fit != Fit::Unfit).then_some(read)
 }
 
 /// `x'00ff'`

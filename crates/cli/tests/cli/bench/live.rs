@@ -1,4 +1,4 @@
-//! `tidewater bench calls`, `events` and `wake`, small.
+//! `tidewater bench calls`, `events`, `wake` and `images`, small.
 
 use std::fs;
 
@@ -43,6 +43,19 @@ fn the_live_layer_is_measured_beside_references() {
     points_are_more_than_nothing(&points);
     let few = ["--remotes", "5", "--idle", "20"];
     assert_eq!(live_points(&place, &postgres, "wake", &few).len(), 5);
+}
+
+#[test]
+fn first_syncs_are_measured_by_rows_and_from_an_image() {
+    let place = Place::new();
+    let few = ["--rows", "3000", "--repeat", "2"];
+    for centre in [Centre::postgres(), Centre::sqlite(&place)] {
+        let points = live_points(&place, &centre, "images", &few);
+        assert_eq!(points.len(), 4, "{points:?}");
+        points_are_more_than_nothing(&points);
+        assert_eq!(points[3]["share_of"][0], "rows a second, by rows");
+        assert_eq!(points[3]["goal"]["share"], 5.0);
+    }
 }
 
 fn points_are_more_than_nothing(points: &[Value]) {
