@@ -356,7 +356,9 @@ impl Lines {
             let is_of_server = head.header("content-type") == Some("application/problem+json");
             return Err(match head.status {
                 // The server has given the connection up, or another one answers.
-                _ if is_of_server && self.requests.session().is_some() => CarrierError::Lost(summary),
+                _ if is_of_server && self.requests.session().is_some() => {
+                    CarrierError::Lost(summary)
+                }
                 502..=504 => self.dialer.unreachable(summary),
                 _ => self.other(head.summary()),
             });

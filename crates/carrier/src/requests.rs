@@ -167,7 +167,10 @@ mod tests {
         assert_eq!(requests.next_request(), None);
         requests.take(b"a");
         let first = requests.next_request().unwrap();
-        assert_eq!((first.number, first.session, &first.body[..]), (1, None, &b"a"[..]));
+        assert_eq!(
+            (first.number, first.session, &first.body[..]),
+            (1, None, &b"a"[..])
+        );
         requests.take(b"b");
         assert_eq!(requests.next_request(), None);
         requests.answered(reply(1, b"x")).unwrap();

@@ -23,7 +23,7 @@ use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::judge::{self, Excuses, MayRepeat, Settled, Unrecorded};
 use crate::liar::LIED;
-use crate::network::{Traces, Weather};
+use crate::network::{Farm, Traces, Weather};
 use crate::office::{self, Backend};
 use crate::operator;
 use crate::plan::Plan;
@@ -369,6 +369,27 @@ impl World {
             may_be_known.then(|| world.dial(fine, &Rc::default()))?
         };
         self.hosts[next].dial(weather, traces, Rc::new(again), &self.chronicle)
+    }
+
+    /// As [`World::dial`], in requests of HTTP.
+    pub(crate) fn dial_in_requests(
+        self: &Rc<Self>,
+        weather: Weather,
+        traces: &Rc<Traces>,
+    ) -> Option<DuplexStream> {
+        let next = self.next_host.get();
+        self.next_host.set((next + 1) % self.hosts.len());
+        let (world, known) = (Rc::downgrade(self), Rc::downgrade(self));
+        let restorations = self.restorations.get();
+        let farm = Farm {
+            places: self.hosts.len(),
+            inlet: Rc::new(move |place| world.upgrade()?.hosts[place].inlet()),
+            remembers: Rc::new(move || {
+                let known = known.upgrade();
+                known.is_some_and(|it| it.restorations.get() == restorations)
+            }),
+        };
+        self.hosts[next].dial_in_requests(weather, traces, farm, &self.chronicle)
     }
 
     /// A connection to the server at this place.

@@ -9,6 +9,7 @@ mod contests;
 mod file;
 mod list;
 mod live;
+mod requests;
 mod statements;
 mod uploads;
 
@@ -22,6 +23,7 @@ pub(crate) use file::{Meddler, adopt, lied, prepare, rebuilt};
 pub use list::Defect;
 pub(crate) use list::with;
 pub(crate) use live::{advances_early, before_outbox, configured};
+pub(crate) use requests::Numbers;
 pub(crate) use statements::leave_out;
 
 use crate::chronicle::Ended;
