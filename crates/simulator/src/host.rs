@@ -208,6 +208,9 @@ impl Host {
 
     /// A configuration with all that is published.
     fn published(&self) -> Result<Config, Failed> {
+        if let Some(served) = &self.served {
+            return Ok(served.clone());
+        }
         // What a handler is provided by stands among what is live.
         let mut config = Config::parse(&scenario::live_config("", self.besides))?;
         config.publications[0].scripts = scenario::scripts();
@@ -443,7 +446,7 @@ pub(crate) fn sqlite_environment(
             let _ = connection.busy_timeout(Duration::ZERO);
             connection.commit_hook(Some(move || life.refuses_commit()));
             intruder.watch(connection);
-            defects::leave_out(connection);
+            defects::leave_out_serving(connection);
             kit::opened(connection);
         }),
     }

@@ -74,6 +74,11 @@ impl Plan {
         }
     }
 
+    /// Whether a hierarchy of two levels is played when the world has ended.
+    pub(crate) fn has_hierarchy(self) -> bool {
+        Random::new(self.seed ^ 0x6c65_7665_6c73).percent(15)
+    }
+
     /// Whether a remote connects in requests of HTTP: in a third of the worlds half of them do.
     pub(crate) fn dials_in_requests(self, name: &str) -> bool {
         let mut random = Random::new(self.seed ^ 0x7265_7175_6573);

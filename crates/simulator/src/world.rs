@@ -19,6 +19,7 @@ use crate::besides::Differences;
 use crate::chronicle::Chronicle;
 use crate::clerk;
 use crate::disks::{self, CentreDisk};
+use crate::hierarchy;
 use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::judge::{self, Excuses, MayRepeat, Settled, Unrecorded};
@@ -105,7 +106,10 @@ pub(crate) struct World {
 
 /// Runs a simulation from beginning to end.
 pub(crate) async fn play(plan: Plan, chronicle: Rc<Chronicle>) {
-    let played = simulate(plan, &chronicle).await;
+    let mut played = simulate(plan, &chronicle).await;
+    if played.is_ok() && plan.has_hierarchy() {
+        played = hierarchy::play(plan, &chronicle).await;
+    }
     if let Err(Failed(what)) = played {
         chronicle.failed(what);
     }

@@ -196,6 +196,8 @@ defects! {
     HttpRepeatsServed => "http-repeats-served",
     /// Requests: one that is repeated is answered with nothing.
     HttpAnswersForgotten => "http-answers-forgotten",
+    /// Branches: what devices upload does not go on to headquarters.
+    BranchNotTracked => "branch-not-tracked",
     /// Wakes: what is committed while somebody syncs is told to nobody.
     WakeLostInSync => "wake-lost-in-sync",
 }

@@ -24,7 +24,7 @@ pub use list::Defect;
 pub(crate) use list::with;
 pub(crate) use live::{advances_early, before_outbox, configured};
 pub(crate) use requests::Numbers;
-pub(crate) use statements::leave_out;
+pub(crate) use statements::{leave_out, leave_out_serving};
 
 use crate::chronicle::Ended;
 use crate::plan::Plan;
