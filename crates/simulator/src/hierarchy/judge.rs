@@ -79,20 +79,34 @@ pub(super) fn device_differs(
     Ok(None)
 }
 
-/// I1: what took effect twice at this level, or went back.
-pub(super) fn applied_twice(centre: &Connection, level: &str) -> rusqlite::Result<Option<String>> {
-    let sql = "SELECT key, text FROM audit WHERE \"table\" = 'item'
-               GROUP BY key, text HAVING count(*) > 1";
-    if let Some((key, text)) = rows(centre, sql, None)?.first() {
+/// I1: what took effect twice at headquarters.
+pub(super) fn applied_twice(headquarters: &Connection) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT key, \"table\" || ' ' || text FROM audit
+               GROUP BY \"table\", key, text HAVING count(*) > 1";
+    if let Some((key, what)) = rows(headquarters, sql, None)?.first() {
         return Ok(Some(format!(
-            "I1: {text:?} of item {key} took effect twice at {level}"
+            "I1: {what} took effect twice at headquarters, of row {key}"
         )));
     }
-    let sql = "SELECT a.key, a.text || ' after ' || b.text FROM audit a JOIN audit b
-               ON b.\"table\" = a.\"table\" AND b.key = a.key AND b.at < a.at AND b.text >= a.text
-               WHERE a.\"table\" = 'counter'";
-    if let Some((key, what)) = rows(centre, sql, None)?.first() {
-        return Ok(Some(format!("I1: counter {key} at {level} is {what}")));
+    went_back(headquarters, "headquarters")
+}
+
+/// I1: what became again at this level what it had been before. That it is written once more as it
+/// is tells nothing: what a branch has uploaded may come down to it.
+pub(super) fn went_back(centre: &Connection, level: &str) -> rusqlite::Result<Option<String>> {
+    let again = "SELECT a.key, a.text || ' after ' || c.text FROM audit a
+                 JOIN audit b ON b.\"table\" = 'item' AND b.key = a.key AND b.text = a.text
+                 JOIN audit c ON c.\"table\" = 'item' AND c.key = a.key AND c.text <> a.text
+                     AND c.at BETWEEN b.at AND a.at
+                 WHERE a.\"table\" = 'item'";
+    let less = "SELECT a.key, a.text || ' after ' || b.text FROM audit a
+                JOIN audit b ON b.\"table\" = 'counter' AND b.key = a.key AND b.at < a.at
+                    AND b.text > a.text
+                WHERE a.\"table\" = 'counter'";
+    for (table, sql) in [("item", again), ("counter", less)] {
+        if let Some((key, what)) = rows(centre, sql, None)?.first() {
+            return Ok(Some(format!("I1: {table} {key} at {level} is {what}")));
+        }
     }
     Ok(None)
 }

@@ -518,8 +518,8 @@ impl Hierarchy {
 
     fn judge(&self) -> Result<(), Failed> {
         let (headquarters, branch) = (self.headquarters.look()?, self.branch.look()?);
-        let mut found = judge::applied_twice(&headquarters, "headquarters")?;
-        found = found.or(judge::applied_twice(&branch, "the branch")?);
+        let mut found = judge::applied_twice(&headquarters)?;
+        found = found.or(judge::went_back(&branch, "the branch")?);
         found = found.or(judge::branch_differs(&headquarters, &branch)?);
         for seller in &self.sellers {
             let device = application::open(&seller.device.application_path())?;

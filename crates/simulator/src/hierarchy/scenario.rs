@@ -35,9 +35,8 @@ const TABLES: &str = "
     INSERT INTO counter VALUES (1, 1, 0), (2, 1, 0), (3, 1, 0), (4, 2, 7);
     INSERT INTO price VALUES (1, 'one'), (2, 'two'), (3, 'three');";
 
-/// What is written down of either level: all that happens to items and counters there. In the
-/// branch's file that is what its devices upload; what comes from above must not fire triggers of
-/// applications.
+/// What is written down of either level: all that happens to items and counters there, in the
+/// branch's file also what comes from above.
 pub(super) const AUDIT: &str = "
     CREATE TABLE audit (at INTEGER PRIMARY KEY AUTOINCREMENT, \"table\" TEXT NOT NULL,
         key INTEGER NOT NULL, text NOT NULL);
