@@ -1,11 +1,13 @@
 //! A judge of what connections in requests carry: each byte arrives once, in its order, whatever
-//! becomes of the requests.
+//! becomes of the requests, and a request that comes again has the same answer.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 /// What a client has said, in all of its requests.
@@ -26,6 +28,8 @@ struct State {
     said: Vec<u8>,
     /// How much of it the client has heard.
     heard: usize,
+    /// What the server has answered to each request.
+    answers: BTreeMap<u64, Bytes>,
     found: Option<String>,
 }
 
@@ -63,6 +67,17 @@ impl Exact {
             ));
         }
         state.heard += piece.len();
+    }
+
+    /// The server answers a request, perhaps once more.
+    pub(super) fn answers(&self, number: u64, body: &Bytes) {
+        let mut state = self.state();
+        let first = state.answers.entry(number).or_insert_with(|| body.clone());
+        if first != body {
+            state.found.get_or_insert(format!(
+                "I1: request {number} is answered otherwise when it comes again"
+            ));
+        }
     }
 
     /// What is wrong.

@@ -112,9 +112,6 @@ impl Inlet {
                 answer = asked => Some(answer),
             };
             inner.asked.set(inner.asked.get() - 1);
-            if let Some(found) = exact.found() {
-                chronicle.failed(found);
-            }
             let Ok(carry) = answer? else {
                 return Some(Said::Refused);
             };
@@ -128,6 +125,10 @@ impl Inlet {
                 body: carry.bytes.clone(),
                 is_last: carry.is_last,
             };
+            exact.answers(request.number, &reply.body);
+            if let Some(found) = exact.found() {
+                chronicle.failed(found);
+            }
             Some(Said::Reply(reply, exact))
         };
         spawn_local(task).await.ok().flatten()
