@@ -289,6 +289,9 @@ async fn live(hierarchy: &Hierarchy, random: &mut Random) -> Result<(), Failed> 
         site.disk.calm(&hierarchy.chronicle);
         site.restart(random).await?;
     }
+    for seller in &hierarchy.sellers {
+        seller.device.calm(&hierarchy.chronicle);
+    }
     hierarchy.come_to_rest(random).await?;
     hierarchy.judge()
 }
