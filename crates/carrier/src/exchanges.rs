@@ -5,7 +5,7 @@
 //! sent goes with the next request, what has come is in its answer, and while nothing is to be sent
 //! the server holds a request until it has something to say. While it does, one more may be sent,
 //! which has the other one answered at once. A request whose answer was lost is repeated under its
-//! number. The specification is docs/protocol.md.
+//! number. What is said when is [`crate::requests`]'s affair. The specification is docs/protocol.md.
 
 #![allow(
     clippy::disallowed_methods,
@@ -28,6 +28,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::answer::{Answer, Reading};
 use crate::dial::{Dialer, Layer, is_patience, open};
 use crate::error::CarrierError;
+use crate::requests::{Reply, Request, Requests};
 
 /// The header with the name of a connection, which its server has given it.
 pub const SESSION: &str = "tidewater-session";
@@ -45,13 +46,15 @@ pub const MAX_BODY_BYTES: usize = 512 << 10;
 pub const HOLD: Duration = Duration::from_secs(25);
 
 /// How much longer an answer may be in coming.
-const LATE: Duration = Duration::from_secs(20);
-
-/// What may wait until the connection above reads it.
-const MAX_UNREAD_BYTES: usize = 2 << 20;
+pub const LATE: Duration = Duration::from_secs(20);
 
 /// How often a request is sent, each time a little later: over some twelve seconds in all.
-const TRIES: u32 = 10;
+pub const TRIES: u32 = 10;
+
+/// How long it is waited before a request that was sent so many times is sent again.
+pub fn pause_after(tries: u32) -> Duration {
+    Duration::from_millis(50) * (tries - 1) * tries
+}
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -78,27 +81,22 @@ pub(crate) fn begin(
     let (near, far) = pair().map_err(CarrierError::Lost)?;
     let ended = Arc::new(Mutex::new(None));
     let told = ended.clone();
-    let requests = Requests {
+    let lines = Lines {
         far,
         dialer,
         idle: vec![first],
         flights: VecDeque::new(),
-        to_send: BytesMut::new(),
-        to_hand_over: BytesMut::new(),
-        session: None,
+        requests: Requests::default(),
         cookies: Vec::new(),
-        last_number: 0,
-        near_end: NearEnd::Open,
-        is_over: false,
     };
     let thread = thread::Builder::new().name("tidewater-http".into());
     let started = thread.spawn(move || {
-        let mut requests = requests;
-        if let Err(error) = requests.run() {
+        let mut lines = lines;
+        if let Err(error) = lines.run() {
             *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
         // Whoever is at the other end may be gone.
-        let _ = requests.far.shutdown(Shutdown::Both);
+        let _ = lines.far.shutdown(Shutdown::Both);
     });
     started.map_err(CarrierError::Lost)?;
     Ok(Exchanges { near, ended })
@@ -144,35 +142,19 @@ impl Layer for Exchanges {
 }
 
 /// The far end.
-struct Requests {
+struct Lines {
     far: TcpStream,
     dialer: Dialer,
     /// Lines on which nothing is under way.
     idle: Vec<Box<dyn Layer>>,
     flights: VecDeque<Flight>,
-    to_send: BytesMut,
-    to_hand_over: BytesMut,
-    session: Option<String>,
+    requests: Requests,
     /// What the farm has us return, by name.
     cookies: Vec<(String, String)>,
-    last_number: u64,
-    near_end: NearEnd,
-    /// The server has said all.
-    is_over: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NearEnd {
-    Open,
-    /// Nothing more comes.
-    Closed,
-    /// And the server knows.
-    Told,
 }
 
 /// A request that is under way.
 struct Flight {
-    number: u64,
     request: Bytes,
     line: Box<dyn Layer>,
     reading: Reading,
@@ -181,13 +163,13 @@ struct Flight {
     tries: u32,
 }
 
-impl Requests {
+impl Lines {
     fn run(&mut self) -> Result<(), CarrierError> {
         loop {
             self.take()?;
             self.send()?;
             self.hand_over()?;
-            if self.is_over && self.to_hand_over.is_empty() {
+            if self.requests.is_done() {
                 return Ok(());
             }
             self.wait();
@@ -198,10 +180,10 @@ impl Requests {
     /// Takes what is to be sent.
     fn take(&mut self) -> Result<(), CarrierError> {
         let mut piece = [0; READ_BYTES];
-        while self.near_end == NearEnd::Open && self.to_send.len() < MAX_BODY_BYTES {
+        while self.requests.takes() {
             match self.far.read(&mut piece) {
-                Ok(0) => self.near_end = NearEnd::Closed,
-                Ok(count) => self.to_send.extend_from_slice(&piece[..count]),
+                Ok(0) => self.requests.close(),
+                Ok(count) => self.requests.take(&piece[..count]),
                 Err(error) if is_patience(&error) => break,
                 Err(error) => return Err(CarrierError::Lost(error)),
             }
@@ -211,27 +193,9 @@ impl Requests {
 
     /// Has requests go, as many as there may be.
     fn send(&mut self) -> Result<(), CarrierError> {
-        loop {
-            // Before the first answer nobody knows whose request another one would be.
-            let most = if self.session.is_some() { 2 } else { 1 };
-            let has_news = !self.to_send.is_empty() || self.near_end == NearEnd::Closed;
-            let listens = self.flights.is_empty() && self.session.is_some();
-            let is_wanted = has_news || listens;
-            let has_room = self.to_hand_over.len() < MAX_UNREAD_BYTES;
-            if self.is_over || !is_wanted || !has_room || self.flights.len() >= most {
-                return Ok(());
-            }
-            let body = self
-                .to_send
-                .split_to(self.to_send.len().min(MAX_BODY_BYTES));
-            let ends = self.near_end != NearEnd::Open && self.to_send.is_empty();
-            if ends {
-                self.near_end = NearEnd::Told;
-            }
-            self.last_number += 1;
-            let request = self.request(&body, ends);
+        while let Some(request) = self.requests.next_request() {
+            let request = self.request(&request);
             let mut flight = Flight {
-                number: self.last_number,
                 request,
                 line: match self.idle.pop() {
                     Some(line) => line,
@@ -248,23 +212,25 @@ impl Requests {
             }
             self.flights.push_back(flight);
         }
+        Ok(())
     }
 
-    fn request(&self, body: &[u8], ends: bool) -> Bytes {
-        let url = &self.dialer.url;
+    /// A request as it looks in HTTP.
+    fn request(&self, request: &Request) -> Bytes {
+        let (url, body) = (&self.dialer.url, &request.body);
         let mut head = format!(
             "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/octet-stream\r\n\
              content-length: {}\r\n{NUMBER}: {}\r\n",
             url.path,
             url.authority(),
             body.len(),
-            self.last_number,
+            request.number,
         );
         let mut header = |name: &str, value: &str| head += &format!("{name}: {value}\r\n");
-        if let Some(session) = &self.session {
+        if let Some(session) = &request.session {
             header(SESSION, session);
         }
-        if ends {
+        if request.ends {
             header(END, "1");
         }
         if !self.cookies.is_empty() {
@@ -275,10 +241,10 @@ impl Requests {
             header("cookie", &pairs.collect::<Vec<_>>().join("; "));
         }
         head += "\r\n";
-        let mut request = BytesMut::with_capacity(head.len() + body.len());
-        request.extend_from_slice(head.as_bytes());
-        request.extend_from_slice(body);
-        request.freeze()
+        let mut whole = BytesMut::with_capacity(head.len() + body.len());
+        whole.extend_from_slice(head.as_bytes());
+        whole.extend_from_slice(body);
+        whole.freeze()
     }
 
     /// A new line, for which the connection above waits.
@@ -292,7 +258,7 @@ impl Requests {
     /// Sends a request again, over a new line, whatever has become of the old one.
     fn repeat(&mut self, flight: &mut Flight, mut error: io::Error) -> Result<(), CarrierError> {
         while flight.tries < TRIES {
-            thread::sleep(Duration::from_millis(50) * (flight.tries - 1) * flight.tries);
+            thread::sleep(pause_after(flight.tries));
             flight.tries += 1;
             let sent = self.new_line().and_then(|line| {
                 flight.line = line;
@@ -315,10 +281,10 @@ impl Requests {
     /// Until something can be done.
     fn wait(&mut self) {
         let mut wants = PollFlags::empty();
-        if self.near_end == NearEnd::Open && self.to_send.len() < MAX_BODY_BYTES {
+        if self.requests.takes() {
             wants |= PollFlags::IN;
         }
-        if !self.to_hand_over.is_empty() {
+        if !self.requests.came().is_empty() {
             wants |= PollFlags::OUT;
         }
         let mut places = vec![PollFd::new(&self.far, wants)];
@@ -342,7 +308,7 @@ impl Requests {
                 self.flights.push_front(flight);
                 return Ok(());
             };
-            self.answered(flight.number, &answer)?;
+            self.answered(&answer)?;
             if answer.is_reusable {
                 self.idle.push(flight.line);
             }
@@ -374,7 +340,7 @@ impl Requests {
         }
     }
 
-    fn answered(&mut self, number: u64, answer: &Answer) -> Result<(), CarrierError> {
+    fn answered(&mut self, answer: &Answer) -> Result<(), CarrierError> {
         let head = &answer.head;
         for cookie in head.all("set-cookie") {
             let pair = cookie.split(';').next().unwrap_or_default();
@@ -390,31 +356,32 @@ impl Requests {
             let is_of_server = head.header("content-type") == Some("application/problem+json");
             return Err(match head.status {
                 // The server has given the connection up, or another one answers.
-                _ if is_of_server && self.session.is_some() => CarrierError::Lost(summary),
+                _ if is_of_server && self.requests.session().is_some() => {
+                    CarrierError::Lost(summary)
+                }
                 502..=504 => self.dialer.unreachable(summary),
                 _ => self.other(head.summary()),
             });
         };
-        let is_own = self.session.as_deref().is_none_or(|it| it == session);
-        let of = head.header(NUMBER).and_then(|it| it.parse().ok());
-        if head.status != 200 || !is_own || of != Some(number) {
+        let reply = Reply {
+            session: session.to_owned(),
+            number: head.header(NUMBER).and_then(|it| it.parse().ok()),
+            body: answer.body.clone(),
+            is_last: head.header(END).is_some(),
+        };
+        if head.status != 200 || self.requests.answered(reply).is_err() {
             let what = String::from_utf8_lossy(&answer.body);
             let what = format!("{}: {}", head.summary(), what.trim());
             return Err(CarrierError::Lost(io::Error::other(what)));
         }
-        if self.session.is_none() {
-            self.session = Some(session.to_owned());
-        }
-        self.to_hand_over.extend_from_slice(&answer.body);
-        self.is_over |= head.header(END).is_some();
         Ok(())
     }
 
     /// Hands over what has come.
     fn hand_over(&mut self) -> Result<(), CarrierError> {
-        while !self.to_hand_over.is_empty() {
-            match self.far.write(&self.to_hand_over) {
-                Ok(count) => self.to_hand_over.advance(count),
+        while !self.requests.came().is_empty() {
+            match self.far.write(self.requests.came()) {
+                Ok(count) => self.requests.handed_over(count),
                 Err(error) if is_patience(&error) => break,
                 Err(error) => return Err(CarrierError::Lost(error)),
             }

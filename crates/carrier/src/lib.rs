@@ -20,6 +20,8 @@ mod packed;
 mod pin;
 pub mod proxied;
 mod proxy;
+#[doc(hidden)]
+pub mod requests;
 mod tcp;
 mod ticks;
 pub mod tls;
@@ -31,6 +33,8 @@ pub use compression::{Compression, NoCompression, Packing};
 pub use dial::{Carrier, DialOptions, Layer, Received};
 pub use error::CarrierError;
 pub use exchanges::{END, HOLD, MAX_BODY_BYTES, NUMBER, SESSION};
+#[doc(hidden)]
+pub use exchanges::{LATE, TRIES, pause_after};
 pub use pin::{NoPin, Pin};
 pub use proxy::Proxy;
 pub use tls::ClientCertificate;

@@ -647,8 +647,11 @@ fn key(call: &Call) -> Result<Option<[u8; 16]>, CallFailed> {
 
 /// Reserves memory for what was sent with a call.
 pub(crate) fn hold(budget: &MemoryBudget, bytes: usize) -> Result<Held, CallFailed> {
-    let held = budget.hold(bytes);
-    held.ok_or_else(|| outcome::busy("the server has no memory for the call at the moment"))
+    budget.hold(bytes).ok_or_else(no_memory)
+}
+
+pub(crate) fn no_memory() -> CallFailed {
+    outcome::busy("the server has no memory for the call at the moment")
 }
 
 /// The answer of a worker.

@@ -8,6 +8,7 @@ mod caller;
 mod carry;
 mod describe;
 mod events;
+pub(crate) mod exchange;
 mod forwarded;
 mod images;
 mod problem;
@@ -79,11 +80,12 @@ impl Site {
         places: Arc<Semaphore>,
         alive: mpsc::WeakSender<()>,
     ) -> Arc<Site> {
+        let budget = server.budget.clone();
         let web = Web {
             server,
             callers: Arc::default(),
             providers: Arc::default(),
-            carried: Arc::new(Carried::new(places, alive)),
+            carried: Arc::new(Carried::new(places, alive, budget)),
             allowed: Arc::default(),
         };
         Arc::new(Site { web })
@@ -179,7 +181,7 @@ impl Site {
     /// Gives up providers that do not come back for more, and connections in requests.
     pub(crate) async fn sweep(&self) {
         let providers = self.web.providers.sweep(&self.web.server);
-        tokio::join!(providers, self.web.carried.sweep());
+        tokio::join!(providers, self.web.carried.exchanges.sweep());
     }
 }
 

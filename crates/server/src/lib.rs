@@ -57,4 +57,5 @@ pub mod fuzzing {
     pub use crate::auth::external::is_signed_by;
     pub use crate::auth::signing::{CheckpointFor, Keyring, TokenCheck};
     pub use crate::handlers::{Answers, read_answers};
+    pub use crate::http::exchange::{Carry, Exchanges, Refused, Session};
 }

@@ -41,6 +41,7 @@ use crate::error::ServerError;
 use crate::fault::Fault;
 use crate::handlers::Handlers;
 use crate::http::Site;
+use crate::http::exchange::Exchanges;
 use crate::images::{Opened, Opening};
 use crate::listener::{self, Spoken};
 use crate::memory::{MemoryBudget, MemoryGauge};
@@ -471,6 +472,12 @@ impl Running {
     /// What becomes of the memory budget.
     pub fn memory(&self) -> MemoryGauge {
         self.shared.budget.gauge()
+    }
+
+    /// Connections in requests, for whoever carries these otherwise than HTTP does.
+    #[doc(hidden)]
+    pub fn exchanges(&self) -> Exchanges {
+        Exchanges::new(self.shared.budget.clone())
     }
 
     /// Goes by another configuration from now on, as far as that can be while it runs: the

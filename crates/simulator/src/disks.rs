@@ -124,7 +124,12 @@ pub(crate) struct CentreDisk {
 
 impl CentreDisk {
     pub(crate) fn new(random: Random) -> CentreDisk {
-        let machine = Machine::new("centre", random);
+        CentreDisk::named("centre", random)
+    }
+
+    /// That of the machine of this name.
+    pub(crate) fn named(name: &str, random: Random) -> CentreDisk {
+        let machine = Machine::new(name, random);
         CentreDisk {
             file: RefCell::new("centre.db".into()),
             observer: RefCell::new(machine.observer()),
@@ -166,6 +171,16 @@ impl CentreDisk {
     pub(crate) fn threaten(&self, process: u64, random: &mut Random) {
         let accident = any(process, random);
         self.machine.arm(accident, random.below(100));
+    }
+
+    /// A process is killed so many writes from now.
+    pub(crate) fn kill(&self, process: u64, after: u64) {
+        self.machine.arm(Accident::Killed(process), after);
+    }
+
+    /// All processes of the machine die at once.
+    pub(crate) fn lose_power(&self) {
+        self.machine.lose_power();
     }
 
     /// The disk is mended, and what did not happen will not.

@@ -27,7 +27,7 @@ use crate::chronicle::Chronicle;
 use crate::defects;
 use crate::intruder::Intruder;
 use crate::kit;
-use crate::network::{Address, Traces, Way, Weather};
+use crate::network::{Address, Farm, Inlet, Traces, Way, Weather, dial_in_requests};
 use crate::random::Random;
 use crate::scenario;
 use crate::vfs;
@@ -66,6 +66,8 @@ struct Process {
     address: Address,
     life: Arc<Life>,
     running: Running,
+    /// For connections in requests.
+    inlet: Inlet,
 }
 
 /// Whether a process lives.
@@ -206,6 +208,9 @@ impl Host {
 
     /// A configuration with all that is published.
     fn published(&self) -> Result<Config, Failed> {
+        if let Some(served) = &self.served {
+            return Ok(served.clone());
+        }
         // What a handler is provided by stands among what is live.
         let mut config = Config::parse(&scenario::live_config("", self.besides))?;
         config.publications[0].scripts = scenario::scripts();
@@ -273,10 +278,12 @@ impl Host {
             (address, environment, config)
         };
         let running = Server::start(config, centre, environment).await?;
+        let inlet = Inlet::new(running.exchanges(), address.clone(), life.clone());
         *self.process.borrow_mut() = Some(Process {
             address,
             life,
             running,
+            inlet,
         });
         Ok(())
     }
@@ -310,13 +317,43 @@ impl Host {
     ) -> Option<DuplexStream> {
         let process = self.process.borrow();
         let process = process.as_ref()?;
-        let way = Way {
+        let way = self.way(process, traces, again, chronicle);
+        process.address.dial(weather, way)
+    }
+
+    /// As [`Host::dial`], in requests that a balancer brings here first.
+    pub(crate) fn dial_in_requests(
+        &self,
+        weather: Weather,
+        traces: &Rc<Traces>,
+        farm: Farm,
+        chronicle: &Rc<Chronicle>,
+    ) -> Option<DuplexStream> {
+        let process = self.process.borrow();
+        let nobody: Rc<dyn Fn() -> Option<DuplexStream>> = Rc::new(|| None);
+        let way = self.way(process.as_ref()?, traces, nobody, chronicle);
+        Some(dial_in_requests(self.place, weather, way, farm))
+    }
+
+    fn way(
+        &self,
+        process: &Process,
+        traces: &Rc<Traces>,
+        again: Rc<dyn Fn() -> Option<DuplexStream>>,
+        chronicle: &Rc<Chronicle>,
+    ) -> Way {
+        Way {
             server: process.life.clone(),
             trace: traces.begin(self.place, chronicle),
             again,
             chronicle: chronicle.clone(),
-        };
-        process.address.dial(weather, way)
+        }
+    }
+
+    /// Where the process takes requests, if there is one.
+    pub(crate) fn inlet(&self) -> Option<Inlet> {
+        let process = self.process.borrow();
+        process.as_ref().map(|process| process.inlet.clone())
     }
 
     /// The process will be killed by its so many-th commit, before or after it takes effect.
@@ -352,6 +389,7 @@ impl Host {
         process.address.close();
         let memory = process.running.memory();
         process.running.shutdown().await;
+        process.inlet.close().await;
         if memory.times_exhausted() > 0 {
             chronicle.fault(EXHAUSTED);
         }
@@ -408,7 +446,7 @@ pub(crate) fn sqlite_environment(
             let _ = connection.busy_timeout(Duration::ZERO);
             connection.commit_hook(Some(move || life.refuses_commit()));
             intruder.watch(connection);
-            defects::leave_out(connection);
+            defects::leave_out_serving(connection);
             kit::opened(connection);
         }),
     }

@@ -10,6 +10,7 @@ mod chronicle;
 mod clerk;
 mod defects;
 mod disks;
+mod hierarchy;
 mod host;
 mod intruder;
 mod judge;

@@ -1,6 +1,7 @@
 //! What a simulation consists of: decided by the seed, made smaller by shrinking.
 
 use tidewater_remote::database::KeptLimits;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::besides::Besides;
 use crate::random::Random;
@@ -71,6 +72,19 @@ impl Plan {
             true => random.between(2, 8),
             false => 0,
         }
+    }
+
+    /// Whether a hierarchy of two levels is played when the world has ended.
+    pub(crate) fn has_hierarchy(self) -> bool {
+        Random::new(self.seed ^ 0x6c65_7665_6c73).percent(15)
+    }
+
+    /// Whether a remote connects in requests of HTTP: in a third of the worlds half of them do.
+    pub(crate) fn dials_in_requests(self, name: &str) -> bool {
+        let mut random = Random::new(self.seed ^ 0x7265_7175_6573);
+        let has_some = random.percent(35);
+        let own = xxh3_64(name.as_bytes());
+        has_some && Random::new(random.next() ^ own).percent(60)
     }
 
     /// Whether a restored centre may have forgotten more than the remotes have kept.

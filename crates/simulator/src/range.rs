@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::chronicle::Ended;
 use crate::clerk;
 use crate::disks;
+use crate::hierarchy;
 use crate::host;
 use crate::judge;
 use crate::network;
@@ -111,6 +112,7 @@ fn kinds() -> impl Iterator<Item = &'static str> {
         clerk::KINDS,
         judge::RESOLUTIONS,
         disks::KINDS,
+        hierarchy::KINDS,
         &[host::EXHAUSTED, world::LOCKED],
     ];
     kinds.into_iter().flatten().copied()

@@ -65,12 +65,14 @@ async fn deploy(path: &Path, besides: Besides) -> Result<(), Failed> {
     intruder.leave();
     let host = Host::new(0, Instant::now(), Random::new(0), intruder).with(besides);
     let centre = host.deploy(path.to_owned()).await?;
-    add_users(&*centre).await
+    let users: Vec<&str> = USERS.iter().chain([&OFFICE]).copied().collect();
+    add_users(&*centre, &users).await
 }
 
-async fn add_users(centre: &dyn Centre) -> Result<(), Failed> {
+/// Lets users in, all with the same password.
+pub(crate) async fn add_users(centre: &dyn Centre, users: &[&str]) -> Result<(), Failed> {
     let password_hash = password_hash()?;
-    for user in USERS.iter().chain([&OFFICE]) {
+    for user in users {
         let user = UserRecord {
             name: (*user).into(),
             password_hash: password_hash.clone(),

@@ -19,11 +19,12 @@ use crate::besides::Differences;
 use crate::chronicle::Chronicle;
 use crate::clerk;
 use crate::disks::{self, CentreDisk};
+use crate::hierarchy;
 use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::judge::{self, Excuses, MayRepeat, Settled, Unrecorded};
 use crate::liar::LIED;
-use crate::network::{Traces, Weather};
+use crate::network::{Farm, Traces, Weather};
 use crate::office::{self, Backend};
 use crate::operator;
 use crate::plan::Plan;
@@ -105,7 +106,10 @@ pub(crate) struct World {
 
 /// Runs a simulation from beginning to end.
 pub(crate) async fn play(plan: Plan, chronicle: Rc<Chronicle>) {
-    let played = simulate(plan, &chronicle).await;
+    let mut played = simulate(plan, &chronicle).await;
+    if played.is_ok() && plan.has_hierarchy() {
+        played = hierarchy::play(plan, &chronicle).await;
+    }
     if let Err(Failed(what)) = played {
         chronicle.failed(what);
     }
@@ -369,6 +373,27 @@ impl World {
             may_be_known.then(|| world.dial(fine, &Rc::default()))?
         };
         self.hosts[next].dial(weather, traces, Rc::new(again), &self.chronicle)
+    }
+
+    /// As [`World::dial`], in requests of HTTP.
+    pub(crate) fn dial_in_requests(
+        self: &Rc<Self>,
+        weather: Weather,
+        traces: &Rc<Traces>,
+    ) -> Option<DuplexStream> {
+        let next = self.next_host.get();
+        self.next_host.set((next + 1) % self.hosts.len());
+        let (world, known) = (Rc::downgrade(self), Rc::downgrade(self));
+        let restorations = self.restorations.get();
+        let farm = Farm {
+            places: self.hosts.len(),
+            inlet: Rc::new(move |place| world.upgrade()?.hosts[place].inlet()),
+            remembers: Rc::new(move || {
+                let known = known.upgrade();
+                known.is_some_and(|it| it.restorations.get() == restorations)
+            }),
+        };
+        self.hosts[next].dial_in_requests(weather, traces, farm, &self.chronicle)
     }
 
     /// A connection to the server at this place.

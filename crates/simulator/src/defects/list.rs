@@ -192,6 +192,12 @@ defects! {
     HandlerChangeForgotten => "handler-change-forgotten",
     /// Handlers: each request has another key, also when it is sent again.
     HandlerAskedAnew => "handler-asked-anew",
+    /// Requests: one that is repeated is served again, as if it were the next.
+    HttpRepeatsServed => "http-repeats-served",
+    /// Requests: one that is repeated is answered with nothing.
+    HttpAnswersForgotten => "http-answers-forgotten",
+    /// Branches: what devices upload does not go on to headquarters.
+    BranchNotTracked => "branch-not-tracked",
     /// Wakes: what is committed while somebody syncs is told to nobody.
     WakeLostInSync => "wake-lost-in-sync",
 }

@@ -9,6 +9,7 @@ mod contests;
 mod file;
 mod list;
 mod live;
+mod requests;
 mod statements;
 mod uploads;
 
@@ -22,7 +23,8 @@ pub(crate) use file::{Meddler, adopt, lied, prepare, rebuilt};
 pub use list::Defect;
 pub(crate) use list::with;
 pub(crate) use live::{advances_early, before_outbox, configured};
-pub(crate) use statements::leave_out;
+pub(crate) use requests::Numbers;
+pub(crate) use statements::{leave_out, leave_out_serving};
 
 use crate::chronicle::Ended;
 use crate::plan::Plan;

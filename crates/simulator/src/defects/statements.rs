@@ -19,9 +19,20 @@ const LEAVE_OUT: &[Defect] = &[
 
 /// Leaves out, in what this connection prepares from now on, what the defect is about.
 pub(crate) fn leave_out(connection: &Connection) {
-    let Some(defect) = current().filter(|defect| LEAVE_OUT.contains(defect)) else {
-        return;
-    };
+    if let Some(defect) = current().filter(|defect| LEAVE_OUT.contains(defect)) {
+        leave_out_of(connection, defect);
+    }
+}
+
+/// The same, of a connection of a server's.
+pub(crate) fn leave_out_serving(connection: &Connection) {
+    match current() {
+        Some(Defect::BranchNotTracked) => leave_out_of(connection, Defect::BranchNotTracked),
+        _ => leave_out(connection),
+    }
+}
+
+fn leave_out_of(connection: &Connection, defect: Defect) {
     connection.authorizer(Some(move |context: AuthContext<'_>| {
         let AuthAction::Insert { table_name } = context.action else {
             return Authorization::Allow;
@@ -49,6 +60,7 @@ fn is_left_out(defect: Defect, table: &str, trigger: Option<&str>) -> bool {
         Defect::ParentMoveNotLogged => by(&["_above_1_moved", "_above_2_moved"]),
         Defect::ParentGoneNotLogged => by(&["_above_1_gone", "_above_2_gone"]),
         Defect::DisplacedNotLogged => by(&["_before_insert", "_before_update"]),
+        Defect::BranchNotTracked => table.starts_with("tidewater_change_"),
         // In the remote's file as in the centre's.
         Defect::RefusalNotShown => [
             "tidewater_refused",

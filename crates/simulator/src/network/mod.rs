@@ -1,7 +1,10 @@
 //! The network between a remote and a server: pieces of bytes that take their time, and
 //! what can happen to them.
 
+mod exact;
+mod inlet;
 mod lane;
+mod requests;
 mod trace;
 
 use std::io;
@@ -11,12 +14,14 @@ use std::sync::{Arc, Mutex};
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use tidewater_server::environment::{BoxFuture, Incoming, Listener, Network};
+use tidewater_server::environment::{BoxFuture, Incoming, Listener, Network, Stream};
 
 use crate::chronicle::Chronicle;
 use crate::host::Life;
 use crate::random::Random;
 
+pub(crate) use inlet::Inlet;
+pub(crate) use requests::{Farm, dial as dial_in_requests};
 pub(crate) use trace::{Trace, Traces};
 
 /// What the network holds of each direction at either end.
@@ -85,6 +90,12 @@ pub(crate) const KINDS: &[&str] = &[
     REPLAYED,
     OVERTAKEN,
     TWO_SERVERS,
+    requests::LOST,
+    requests::UNANSWERED,
+    requests::REPEATED,
+    requests::LATER,
+    requests::OVERTAKEN,
+    requests::ELSEWHERE,
 ];
 
 impl Kind {
@@ -124,6 +135,8 @@ pub(crate) struct Weather {
     pub(crate) replay_ms: Option<u64>,
     /// What the remote says last does not leave it.
     pub(crate) last_is_lost: bool,
+    /// Where it consists of requests, something happens to a third as many of a hundred.
+    pub(crate) rough: u64,
     pub(crate) random: Random,
 }
 
@@ -135,6 +148,7 @@ impl Weather {
             piece: 4_096,
             replay_ms: None,
             last_is_lost: false,
+            rough: 0,
             random,
         }
     }
@@ -165,6 +179,7 @@ impl Weather {
             piece: random.pick(&[7, 300, 4_096, 4_096]).unwrap_or(300),
             replay_ms: random.percent(percent / 10).then(|| random.below(40_000)),
             last_is_lost: random.percent(percent / 10),
+            rough: percent,
             random: random.fork(),
         }
     }
@@ -182,7 +197,7 @@ pub(crate) struct Way {
 
 /// Where connections to a server go. Nobody may listen.
 #[derive(Clone, Default)]
-pub(crate) struct Address(Arc<Mutex<Option<UnboundedSender<DuplexStream>>>>);
+pub(crate) struct Address(Arc<Mutex<Option<UnboundedSender<Box<dyn Stream>>>>>);
 
 impl Address {
     /// A connection in this weather; `None` if nobody listens.
@@ -190,12 +205,25 @@ impl Address {
         let (theirs, far) = tokio::io::duplex(WIRE_BYTES);
         let (near, ours) = tokio::io::duplex(WIRE_BYTES);
         let waiting = self.0.lock().ok()?.clone()?;
-        waiting.send(theirs).ok()?;
+        waiting.send(Box::new(theirs)).ok()?;
         if weather.piece < 16 {
             way.chronicle.fault(TRICKLED);
         }
         lane::carry(near, far, weather, &way);
         Some(ours)
+    }
+
+    /// Whether somebody listens.
+    fn is_open(&self) -> bool {
+        self.0.lock().is_ok_and(|it| it.is_some())
+    }
+
+    /// A connection arrives, if somebody listens.
+    fn enter(&self, stream: impl Stream + 'static) {
+        if let Ok(Some(waiting)) = self.0.lock().as_deref() {
+            // Whoever listens may have gone just now.
+            let _ = waiting.send(Box::new(stream));
+        }
     }
 
     /// Nobody listens any more.
@@ -216,7 +244,7 @@ impl Network for Address {
     }
 }
 
-struct Door(UnboundedReceiver<DuplexStream>);
+struct Door(UnboundedReceiver<Box<dyn Stream>>);
 
 impl Listener for Door {
     fn address(&self) -> String {
@@ -227,7 +255,7 @@ impl Listener for Door {
         Box::pin(async {
             match self.0.recv().await {
                 Some(stream) => Ok(Incoming {
-                    stream: Box::new(stream),
+                    stream,
                     peer: "device".into(),
                 }),
                 None => std::future::pending().await,

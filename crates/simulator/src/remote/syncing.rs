@@ -157,7 +157,10 @@ impl Remote {
     /// A new connection in this weather.
     pub(super) fn line(&self, weather: Weather) -> Line {
         let last_is_lost = weather.last_is_lost;
-        let stream = self.world.dial(weather, &self.traces);
+        let stream = match self.world.plan.dials_in_requests(&self.name) {
+            true => self.world.dial_in_requests(weather, &self.traces),
+            false => self.world.dial(weather, &self.traces),
+        };
         Line::new(stream, last_is_lost, self.now())
     }
 

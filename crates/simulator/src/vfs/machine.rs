@@ -254,7 +254,6 @@ impl Machine {
     }
 
     /// The power goes now.
-    #[cfg(test)]
     pub(crate) fn lose_power(&self) {
         self.0.lose_power();
     }
