@@ -195,9 +195,12 @@ pub(crate) struct Way {
     pub(crate) chronicle: Rc<Chronicle>,
 }
 
+/// Connections that arrive.
+type Arrivals = UnboundedSender<Box<dyn Stream>>;
+
 /// Where connections to a server go. Nobody may listen.
 #[derive(Clone, Default)]
-pub(crate) struct Address(Arc<Mutex<Option<UnboundedSender<Box<dyn Stream>>>>>);
+pub(crate) struct Address(Arc<Mutex<Option<Arrivals>>>);
 
 impl Address {
     /// A connection in this weather; `None` if nobody listens.
