@@ -88,7 +88,7 @@ enum Source {
     /// The manifest's file.
     File(PathBuf),
     Web {
-        site: WebSite,
+        site: Box<WebSite>,
         /// The path of the manifest.
         path: String,
         pass: Pass,
@@ -146,7 +146,7 @@ impl Source {
             packing: options.packing,
             timeout: options.timeout,
         };
-        let site = WebSite::new(&url, &dial)?;
+        let site = Box::new(WebSite::new(&url, &dial)?);
         Ok(Source::Web {
             site,
             pass: Pass::of(&url, wanted, options)?,
