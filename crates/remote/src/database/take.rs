@@ -267,7 +267,8 @@ fn take(
                 .doing("taking an upload")?;
         }
     }
-    if subscription.any_unsettled {
+    // Trying again may have settled the first ones.
+    if subscription.any_unsettled || subscription.any_refused {
         refused::settled::take(connection, &subscription.publication, generation)
             .doing("taking an upload")?;
     }

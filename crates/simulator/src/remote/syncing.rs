@@ -337,7 +337,7 @@ impl Remote {
     /// Syncs until nothing is left to do.
     pub(crate) async fn settle(&self, random: &mut Random) -> Result<(), Failed> {
         let begin = Instant::now();
-        let mut rest = 0;
+        let (mut rest, mut last) = (0, None);
         for _ in 0..PATIENCE {
             let weather = Weather::fine(random.fork());
             match self.sync(&self.database, random, weather).await? {
@@ -345,8 +345,15 @@ impl Remote {
                     self.ask_for_own()?;
                     sleep(Duration::from_millis(after_ms)).await;
                 }
-                None if self.is_settled()? => rest += 1,
-                None => rest = 0,
+                None => {
+                    let now = self.waiting()?;
+                    rest = match now {
+                        Some(_) if now == last => rest + 1,
+                        Some(_) => 1,
+                        None => 0,
+                    };
+                    last = now;
+                }
             }
             if rest == 2 && begin.elapsed() <= HEALED_WITHIN {
                 return Ok(());
@@ -358,8 +365,9 @@ impl Remote {
         )))
     }
 
-    /// Whether nothing waits to be uploaded or asked for.
-    fn is_settled(&self) -> Result<bool, Failed> {
+    /// How many rows wait to be asked for, and how many are refused; `None` if something is to be
+    /// uploaded, or waits to be asked for though nobody has to decide about it.
+    fn waiting(&self) -> Result<Option<(u64, u64)>, Failed> {
         let database = self.database.borrow();
         let status = database.as_ref().map(Database::status).transpose()?;
         let subscriptions = status.iter().flat_map(|it| &it.subscriptions);
@@ -372,7 +380,8 @@ impl Remote {
         // Of a refused change its row, and what that refers to, may be asked for until
         // somebody decides about the change.
         let outbox = status.map_or(0, |it| it.outbox.pending);
-        Ok(pending == 0 && stale <= 2 * refused && outbox == 0)
+        let is_settled = pending == 0 && stale <= 2 * refused && outbox == 0;
+        Ok(is_settled.then_some((stale, refused)))
     }
 }
 

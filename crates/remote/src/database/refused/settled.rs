@@ -142,13 +142,21 @@ pub(super) fn refused_again(
     table: &str,
     key_packed: &[u8],
 ) -> rusqlite::Result<()> {
-    connection
+    let was_retried = connection
         .prepare_cached(
             "DELETE FROM tidewater_settled WHERE table_name = ?1 AND key_packed = ?2 \
              AND generation IS NOT NULL AND outcome = 'retried'",
         )?
-        .execute(params![table, key_packed])
-        .map(drop)
+        .execute(params![table, key_packed])?;
+    if was_retried > 0 {
+        // It is asked for when somebody has decided about it.
+        connection
+            .prepare_cached(
+                "DELETE FROM tidewater_stale WHERE table_name = ?1 AND key_packed = ?2",
+            )?
+            .execute(params![table, key_packed])?;
+    }
+    Ok(())
 }
 
 /// The change of a generation has lost.
@@ -168,12 +176,21 @@ pub(crate) fn lost(
         .map(drop)
 }
 
-/// What the user has given up goes with the upload of this generation, as much as one takes.
+/// An upload of this generation is taken. What goes up again with it is asked for: where it is in
+/// effect in the centre already, nothing changes there that would tell whether the row is held here.
+/// What the user has given up goes with it, too, as much as one takes.
 pub(crate) fn take(
     connection: &Connection,
     publication: &str,
     generation: i64,
 ) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO tidewater_stale (table_name, key_packed) \
+             SELECT table_name, key_packed FROM tidewater_settled WHERE publication = ?1 \
+             AND generation = ?2 AND outcome = 'retried' ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![publication, generation])?;
     let mut statement = connection.prepare_cached(
         "SELECT id, table_name, key FROM tidewater_settled WHERE publication = ?1 \
          AND generation = ?2 ORDER BY id LIMIT ?3",
