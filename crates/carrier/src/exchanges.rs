@@ -26,6 +26,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::answer::{Answer, Reading};
+use crate::cookies::Cookies;
 use crate::dial::{Dialer, Layer, is_patience, open};
 use crate::error::CarrierError;
 use crate::requests::{Reply, Request, Requests};
@@ -87,7 +88,7 @@ pub(crate) fn begin(
         idle: vec![first],
         flights: VecDeque::new(),
         requests: Requests::default(),
-        cookies: Vec::new(),
+        cookies: Cookies::default(),
     };
     let thread = thread::Builder::new().name("tidewater-http".into());
     let started = thread.spawn(move || {
@@ -150,7 +151,7 @@ struct Lines {
     flights: VecDeque<Flight>,
     requests: Requests,
     /// What the farm has us return, by name.
-    cookies: Vec<(String, String)>,
+    cookies: Cookies,
 }
 
 /// A request that is under way.
@@ -233,12 +234,8 @@ impl Lines {
         if request.ends {
             header(END, "1");
         }
-        if !self.cookies.is_empty() {
-            let pairs = self
-                .cookies
-                .iter()
-                .map(|(name, value)| format!("{name}={value}"));
-            header("cookie", &pairs.collect::<Vec<_>>().join("; "));
+        if let Some(cookies) = self.cookies.header() {
+            header("cookie", &cookies);
         }
         head += "\r\n";
         let mut whole = BytesMut::with_capacity(head.len() + body.len());
@@ -342,15 +339,7 @@ impl Lines {
 
     fn answered(&mut self, answer: &Answer) -> Result<(), CarrierError> {
         let head = &answer.head;
-        for cookie in head.all("set-cookie") {
-            let pair = cookie.split(';').next().unwrap_or_default();
-            let Some((name, value)) = pair.split_once('=') else {
-                continue;
-            };
-            let (name, value) = (name.trim().to_owned(), value.trim().to_owned());
-            self.cookies.retain(|(it, _)| *it != name);
-            self.cookies.push((name, value));
-        }
+        self.cookies.take(head);
         let Some(session) = head.header(SESSION) else {
             let summary = io::Error::other(head.summary());
             let is_of_server = head.header("content-type") == Some("application/problem+json");

@@ -10,6 +10,7 @@ mod answer;
 mod auto;
 pub mod block;
 mod compression;
+mod cookies;
 pub mod cryptography;
 mod dial;
 mod error;

@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use crate::answer::Reading;
+use crate::cookies::Cookies;
 use crate::dial::{DialOptions, Dialer, Layer, open};
 use crate::error::CarrierError;
 use crate::url::ServerUrl;
@@ -22,6 +23,8 @@ const READ_BYTES: usize = 64 << 10;
 pub struct WebSite {
     dialer: Dialer,
     line: Option<Box<dyn Layer>>,
+    /// So that an image is fetched from the server of a farm that has given its manifest.
+    cookies: Cookies,
 }
 
 /// What it has answered.
@@ -57,6 +60,7 @@ impl WebSite {
         Ok(WebSite {
             dialer: Dialer::new(url, options)?,
             line: None,
+            cookies: Cookies::default(),
         })
     }
 
@@ -90,6 +94,9 @@ impl WebSite {
             asked.path,
             self.dialer.url.authority()
         );
+        if let Some(cookies) = self.cookies.header() {
+            head += &format!("cookie: {cookies}\r\n");
+        }
         for (name, value) in asked.headers {
             head += &format!("{name}: {value}\r\n");
         }
@@ -133,6 +140,7 @@ impl WebSite {
                 }
             }
         })?;
+        self.cookies.take(&answer.head);
         if answer.is_reusable {
             self.line = Some(line);
         }

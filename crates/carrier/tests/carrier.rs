@@ -18,7 +18,8 @@ use rustls::version::{TLS12, TLS13};
 use tempfile::TempDir;
 use tidewater_carrier::listen::{Ledger, Network, Packed, Tcp, Tls};
 use tidewater_carrier::{
-    Carrier, CarrierError, Compression, DialOptions, Packing, Pin, Received, ServerUrl, tls,
+    Carrier, CarrierError, Compression, DialOptions, Packing, Pin, Received, ServerUrl, WebAsked,
+    WebSite, tls,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
@@ -75,8 +76,8 @@ fn echo(runtime: &Runtime, tls: Option<Tls>) -> ServerUrl {
     url.parse().unwrap()
 }
 
-fn dial(url: &ServerUrl, ca_file: Option<&Path>) -> Result<Carrier, CarrierError> {
-    let options = DialOptions {
+fn options(ca_file: Option<&Path>) -> DialOptions<'_> {
+    DialOptions {
         certificate: None,
         ca_file,
         pin: None,
@@ -84,8 +85,11 @@ fn dial(url: &ServerUrl, ca_file: Option<&Path>) -> Result<Carrier, CarrierError
         proxy: None,
         packing: Packing::default(),
         timeout: PATIENCE,
-    };
-    Carrier::dial(url, &options, &mut || ControlFlow::Continue(()))
+    }
+}
+
+fn dial(url: &ServerUrl, ca_file: Option<&Path>) -> Result<Carrier, CarrierError> {
+    Carrier::dial(url, &options(ca_file), &mut || ControlFlow::Continue(()))
 }
 
 /// Sends the bytes, closes, and gives what comes until the server closes.
@@ -448,4 +452,41 @@ fn keys_of_rsa_and_of_curves_serve_with_either_version() {
             assert_eq!(came, b"hello", "either may be spoken");
         }
     }
+}
+
+#[test]
+fn who_asks_a_site_again_says_the_cookies_that_it_has_set() {
+    let runtime = Runtime::new().unwrap();
+    let mut listener = runtime.block_on(Tcp.listen("127.0.0.1:0")).unwrap();
+    let url: ServerUrl = format!("http://{}", listener.address()).parse().unwrap();
+    // Each answer ends its connection, and says what was asked.
+    runtime.spawn(async move {
+        loop {
+            let mut stream = listener.accept().await.unwrap().stream;
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"\r\n\r\n") {
+                asked.push(stream.read_u8().await.unwrap());
+            }
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nset-cookie: FARM=two; Path=/; Secure\r\nconnection: close\r\n\
+                 content-length: {}\r\n\r\n",
+                asked.len()
+            );
+            let answer = [head.as_bytes(), &asked].concat();
+            stream.write_all(&answer).await.unwrap();
+        }
+    });
+    let mut site = WebSite::new(&url, &options(None)).unwrap();
+    let mut ask = || {
+        let asked = WebAsked {
+            method: "GET",
+            path: "/",
+            headers: &[],
+            body: &[],
+        };
+        let page = site.ask(asked, &mut || ControlFlow::Continue(())).unwrap();
+        String::from_utf8(page.body.to_vec()).unwrap()
+    };
+    assert!(!ask().contains("cookie"));
+    assert!(ask().contains("cookie: FARM=two\r\n"));
 }

@@ -146,9 +146,16 @@ fn failure(what: &'static str) -> impl Fn(rusqlite::Error) -> CentreError + Copy
             ),
             _ => (false, None),
         };
+        let message = error.to_string();
+        // What `deploy` makes is not there.
+        if message.starts_with("no such table: tidewater_centre_") {
+            return CentreError::NotDeployed {
+                message: format!("{what}: {message}"),
+            };
+        }
         CentreError::Refused {
             what: what.into(),
-            message: error.to_string(),
+            message,
             sqlstate: code,
             retry,
         }

@@ -78,8 +78,9 @@ impl ClientError {
                  port; local changes are kept"
             }
             CarrierError::Other { .. } => {
-                "the network may want you to sign in on a web page first; or see that address and \
-                 path are those of a Tidewater server; local changes are kept"
+                "see that host, port and path are those of a Tidewater server that listens for \
+                 this scheme there; or the network may want you to sign in on a web page first; \
+                 local changes are kept"
             }
             CarrierError::HostName { .. } => "write the server's address as tls://host:port",
             CarrierError::File { .. } => {
@@ -104,8 +105,9 @@ impl ClientError {
                  --pin, else somebody else answers at this address; local changes are kept"
             }
             CarrierError::Tls { .. } => {
-                "see that the server listens on tls:// at this port; if it listens on tcp:// \
-                 there, write tcp:// instead of tls://"
+                "try again later: a balancer without a server that is ready closes connections, \
+                 too; if it stays so, see that the server listens for this scheme at this port, \
+                 and its log; local changes are kept"
             }
             CarrierError::NoSuchName { .. } => {
                 "see that the host name in the address is the server's own, which its relay has \
