@@ -136,6 +136,6 @@ fn the_wrong_scheme_is_told_with_the_right_one() {
     }
     for run in [place.tidewater(&["ping", &to_plain]), sync(&to_plain)] {
         run.exits(2)
-            .tells(&["no encrypted connection", "tcp:// instead of tls://"]);
+            .tells(&["no encrypted connection", "listens for this scheme"]);
     }
 }
