@@ -203,6 +203,8 @@ fn for_nobody_else(config: &Config, rows: &ImageRows) -> Config {
     alone.relay = None;
     alone.upstream = None;
     alone.images = None;
+    // On this machine others can reach it, too, and it gives what is not theirs.
+    alone.only = Some(rows.user());
     alone.given = match rows {
         ImageRows::Of(_) => None,
         ImageRows::In(given) => Some(Arc::new(given.clone())),

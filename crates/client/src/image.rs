@@ -53,23 +53,78 @@ pub fn begin_from_image(
     options: &SyncOptions,
     go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<(), ClientError> {
-    if file.exists() {
-        return Err(failed(
-            Code::Usage,
-            format!("{} is there already", file.display()),
-            "only a new file begins from an image: name another one, or leave the image out",
-        ));
-    }
+    check_new(file)?;
     let mut source = Source::find(wanted, options)?;
     let manifest = source.manifest(go_on)?;
     let part = with_end(file, "-tidewater-image");
-    source.fetch(&manifest, &part, go_on)?;
-    let prepared = prepare(&part, &manifest);
+    // Until the file is in place: whoever else fetches it would write into it.
+    let mut lock = lock_part(&part)?;
+    // It may have come while we waited, and then what is locked is the file itself.
+    check_new(file)?;
+    source.fetch(&manifest, &part, &mut lock, go_on)?;
+    // Nor is a log beside it that is another file's.
+    remove_logs(&part);
+    let prepared = prepare(&part, &manifest).and_then(|()| put_in_place(&part, file));
     if prepared.is_err() {
         let _ = std::fs::remove_file(&part);
+        remove_logs(&part);
     }
-    prepared?;
-    std::fs::rename(&part, file).map_err(|error| lost(&part, &error))
+    prepared
+}
+
+/// What SQLite keeps beside a file, and takes for its own.
+const LOGS: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// Whether there is neither the file nor what would be taken for its own.
+fn check_new(file: &Path) -> Result<(), ClientError> {
+    let logs = ["-wal", "-journal"].map(|end| with_end(file, end));
+    let mut all = std::iter::once(file).chain(logs.iter().map(PathBuf::as_path));
+    match all.find(|it| it.symlink_metadata().is_ok()) {
+        None => Ok(()),
+        Some(it) => Err(failed(
+            Code::Usage,
+            format!("{} is there already", it.display()),
+            "only a new file begins from an image: name another one, or leave the image out; what a \
+             file that is gone has left beside it is to be removed first",
+        )),
+    }
+}
+
+fn remove_logs(part: &Path) {
+    for end in LOGS {
+        let _ = std::fs::remove_file(with_end(part, end));
+    }
+}
+
+/// The file takes its name, unless another one has it by now: nobody's rows are replaced.
+fn put_in_place(part: &Path, file: &Path) -> Result<(), ClientError> {
+    check_new(file)?;
+    match std::fs::hard_link(part, file) {
+        Ok(()) => {
+            // It has two names for a moment, or longer if this fails.
+            let _ = std::fs::remove_file(part);
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(check_new(file).err().unwrap_or_else(|| lost(file, &error)))
+        }
+        // A file system that knows no second names.
+        Err(_) => std::fs::rename(part, file).map_err(|error| lost(part, &error)),
+    }
+}
+
+/// The part that is there, or a new one, which nobody else fetches meanwhile.
+fn lock_part(path: &Path) -> Result<File, ClientError> {
+    let part = open_part(path).map_err(|error| lost(path, &error))?;
+    match part.try_lock() {
+        Ok(()) => Ok(part),
+        Err(std::fs::TryLockError::WouldBlock) => Err(failed(
+            Code::Usage,
+            format!("somebody else fetches {} already", path.display()),
+            "wait for the other sync of this file",
+        )),
+        Err(std::fs::TryLockError::Error(error)) => Err(lost(path, &error)),
+    }
 }
 
 fn prepare(part: &Path, manifest: &Manifest) -> Result<(), ClientError> {
@@ -183,12 +238,12 @@ impl Source {
         &mut self,
         manifest: &Manifest,
         to: &Path,
+        mut part: &mut File,
         go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<(), ClientError> {
         let broken = |error: io::Error| lost(to, &error);
-        let mut part = open_part(to).map_err(broken)?;
         let mut hash = Sha256::new();
-        let mut have = read_all(&mut part, manifest.bytes, &mut hash).map_err(broken)?;
+        let mut have = read_all(part, manifest.bytes, &mut hash).map_err(broken)?;
         if let Source::File(path) = self {
             let from = path.with_file_name(&manifest.file);
             let mut from = File::open(&from).map_err(|error| lost(&from, &error))?;
@@ -199,7 +254,7 @@ impl Source {
             let mut all = io::Read::take(&mut from, manifest.bytes.saturating_add(1));
             io::copy(&mut all, &mut part).map_err(broken)?;
             part.rewind().map_err(broken)?;
-            read_all(&mut part, u64::MAX, &mut hash).map_err(broken)?;
+            read_all(part, u64::MAX, &mut hash).map_err(broken)?;
         } else {
             while have < manifest.bytes {
                 let until = manifest.bytes.min(have + PIECE_BYTES);

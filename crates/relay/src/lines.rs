@@ -124,7 +124,10 @@ impl Lines {
     pub(crate) fn enter(self: &Arc<Lines>, name: &str, instance: u64) -> Result<Place, Refusal> {
         let mut names = self.names();
         let idle = names.values().map(Name::idle).sum::<usize>();
-        if idle >= self.most {
+        // Who has many keeps no other name away: each has its part of them.
+        let part = self.most / names.len().max(1);
+        let own = names.get(name).map_or(0, Name::idle);
+        if idle >= self.most && own >= part.max(1) {
             return Err(Refusal::Full);
         }
         let known = names.get_mut(name).ok_or(Refusal::Name)?;

@@ -39,6 +39,7 @@ use tidewater_centre::{CentreError, GivenPartitions, Marks, PublicationSpec};
 pub use self::handler::{
     HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, Handling, Secret, TableHandling,
 };
+pub(crate) use self::images::is_of_images;
 pub use self::images::{ImageConfig, ImageRows, ImagesConfig, is_image_name};
 use self::lines::Lines;
 pub use self::procedure::{Allow, ArgumentConfig, ProcedureConfig, Provision, Sql, Work};
@@ -91,6 +92,8 @@ pub struct Config {
     pub images: Option<ImagesConfig>,
     /// No file says this: what everybody holds of a server that is there to make an image.
     pub given: Option<Arc<GivenPartitions>>,
+    /// Nor this: the user to whose remotes a server speaks that is there to make an image.
+    pub only: Option<String>,
     lines: Lines,
 }
 

@@ -13,6 +13,7 @@ mod forwarded;
 mod images;
 mod problem;
 mod provide;
+mod taken;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -40,9 +41,10 @@ use tidewater_protocol::message::{Answer, Argument, Call};
 
 use self::caller::{Identified, Peer};
 use self::carry::Carried;
-use self::images::{Allowed, Sending};
+use self::images::Allowed;
 use self::problem::Problem;
 use self::provide::WebProviders;
+use self::taken::Taken;
 use crate::calls::{self, built_in};
 use crate::fault::Fault;
 use crate::listener::Spoken;
@@ -148,11 +150,10 @@ impl Site {
     ) {
         let router = router.layer(axum::Extension(Peer(peer)));
         let router = router.layer(axum::Extension(shown));
-        let sending = Sending::default();
-        let router = router.layer(axum::Extension(sending.clone()));
         let service = TowerToHyperService::new(router);
         let server = &self.web.server;
         let is_draining = server.is_draining();
+        let stream = Taken::within(server.limits.idle, stream);
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
@@ -160,20 +161,17 @@ impl Site {
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
         let mut connection = pin!(connection);
-        let mut stalled = pin!(sending.stalled(server.limits.idle));
         if !is_draining {
             tokio::select! {
                 biased;
                 // Whoever asks sees for himself how it ended.
                 _ = &mut connection => return,
-                () = &mut stalled => return,
                 () = server.draining() => connection.as_mut().graceful_shutdown(),
             }
         }
         tokio::select! {
             biased;
             _ = &mut connection => {}
-            () = &mut stalled => {}
             () = server.aborted() => {}
         }
     }

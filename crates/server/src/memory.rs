@@ -69,13 +69,21 @@ pub(crate) struct Reservation {
 }
 
 /// So few bytes need no reservation.
-const FREE_BYTES: usize = 16 << 10;
+pub(crate) const FREE_BYTES: usize = 16 << 10;
 
 /// What is in memory as long as one of the clones is there. All are equal: what they hold is
 /// another's.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
     _reservation: Option<Arc<Reservation>>,
+}
+
+impl From<Reservation> for Held {
+    fn from(reservation: Reservation) -> Held {
+        Held {
+            _reservation: Some(Arc::new(reservation)),
+        }
+    }
 }
 
 impl PartialEq for Held {

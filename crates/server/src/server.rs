@@ -108,6 +108,8 @@ pub(crate) struct Shared {
     pub(crate) images: Option<ImagesConfig>,
     /// What everybody holds, if the server is there to make an image.
     pub(crate) given: Option<Arc<GivenPartitions>>,
+    /// Whose remotes alone may sign in, by their credentials, if it is there to make an image.
+    pub(crate) only: Option<String>,
     /// Where live remotes go when it shuts down.
     pub(crate) others: Vec<String>,
     phase: Arc<Signal<Phase>>,
@@ -316,6 +318,7 @@ impl Server {
             upstream: Upstream::default(),
             images: config.images.clone(),
             given: config.given.clone(),
+            only: config.only.clone(),
             others: config.live.servers.clone(),
             phase: phase.clone(),
             verify_every: AtomicU64::new(config.server.verify_every),

@@ -22,7 +22,7 @@ use crate::auth::credential::{self, Presented, ROTATE_AFTER_MS};
 use crate::auth::external::Identity;
 use crate::auth::password::PasswordCheck;
 use crate::auth::signing::{Keyring, TokenCheck};
-use crate::config::Passwords;
+use crate::config::{Passwords, is_of_images};
 use crate::environment::random;
 use crate::fault::Fault;
 use crate::server::Shared;
@@ -128,6 +128,17 @@ pub(crate) async fn sign_in(
     keyring: &Keyring,
     origin: Origin<'_>,
 ) -> Result<SignedIn, Fault> {
+    if let Some(only) = &server.only {
+        let is_it = claim.user == *only && !claim.is_program;
+        let is_remote = matches!(claim.proof, Proof::Token(_) | Proof::Credential(_));
+        if !(is_it && is_remote) {
+            return Err(Fault::new(
+                Code::NotAllowed,
+                "this server is there for an image that is being made",
+                "sync with the server that is there for everybody",
+            ));
+        }
+    }
     // Each in a box: a crowd that signs in by token waits in futures of that size.
     match &claim.proof {
         Proof::Token(token) => Box::pin(by_token(server, claim, asked, keyring, token)).await,
@@ -428,6 +439,10 @@ async fn by_identity(
     identity: Identity,
 ) -> Result<SignedIn, Fault> {
     let user = &identity.user;
+    // They are there for images, whoever may be called so elsewhere.
+    if is_of_images(user) {
+        return Err(unknown_user(&identity));
+    }
     let publications = named(&asked);
     let mut state = look_up(server, user, claim.remote_id, asked).await?;
     let creates = server.ways().creates_users();

@@ -165,6 +165,14 @@ impl Database {
                 params![subscription.id, start.checkpoint, start.sha256],
             )
             .doing(doing)?;
+        // A file that was forged may be made so that nothing was changed: then it would present what
+        // the forger wrote there.
+        let [now] = &load_all(&transaction)?[..] else {
+            return Err(no_image("it does not hold just one publication"));
+        };
+        if now.image != start.sha256 || now.checkpoint != start.checkpoint {
+            return Err(no_image("it cannot be begun from"));
+        }
         transaction.commit().doing(doing)
     }
 }

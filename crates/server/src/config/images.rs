@@ -51,17 +51,25 @@ pub enum ImageRows {
     In(GivenPartitions),
 }
 
+/// What the users of partitions' images are called begins with this.
+const OF_IMAGES: &str = "image: ";
+
+/// Whether a user is one as whom nobody signs in with more than an image's own credential.
+pub(crate) fn is_of_images(user: &str) -> bool {
+    user.starts_with(OF_IMAGES)
+}
+
 impl ImageRows {
     /// The user of the image's own remote. Nobody signs in as the user of partitions.
     pub fn user(&self) -> String {
         match self {
             ImageRows::Of(user) => user.clone(),
-            ImageRows::In(given) if given.values.is_empty() => "image: everyone".into(),
+            ImageRows::In(given) if given.values.is_empty() => format!("{OF_IMAGES}everyone"),
             ImageRows::In(given) => {
                 let mut values: Vec<_> = given.values.iter().collect();
                 values.sort();
                 let values = values.iter().map(|(name, value)| format!("{name}={value}"));
-                format!("image: {}", values.collect::<Vec<_>>().join(" "))
+                format!("{OF_IMAGES}{}", values.collect::<Vec<_>>().join(" "))
             }
         }
     }

@@ -197,6 +197,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
         upstream,
         images,
         given: None,
+        only: None,
         server,
         retention: raw.retention.read()?,
         log: raw.log.read()?,

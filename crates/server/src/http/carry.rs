@@ -6,9 +6,12 @@
 use std::sync::Arc;
 
 use axum::Extension;
+use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
+use bytes::BytesMut;
+use futures_util::StreamExt;
 use hyper_util::rt::TokioIo;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
@@ -19,12 +22,12 @@ use tidewater_carrier::{END, MAX_BODY_BYTES, NUMBER, SESSION};
 use super::caller::Peer;
 use super::exchange::{Exchanges, Refused, Session};
 use super::problem::Problem;
-use super::{BODY, Web, forwarded, receive, text};
+use super::{BODY, Web, forwarded, text};
 use crate::calls;
 use crate::connection;
 use crate::environment::random;
 use crate::fault::Fault;
-use crate::memory::MemoryBudget;
+use crate::memory::{FREE_BYTES, Held, MemoryBudget};
 use crate::server::Shared;
 use crate::sign_in::Origin;
 
@@ -101,20 +104,18 @@ pub(super) async fn carry(
     })?;
     let ends = headers.contains_key(END);
     let known = text(&headers, SESSION)?.map(str::to_owned);
-    let length = headers.get(header::CONTENT_LENGTH);
-    let length = length.and_then(|it| it.to_str().ok()?.parse().ok());
-    let held = calls::hold(&web.server.budget, length.unwrap_or(MAX_BODY_BYTES));
-    let held = held.map_err(Problem::from)?;
     let exchanges = &web.carried.exchanges;
     let found = exchanges.find(known.as_deref(), number, &shown);
-    let (name, session) = match (known, found.map_err(Problem::from)?) {
-        (Some(name), Some(session)) => (name, session),
+    let (name, session, within) = match (known, found.map_err(Problem::from)?) {
+        (Some(name), Some(session)) => (name, session, BODY),
         _ => {
             let peer = forwarded::client(&peer, &headers, &web.server.proxies);
-            begin(&web, peer, shown)?
+            let (name, session) = begin(&web, peer, shown)?;
+            (name, session, web.server.limits.handshake)
         }
     };
-    let body = receive(request, &web, BODY).await?;
+    let received = timeout(within, receive_held(request, &web.server.budget)).await;
+    let (body, held) = received.unwrap_or_else(|_| Err(Problem::late()))?;
     // Whoever asks may go, and ask again: what it has begun is done.
     let asked = tokio::spawn(session.ask(number, body, held, ends)).await;
     let carry = asked.map_err(|error| Problem::internal(&error))?;
@@ -131,11 +132,39 @@ pub(super) async fn carry(
     Ok(response.map_err(|error| Problem::internal(&error))?)
 }
 
+/// The body of a request. Memory is held for what has come, and for nothing that is only announced:
+/// nobody knows yet who sends it.
+async fn receive_held(request: Request, budget: &MemoryBudget) -> Result<(Bytes, Held), Problem> {
+    let mut pieces = request.into_body().into_data_stream();
+    let mut body = BytesMut::new();
+    let mut reservation = budget.empty();
+    let mut reserved = 0;
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|_| Problem::bad("the body has broken off", "send it again"))?;
+        body.extend_from_slice(&piece);
+        if body.len() > MAX_BODY_BYTES {
+            return Err(Problem::too_long(MAX_BODY_BYTES));
+        }
+        if body.len() > FREE_BYTES {
+            let more = (body.len() - reserved) as u64;
+            if !reservation.grow(more) {
+                return Err(calls::no_memory().into());
+            }
+            reserved = body.len();
+        }
+    }
+    Ok((body.freeze(), reservation.into()))
+}
+
 /// Begins a connection.
 fn begin(web: &Web, peer: String, shown: Shown) -> Result<(String, Arc<Session>), Problem> {
     let guard = web.carried.enter(&web.server)?;
     // Those that have ended are kept for a while.
     let most = web.server.limits.connections.saturating_mul(2);
+    if web.carried.exchanges.count() >= most {
+        // Whoever begins many and ends them keeps nobody else away.
+        web.carried.exchanges.forget_ended();
+    }
     if web.carried.exchanges.count() >= most {
         return Err(web.server.busy().into());
     }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -72,6 +72,8 @@ pub struct Session {
     answered: Signal<u64>,
     seen: Mutex<Instant>,
     asking: AtomicU64,
+    /// All was said: it is kept only for whoever has not got the last answer.
+    has_ended: AtomicBool,
     shown: Shown,
 }
 
@@ -147,6 +149,7 @@ impl Exchanges {
             answered: Signal::new(0),
             seen: Mutex::new(Instant::now()),
             asking: AtomicU64::new(0),
+            has_ended: AtomicBool::new(false),
             shown,
         });
         self.sessions().insert(name, session.clone());
@@ -180,6 +183,12 @@ impl Exchanges {
         }
     }
 
+    /// Gives up those that have ended, sooner than their time: others need the places.
+    pub(crate) fn forget_ended(&self) {
+        let has_ended = |it: &Session| it.has_ended.load(Ordering::Relaxed);
+        self.sessions().retain(|_, session| !has_ended(session));
+    }
+
     /// Gives up all of them.
     pub fn clear(&self) {
         self.sessions().clear();
@@ -211,6 +220,9 @@ impl Session {
         let mut exchange = self.exchange.lock().await;
         let answer = exchange.ask(&self.newest, number, body, held, ends).await;
         self.answered.set(exchange.number);
+        if answer.as_ref().is_ok_and(|it| it.is_last) {
+            self.has_ended.store(true, Ordering::Relaxed);
+        }
         drop(exchange);
         *self.seen() = Instant::now();
         self.asking.fetch_sub(1, Ordering::Relaxed);

@@ -18,7 +18,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use tidewater_carrier::cryptography::digest::{SHA256, digest};
 use tidewater_centre::records::AskedSubscription;
@@ -39,7 +39,7 @@ use crate::worker::SessionTask;
 /// Where they are.
 pub(super) const PATH: &str = "/tidewater/images/{file}";
 
-/// As much of a file is read at once: whoever takes less within `server.limits.idle` is given up.
+/// As much of a file is read at once.
 const PIECE_BYTES: u64 = 64 << 10;
 
 /// A manifest is shorter: clients take no longer one.
@@ -88,7 +88,6 @@ impl<'c> Asked<'c> {
 pub(super) async fn fetch(
     State(web): State<Web>,
     extract::Path(name): extract::Path<String>,
-    sending: axum::Extension<Sending>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (mut parts, _) = request.into_parts();
@@ -123,7 +122,7 @@ pub(super) async fn fetch(
                 false => {
                     let whole = parts.method != Method::GET || is_of_another(headers, &etag)?;
                     let range = text(headers, "range")?.filter(|_| !whole);
-                    send(file, length, Part::of(range, length), sending.0)
+                    send(file, length, Part::of(range, length))
                 }
             };
             set(&mut response, header::ETAG, &etag);
@@ -299,7 +298,7 @@ impl Part {
     }
 }
 
-fn send(file: File, length: u64, part: Part, sending: Sending) -> Response {
+fn send(file: File, length: u64, part: Part) -> Response {
     let (from, count, status) = match part {
         Part::Whole => (0, length, StatusCode::OK),
         Part::Range(from, count) => (from, count, StatusCode::PARTIAL_CONTENT),
@@ -310,7 +309,7 @@ fn send(file: File, length: u64, part: Part, sending: Sending) -> Response {
             return response;
         }
     };
-    let mut response = (status, body(file, from, count, sending)).into_response();
+    let mut response = (status, body(file, from, count)).into_response();
     set(
         &mut response,
         header::CONTENT_TYPE,
@@ -326,16 +325,15 @@ fn send(file: File, length: u64, part: Part, sending: Sending) -> Response {
 }
 
 /// Bytes of a file, each piece read when the one before is on its way.
-fn body(file: File, from: u64, count: u64, sending: Sending) -> Body {
+fn body(file: File, from: u64, count: u64) -> Body {
     let file = Arc::new(file);
     let until = from + count;
-    let pieces = stream::unfold((from, sending.begin()), move |(at, under_way)| {
+    let pieces = stream::unfold(from, move |at| {
         let file = file.clone();
         async move {
             if at == until {
                 return None;
             }
-            under_way.goes_on();
             let length = PIECE_BYTES.min(until - at);
             let read = tokio::task::spawn_blocking(move || {
                 let mut piece = vec![0; length as usize];
@@ -343,50 +341,10 @@ fn body(file: File, from: u64, count: u64, sending: Sending) -> Body {
                 Ok::<_, io::Error>(Bytes::from(piece))
             });
             let piece = read.await.map_err(io::Error::other).flatten();
-            Some((piece, (at + length, under_way)))
+            Some((piece, at + length))
         }
     });
     Body::from_stream(pieces)
-}
-
-/// What is being sent over a connection, so that one can be given up that takes nothing.
-#[derive(Clone, Default)]
-pub(super) struct Sending(Arc<Mutex<Option<Instant>>>);
-
-/// Something is being sent, until this is dropped.
-struct UnderWay(Sending);
-
-impl Sending {
-    fn begin(self) -> UnderWay {
-        UnderWay(self)
-    }
-
-    fn last(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends when nothing of what is being sent was taken for so long.
-    pub(super) async fn stalled(&self, patience: Duration) {
-        loop {
-            let last = *self.last();
-            if last.is_some_and(|it| it.elapsed() >= patience) {
-                return;
-            }
-            sleep_until(last.unwrap_or_else(Instant::now) + patience).await;
-        }
-    }
-}
-
-impl UnderWay {
-    fn goes_on(&self) {
-        *self.0.last() = Some(Instant::now());
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        *self.0.last() = None;
-    }
 }
 
 #[cfg(test)]

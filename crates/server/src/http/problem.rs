@@ -124,6 +124,16 @@ impl Problem {
         Problem::new(code, status, detail, hint)
     }
 
+    /// The body is longer than it may be.
+    pub(crate) fn too_long(most: usize) -> Problem {
+        Problem::new(
+            Code::LimitExceeded,
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "the body of the request is too long".into(),
+            format!("send at most {most} bytes at once"),
+        )
+    }
+
     /// The body does not come.
     pub(crate) fn late() -> Problem {
         Problem::new(
