@@ -123,7 +123,7 @@ impl Greeting {
     /// images.
     ///
     /// # Errors
-    /// It has begun from what is no image of ours, and nothing waits in it.
+    /// It has begun from what is no image of ours.
     pub(crate) fn verify(
         &mut self,
         keyring: &Keyring,
@@ -139,11 +139,9 @@ impl Greeting {
                     publication: &subscription.publication,
                     schema_hash,
                 };
-                subscription.genuine = keyring.open_image(subject, &subscription.checkpoint);
-                // Whoever has written into the file already is not sent away: it is compared.
-                if subscription.genuine.is_none() && subscription.pending.is_none() {
-                    return Err(foreign_image(&subscription.publication));
-                }
+                let genuine = keyring.open_image(subject, &subscription.checkpoint);
+                let genuine = genuine.ok_or_else(|| foreign_image(&subscription.publication))?;
+                subscription.genuine = Some(genuine);
                 continue;
             }
             let Some(remote_id) = remote_id else {
