@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind};
 use tidewater_remote::Connection;
-use tidewater_remote::session::Now;
+use tidewater_remote::session::{Now, Outcome};
 
 use crate::world::{Failed, World};
 
@@ -261,5 +261,16 @@ impl Coming {
             let first = std::mem::take(&mut self.first);
             self.outcome = Some(Called::Answered(Answer { rows, ..first }));
         }
+    }
+}
+
+/// How a session ended, in a line.
+pub(crate) fn summary(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Done(report) => format!("{report:?}"),
+        Outcome::More(report) => format!("more after {report:?}"),
+        Outcome::Again(proof) => format!("again with {proof:?}"),
+        Outcome::Failed(error) => format!("{} {error}", error.code().name()),
+        other => format!("{other:?}"),
     }
 }

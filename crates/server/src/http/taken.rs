@@ -89,3 +89,30 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Taken<S> {
         self.judge(context, written)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_is_given_up_and_who_takes_slowly_is_not() {
+        let (near, mut far) = duplex(4);
+        let mut stream = Taken::within(PATIENCE, near);
+        let slowly = tokio::spawn(async move {
+            let mut taken = [0; 4];
+            for _ in 0..3 {
+                sleep(PATIENCE * 9 / 10).await;
+                far.read_exact(&mut taken).await.unwrap();
+            }
+            far
+        });
+        stream.write_all(&[7; 16]).await.unwrap();
+        let _far = slowly.await.unwrap();
+        let error = stream.write_all(&[7; 16]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    }
+}

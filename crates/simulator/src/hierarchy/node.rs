@@ -16,7 +16,7 @@ use tidewater_remote::spool::{KeepInMemory, MemorySpool};
 use super::Site;
 use crate::chronicle::Chronicle;
 use crate::disks;
-use crate::line::Line;
+use crate::line::{Line, summary};
 use crate::network::{Traces, Weather};
 use crate::random::Random;
 use crate::vfs::Process;
@@ -223,14 +223,4 @@ fn open(path: PathBuf) -> Result<Database, Failed> {
     let database = Database::open(&path)?;
     database.wait_for_writers(Duration::ZERO)?;
     Ok(database)
-}
-
-fn summary(outcome: &Outcome) -> String {
-    match outcome {
-        Outcome::Done(report) => format!("{report:?}"),
-        Outcome::More(report) => format!("more after {report:?}"),
-        Outcome::Again(proof) => format!("again with {proof:?}"),
-        Outcome::Failed(error) => format!("{} {error}", error.code().name()),
-        other => format!("{other:?}"),
-    }
 }

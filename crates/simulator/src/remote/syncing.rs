@@ -18,7 +18,7 @@ use super::Remote;
 use super::asking::ASKED_IN_SYNC;
 use crate::defects::{self, Meddler};
 use crate::disks;
-use crate::line::Line;
+use crate::line::{Line, summary};
 use crate::network::Weather;
 use crate::random::Random;
 use crate::scenario;
@@ -382,15 +382,5 @@ impl Remote {
         let outbox = status.map_or(0, |it| it.outbox.pending);
         let is_settled = pending == 0 && stale <= 2 * refused && outbox == 0;
         Ok(is_settled.then_some((stale, refused)))
-    }
-}
-
-fn summary(outcome: &Outcome) -> String {
-    match outcome {
-        Outcome::Done(report) => format!("{report:?}"),
-        Outcome::More(report) => format!("more after {report:?}"),
-        Outcome::Again(proof) => format!("again with {proof:?}"),
-        Outcome::Failed(error) => format!("{} {error}", error.code().name()),
-        other => format!("{other:?}"),
     }
 }
