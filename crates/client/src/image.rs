@@ -493,3 +493,37 @@ fn failed(code: Code, message: String, hint: &'static str) -> ClientError {
         hint,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_takes_the_place_of_nothing_that_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (part, file) = (folder.path().join("part"), folder.path().join("a.db"));
+        std::fs::write(&part, "image").unwrap();
+        // Of a file that is gone; SQLite would take it for the new one's.
+        let log = folder.path().join("a.db-wal");
+        std::fs::write(&log, "log").unwrap();
+        assert!(put_in_place(&part, &file).is_err());
+        std::fs::remove_file(&log).unwrap();
+        std::fs::write(&file, "rows").unwrap();
+        assert!(put_in_place(&part, &file).is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"rows");
+        std::fs::remove_file(&file).unwrap();
+        put_in_place(&part, &file).unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), b"image");
+        assert!(!part.exists());
+    }
+
+    #[test]
+    fn one_alone_fetches_an_image_into_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = folder.path().join("part");
+        let first = lock_part(&part).unwrap();
+        assert!(lock_part(&part).is_err());
+        drop(first);
+        lock_part(&part).unwrap();
+    }
+}
