@@ -77,6 +77,7 @@ macro_rules! suite {
             repeating::a_call_under_a_key_takes_effect_once,
             repeating::of_one_call_at_two_connections_one_takes_effect,
             repeating::what_programs_do_once_is_begun_and_finished_once,
+            repeating::a_key_that_is_given_back_is_free_at_once,
             repeating::keys_are_forgotten_in_time,
             interrupting::an_interrupted_call_ends_and_no_other_does,
             interrupting::an_interrupted_call_is_undone,

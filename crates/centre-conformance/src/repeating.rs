@@ -1,7 +1,7 @@
 //! Calls under a key, which take effect once.
 
 use tidewater_centre::records::Retention;
-use tidewater_centre::{Begun, Caller, ProcedureCall, Returns};
+use tidewater_centre::{Begun, Caller, ProcedureCall, Returns, Worker};
 
 use crate::fixture::Fixture;
 use crate::procedures::{call, failed, integer, procedures, run, run_one, spec, under, world};
@@ -126,6 +126,22 @@ pub async fn what_programs_do_once_is_begun_and_finished_once<F: Fixture>() {
     assert_eq!(begun.unwrap(), Begun::New);
     let begun = worker.begin_once("anna", key, "label", NOW_MS).await;
     assert_eq!(begun.unwrap(), Begun::KeyTaken);
+}
+
+/// Whoever finds a key taken, and looks at what is known of it when it was given back meanwhile.
+pub async fn a_key_that_is_given_back_is_free_at_once<F: Fixture>() {
+    let world = world::<F>().await;
+    let (mut one, mut other) = (world.worker().await, world.worker().await);
+    let key = fresh_id();
+    let begin_often = async |worker: &mut dyn Worker| {
+        for _ in 0..200 {
+            match worker.begin_once("anna", key, "price", NOW_MS).await {
+                Ok(Begun::New) => worker.forget_once("anna", key).await.unwrap(),
+                begun => assert_eq!(begun.unwrap(), Begun::Unfinished { begun_ms: NOW_MS }),
+            }
+        }
+    };
+    tokio::join!(begin_often(&mut *one), begin_often(&mut *other));
 }
 
 pub async fn keys_are_forgotten_in_time<F: Fixture>() {

@@ -295,7 +295,8 @@ impl Remote {
 
     /// Syncs, then compares every table with the centre. Unless it is to `repair`, what differs
     /// stays as it is; otherwise the centre's rows take its place, and missing tables and
-    /// columns are made again. Rows with local changes, pending or refused, are left out.
+    /// columns are made again; a file that began from an image which the server refuses is compared
+    /// instead. Rows with local changes, pending or refused, are left out.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -304,10 +305,12 @@ impl Remote {
         repair: bool,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<Verification, ClientError> {
-        let rebuilt = match repair {
-            true => self.database()?.rebuild_broken_tables(unix_ms())?,
-            false => Vec::new(),
-        };
+        let mut rebuilt = Vec::new();
+        if repair {
+            let database = self.database()?;
+            database.leave_image()?;
+            rebuilt = database.rebuild_broken_tables(unix_ms())?;
+        }
         let direction = std::mem::replace(&mut self.options.direction, SyncDirection::Both);
         let verified = self.verify_all(repair, progress);
         self.options.direction = direction;

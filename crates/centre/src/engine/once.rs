@@ -136,22 +136,24 @@ pub(super) async fn begin(
     let used = Use::Provided(procedure);
     let note = note(user, key, used, now_ms);
     let what = "beginning a call";
-    let noted = connection
-        .transact(what, Durability::Durable, &[note])
-        .await?;
-    if noted.first().is_some_and(|it| it.changed > 0) {
-        return Ok(Begun::New);
+    loop {
+        let noted = connection
+            .transact(what, Durability::Durable, std::slice::from_ref(&note))
+            .await?;
+        if noted.first().is_some_and(|it| it.changed > 0) {
+            return Ok(Begun::New);
+        }
+        return Ok(match kept(connection, user, key, used).await? {
+            Some(Kept {
+                is_same: true,
+                outcome,
+                at_ms: begun_ms,
+            }) => outcome.map_or(Begun::Unfinished { begun_ms }, Begun::Done),
+            Some(_) => Begun::KeyTaken,
+            // Whoever had it has given it back in between: it is free.
+            None => continue,
+        });
     }
-    Ok(match kept(connection, user, key, used).await? {
-        Some(Kept {
-            is_same: true,
-            outcome,
-            at_ms: begun_ms,
-        }) => outcome.map_or(Begun::Unfinished { begun_ms }, Begun::Done),
-        Some(_) => Begun::KeyTaken,
-        // It was pruned in between, and is older than anything that is known.
-        None => Begun::Unfinished { begun_ms: 0 },
-    })
 }
 
 /// See [`crate::Worker::forget_once`].

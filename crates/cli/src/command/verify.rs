@@ -29,7 +29,8 @@ use crate::sync_object::SyncObject;
 /// With --repair the centre's rows take the place of what differs, and synced tables and
 /// columns that were dropped are made again and filled. Nothing else is lost: a table that
 /// cannot be completed is set aside as TABLE_unsynced_1, and what was pending in it is listed
-/// by `tidewater refused list`.
+/// by `tidewater refused list`. A file that began from an image which the server refuses goes by
+/// the compare instead, and what was written into it goes up.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:

@@ -175,4 +175,16 @@ impl Database {
         }
         transaction.commit().doing(doing)
     }
+
+    /// Goes by what the file holds, and not by the image that it began from, if that still counts:
+    /// the next download compares it with the centre.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn leave_image(&mut self) -> Result<(), RemoteError> {
+        let leave = "UPDATE tidewater_subscription SET image = NULL, \
+                     compare_due = max(compare_due, ?1) WHERE image IS NOT NULL";
+        let left = self.connection.execute(leave, [CompareDue::Yes.stored()]);
+        left.map(drop).doing("leaving an image")
+    }
 }

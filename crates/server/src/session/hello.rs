@@ -177,7 +177,8 @@ fn foreign_image(publication: &str) -> Fault {
             "the image of {publication:?} that the file began from was not made by this centre, or \
              was changed, or is too old"
         ),
-        "begin from a newer image of this centre, or sync a new file without one",
+        "begin from a newer image of this centre, or sync a new file without one; what was written \
+         into this file meanwhile goes up with `tidewater verify FILE --repair`",
     )
 }
 

@@ -1,6 +1,7 @@
 //! New remotes that begin from an image: each with an identity of its own, equal to what it would
 //! be by rows, and what is no image of the centre's is told.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use tidewater_centre::records::Retention;
@@ -188,15 +189,23 @@ fn what_is_no_image_of_the_centre_is_told_and_others_go_on<B: Backend>() {
             1 => *manifest.checkpoint.last_mut().unwrap() ^= 1,
             _ => manifest.checkpoint.truncate(10),
         }
-        let file = image.file.clone();
+        let file = image.file.with_extension(format!("forged-{damage}"));
+        std::fs::copy(&image.file, &file).unwrap();
+        let forge = "UPDATE product SET name = 'forged' WHERE product_id = 1";
+        let forger = rusqlite::Connection::open(&file).unwrap();
+        assert_eq!(forger.execute(forge, []).unwrap(), 1);
+        drop(forger);
         let mut bob = Image { file, manifest }.begun(&world, "bob");
-        bob.edit("INSERT INTO product VALUES (80, 'kept', 1)");
+        let kept = 80 + damage;
+        bob.edit(&format!("INSERT INTO product VALUES ({kept}, 'kept', 1)"));
         let error = bob.try_sync().unwrap_err();
         assert_eq!(error.code(), Code::ImageInvalid, "{error}");
-        assert_eq!(
-            bob.rows("SELECT name FROM product WHERE product_id = 80"),
-            ["kept"]
-        );
+        // Whoever asks for that has the file compared, and what was written goes up.
+        let go_on = &mut |_: &_| ControlFlow::Continue(());
+        assert!(bob.remote.verify(true, go_on).unwrap().is_equal);
+        let name = format!("SELECT name FROM product WHERE product_id = {kept}");
+        assert_eq!(world.rows(&name), ["kept"]);
+        assert_converged(&world, &[&bob]);
     }
     // Another centre's, with the same publication.
     let other = World::<B>::open(shop());
