@@ -32,6 +32,8 @@ pub(crate) struct WebSocket {
     socket: tungstenite::WebSocket<Box<dyn Layer>>,
     /// What came and was not read yet.
     message: Bytes,
+    /// Messages after it may be here already: it was read with all that had come.
+    has_more: bool,
     /// Something may wait to be sent.
     unsent: bool,
 }
@@ -87,6 +89,7 @@ impl WebSocket {
         Ok(WebSocket {
             socket,
             message: Bytes::new(),
+            has_more: false,
             unsent: false,
         })
     }
@@ -127,8 +130,12 @@ impl Read for WebSocket {
                 Ok(Message::Close(_)) => return Ok(0),
                 // Pings are answered with the next write.
                 Ok(_) => self.unsent = true,
-                Err(error) => return of_socket(error).map_or(Ok(0), Err),
+                Err(error) => {
+                    self.has_more = false;
+                    return of_socket(error).map_or(Ok(0), Err);
+                }
             }
+            self.has_more = true;
         }
         let count = buffer.len().min(self.message.len());
         self.message.copy_to_slice(&mut buffer[..count]);
@@ -156,6 +163,10 @@ impl Write for WebSocket {
 }
 
 impl Layer for WebSocket {
+    fn holds(&self) -> bool {
+        self.has_more || !self.message.is_empty()
+    }
+
     fn owes(&self) -> bool {
         self.unsent || self.socket.get_ref().owes()
     }

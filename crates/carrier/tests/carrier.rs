@@ -16,7 +16,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::{TLS12, TLS13};
 use tempfile::TempDir;
-use tidewater_carrier::listen::{Ledger, Network, Packed, Tcp, Tls};
+use tidewater_carrier::listen::{Ledger, Network, Packed, Tcp, Tls, accept_key};
 use tidewater_carrier::{
     Carrier, CarrierError, Compression, DialOptions, Packing, Pin, Received, ServerUrl, WebAsked,
     WebSite, tls,
@@ -320,6 +320,46 @@ fn what_comes_is_handed_over_though_the_socket_has_nothing_more() {
         ended = matches!(carrier.receive(None, handle).unwrap(), Received::End(_));
     }
     assert_eq!(came, 100 << 10);
+}
+
+#[test]
+fn messages_that_come_together_are_handed_over_together() {
+    let runtime = Runtime::new().unwrap();
+    let mut listener = runtime.block_on(Tcp.listen("127.0.0.1:0")).unwrap();
+    let url = format!("ws://{}/", listener.address()).parse().unwrap();
+    let (asked, ask) = tokio::sync::oneshot::channel::<()>();
+    let server = runtime.spawn(async move {
+        let mut stream = listener.accept().await.unwrap().stream;
+        let mut request = String::new();
+        while !request.ends_with("\r\n\r\n") {
+            request.push(stream.read_u8().await.unwrap().into());
+        }
+        let key = request.lines().find_map(|line| {
+            let (name, value) = line.split_once(": ")?;
+            name.eq_ignore_ascii_case("sec-websocket-key")
+                .then_some(value)
+        });
+        let answer = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Accept: {}\r\n\r\n",
+            accept_key(key.unwrap().as_bytes())
+        );
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        ask.await.unwrap();
+        // Three binary messages: of one, two and three bytes.
+        let messages = b"\x82\x01a\x82\x02bc\x82\x03def";
+        stream.write_all(messages).await.unwrap();
+        stream
+    });
+    let mut carrier = dial(&url, None).unwrap();
+    asked.send(()).unwrap();
+    let _stream = runtime.block_on(server).unwrap();
+    let mut came = Vec::new();
+    let handle = &mut |bytes: &[u8]| came.extend_from_slice(bytes);
+    // Whoever waits at the socket hears of nothing that the carrier has read from it already.
+    let received = carrier.receive(Some(PATIENCE), handle).unwrap();
+    assert!(matches!(received, Received::Bytes));
+    assert_eq!(came, b"abcdef");
 }
 
 /// A server of one version of TLS, with tickets as ours make them.
