@@ -41,7 +41,7 @@ async fn a_remote_that_takes_nothing_holds_no_worker_and_little_memory() {
 
 #[tokio::test]
 async fn a_remote_that_takes_nothing_is_given_up_after_a_while() {
-    let world = World::with_limits("idle = \"300ms\"").await;
+    let world = World::with_limits("idle = \"2s\"").await;
     let note = "n".repeat(10_000);
     for id in 0..1_000 {
         world.centre.write(id, Some(&note));
@@ -191,7 +191,7 @@ async fn whoever_says_nothing_is_closed() {
     let mut silent = world.connect().await;
     silent.flush().await;
     assert_eq!(silent.reply().await.code(), Code::Timeout);
-    let world = World::beside(&patient.centre, "idle = \"60ms\"").await;
+    let world = World::beside(&patient.centre, "idle = \"1s\"").await;
     let mut halfway = world.connect().await;
     halfway.put_opening(ada.token());
     halfway.flush().await;
