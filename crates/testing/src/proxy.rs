@@ -171,7 +171,8 @@ impl FrameProxy {
         state.given_up = false;
     }
 
-    /// Plans that the next connection breaks when so many bytes have passed one way.
+    /// Plans that the next connection breaks when so many bytes have passed one way: all of them
+    /// arrive.
     pub fn plan_cut(&self, way: Way, bytes: usize) {
         let mut state = self.world.lock();
         state.cut = Some((way, bytes));
@@ -330,12 +331,16 @@ struct Pump {
 
 impl Pump {
     fn run(&mut self) {
-        match self.pump() {
-            Ok(()) => {
+        let ended = self.pump();
+        // What passes before a planned cut arrives, however much the receiver has to do: he closes
+        // once he has read it.
+        let is_planned = self.left == Some(0);
+        match ended {
+            Err(_) if !is_planned => self.cut(),
+            _ => {
                 // The other direction may still have something to say.
                 let _ = self.to.shutdown(Shutdown::Write);
             }
-            Err(_) => self.cut(),
         }
     }
 
