@@ -323,3 +323,29 @@ impl Drop for Place {
         known.seen = Some(Instant::now());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line that a device could have, as long as what is given back is there.
+    fn idle(
+        lines: &Arc<Lines>,
+        name: &str,
+    ) -> Result<(Place, oneshot::Receiver<oneshot::Sender<Given>>), Refusal> {
+        let place = lines.enter(name, 1)?;
+        let asked = lines.offer(&place);
+        Ok((place, asked))
+    }
+
+    #[test]
+    fn a_name_that_takes_all_lines_keeps_no_other_away() {
+        let names = ["a", "b"].map(|it| (it.to_owned(), ServerName::default()));
+        let lines = Lines::new(&names.into(), 4);
+        let _of_a: Vec<_> = (0..4).map(|_| idle(&lines, "a").unwrap()).collect();
+        assert_eq!(idle(&lines, "a").err(), Some(Refusal::Full));
+        let _of_b: Vec<_> = (0..2).map(|_| idle(&lines, "b").unwrap()).collect();
+        assert_eq!(idle(&lines, "b").err(), Some(Refusal::Full));
+        assert_eq!(idle(&lines, "c").err(), Some(Refusal::Name));
+    }
+}

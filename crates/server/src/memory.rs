@@ -99,9 +99,7 @@ impl MemoryBudget {
             return Some(Held::default());
         }
         let mut reservation = self.empty();
-        reservation.grow(bytes as u64).then(|| Held {
-            _reservation: Some(Arc::new(reservation)),
-        })
+        reservation.grow(bytes as u64).then(|| reservation.into())
     }
 
     /// A budget of so many bytes.

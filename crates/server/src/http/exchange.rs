@@ -396,4 +396,20 @@ mod tests {
         // The clock stands still as long as there is something to do.
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_have_ended_give_way_and_no_others() {
+        let exchanges = Exchanges::new(MemoryBudget::new(1 << 20));
+        let (ended, mut far) = exchanges.begin("ended".into(), Shown::new());
+        let (_goes_on, _other) = exchanges.begin("goes on".into(), Shown::new());
+        exchanges.forget_ended();
+        assert_eq!(exchanges.count(), 2);
+        far.shutdown().await.unwrap();
+        let last = exchanges.request(ended, 1, Bytes::new(), true).await;
+        assert!(last.unwrap().is_last);
+        exchanges.forget_ended();
+        let find = |name| exchanges.find(Some(name), 2, &Shown::new());
+        assert_eq!(find("ended").err(), Some(Refused::Unknown));
+        assert!(find("goes on").is_ok());
+    }
 }
