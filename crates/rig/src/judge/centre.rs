@@ -92,6 +92,14 @@ impl Centre {
         )
     }
 
+    /// What was refused, and taken when its row was sent again.
+    pub(crate) fn refused_and_taken(&self) -> anyhow::Result<Vec<Against>> {
+        self.against(
+            "(SELECT remote_id, table_name, row_key, operation, uploaded
+              FROM tidewater.settled_refusal WHERE settled_as = 'taken') AS taken",
+        )
+    }
+
     fn against(&self, table: &str) -> anyhow::Result<Vec<Against>> {
         let rows = self.query(&format!(
             "SELECT remote_id, table_name, row_key, operation, uploaded FROM {table}"

@@ -16,6 +16,8 @@ struct Records {
     conflicting_deletes: HashSet<(Vec<u8>, Table, i64)>,
     refused: HashSet<String>,
     refused_deletes: HashSet<(Vec<u8>, Table, i64)>,
+    /// Refused ones that a later change of their row, taken from the remote, has settled.
+    settled_deletes: HashSet<(Vec<u8>, Table, i64)>,
     /// Rows that are there at the end.
     present: HashSet<(Table, i64)>,
 }
@@ -84,6 +86,7 @@ impl Judge<'_> {
         }
         let (conflicts, conflicting_deletes) = split(self.centre.conflicts()?);
         let (refused, refused_deletes) = split(self.centre.refused()?);
+        let (_, settled_deletes) = split(self.centre.refused_and_taken()?);
         Ok(Records {
             applied,
             deleted,
@@ -91,6 +94,7 @@ impl Judge<'_> {
             conflicting_deletes,
             refused: refused.into_keys().collect(),
             refused_deletes,
+            settled_deletes,
             present,
         })
     }
@@ -213,14 +217,22 @@ impl Records {
                 false => Fate::Overwritten,
             });
         }
-        // Who changed the row once more had it back: the refusal is not listed any longer.
-        let is_refused = there.is_refused || !there.is_last;
+        // Who changed the row once more had it back: the refusal is not listed any longer, and is
+        // settled where that change was taken.
+        let had_it_back = !there.is_last;
+        let is_refused = (there.is_refused || had_it_back)
+            && self.refused_deletes.contains(&of_remote)
+            || had_it_back && self.settled_deletes.contains(&of_remote);
         if self.conflicting_deletes.contains(&of_remote) {
             Ok(Fate::Conflict)
-        } else if is_refused && self.refused_deletes.contains(&of_remote) {
+        } else if is_refused {
             Ok(Fate::Refused)
         } else {
-            Err("the row is in the centre, and nobody was told of a conflict".into())
+            Err(format!(
+                "the row is in the centre, and nobody was told of a conflict; refused on the \
+                 remote: {}, changed there since: {had_it_back}",
+                there.is_refused
+            ))
         }
     }
 }

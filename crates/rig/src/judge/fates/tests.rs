@@ -127,3 +127,17 @@ fn a_refused_delete_is_known_on_the_remote_until_the_row_is_back() {
         Ok(Fate::Refused)
     );
 }
+
+#[test]
+fn a_refused_delete_is_settled_only_by_a_later_change_of_its_device() {
+    let delete = edit(true, false);
+    let mut records = Records::default();
+    records.present = HashSet::from([(Table::Visit, 7)]);
+    records.settled_deletes = HashSet::from([(REMOTE.to_vec(), Table::Visit, 7)]);
+    assert!(records.fate(&delete, &there(false, true)).is_err());
+    assert!(records.fate(&delete, &there(true, true)).is_err());
+    assert_eq!(
+        records.fate(&delete, &there(false, false)),
+        Ok(Fate::Refused)
+    );
+}
