@@ -264,6 +264,17 @@ impl CentreError {
     pub fn is_retryable(&self) -> bool {
         matches!(self, CentreError::Refused { retry: true, .. })
     }
+
+    /// Whether the database says that it lacks room, memory or connections (SQLSTATE class 53), or
+    /// that its system fails (58): not what it was asked is wrong, and it will do when somebody has
+    /// seen to that.
+    pub fn is_out_of_resources(&self) -> bool {
+        matches!(
+            self,
+            CentreError::Refused { sqlstate: Some(state), .. }
+                if state.starts_with("53") || state.starts_with("58")
+        )
+    }
 }
 
 #[cfg(test)]

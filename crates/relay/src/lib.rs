@@ -11,6 +11,7 @@ mod error;
 mod hello;
 mod lines;
 mod metrics;
+mod newcomers;
 mod relay;
 mod servers;
 

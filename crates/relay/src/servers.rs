@@ -1,13 +1,13 @@
 //! Servers: whoever dials the relay to have a line, and has to prove to be who he says.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::client::verify_server_name;
 use rustls::pki_types::ServerName;
 use rustls::server::ParsedCertificate;
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use tidewater_carrier::listen::{
@@ -15,23 +15,24 @@ use tidewater_carrier::listen::{
 };
 
 use crate::lines::Place;
+use crate::newcomers::Newcomers;
 use crate::relay::Shared;
 
 /// How long TLS may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Servers that have not registered yet; others wait in the listener's queue.
-const NEWCOMERS: usize = 1_024;
-
 /// Takes lines until it is dropped.
 pub(crate) async fn accept_all(shared: Arc<Shared>, mut listener: Box<dyn Listener>) {
-    let places = Arc::new(Semaphore::new(NEWCOMERS));
+    let newcomers = Arc::new(Newcomers::default());
     loop {
-        let Ok(newcomer) = places.clone().acquire_owned().await else {
-            return;
-        };
         match listener.accept().await {
             Ok(incoming) => {
+                let address = incoming.peer.parse::<IpAddr>().ok();
+                let Some(newcomer) = address.and_then(|it| newcomers.enter(it)) else {
+                    // It comes again, if it is a server.
+                    shared.metrics.refused("crowded");
+                    continue;
+                };
                 let shared = shared.clone();
                 tokio::spawn(async move {
                     let line = register(&shared, incoming).await;

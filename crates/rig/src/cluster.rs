@@ -106,6 +106,8 @@ impl Cluster {
         kill(&mut self.primary, death)?;
         let standby = self.standby.take().context("there is a standby")?;
         let old = std::mem::replace(&mut self.primary, standby);
+        // Its sessions may live on for a moment: nobody is to hear that they miss its files.
+        self.address.cut_all();
         self.bury(old);
         eventually("the standby takes over", || self.primary.promote())?;
         self.address.redirect(self.primary.port());

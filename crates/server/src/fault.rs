@@ -251,6 +251,14 @@ impl From<CentreError> for Fault {
                 "tell the server's operator to run tidewater deploy",
             ),
             CentreError::Redeployed { .. } => return Fault::redeployed(),
+            _ if error.is_out_of_resources() => Fault {
+                retry_after_ms: 5_000,
+                ..Fault::new(
+                    Code::ConsolidatedUnavailable,
+                    "the consolidated database has no room, or its disk fails",
+                    "sync again later; the server's operator finds the reason in its log",
+                )
+            },
             CentreError::Refused { .. } => Fault::new(
                 Code::ConsolidatedRefused,
                 "the consolidated database refused an operation of the server",
@@ -293,6 +301,12 @@ mod tests {
                 message: "deadlock".into(),
                 sqlstate: None,
                 retry: true,
+            },
+            CentreError::Refused {
+                what: "COPY".into(),
+                message: "No space left on device".into(),
+                sqlstate: Some("53100".into()),
+                retry: false,
             },
         ] {
             let fault = Fault::from(error);
