@@ -60,17 +60,18 @@ impl Image {
             let _ = std::fs::remove_file(format!("{}{end}", path.display()));
         }
         std::fs::copy(&self.file, path).unwrap();
+        let mut database = Database::open(path).unwrap();
+        database.begin_from_image(self.start()).unwrap();
+    }
+
+    fn start(&self) -> ImageStart<'_> {
         let manifest = &self.manifest;
-        let start = ImageStart {
+        ImageStart {
             sha256: &manifest.sha256,
             publication: &manifest.publication,
             schema_hash: &manifest.schema_hash,
             checkpoint: &manifest.checkpoint,
-        };
-        Database::open(path)
-            .unwrap()
-            .begin_from_image(start)
-            .unwrap();
+        }
     }
 }
 
@@ -217,6 +218,37 @@ fn what_is_no_image_of_the_centre_is_told_and_others_go_on<B: Backend>() {
     assert_converged(&other, &[&bob]);
 }
 
+/// A file in which what is begun from cannot be written down would present what its forger has
+/// written there: here, the index by which the row is found that is to change is empty.
+fn a_file_that_keeps_what_it_presents_is_no_image<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let image = Image::of(&world, "bob");
+    let file = image.file.with_extension("forged");
+    std::fs::copy(&image.file, &file).unwrap();
+    let forger = rusqlite::Connection::open(&file).unwrap();
+    let forge = "PRAGMA legacy_alter_table = ON;
+        CREATE TABLE forged AS SELECT * FROM tidewater_subscription;
+        DROP TABLE tidewater_subscription;
+        ALTER TABLE forged RENAME TO tidewater_subscription;
+        CREATE TABLE hollow (id);
+        CREATE INDEX empty_one ON hollow (id);
+        CREATE INDEX all_of_it ON tidewater_subscription (id);
+        ANALYZE tidewater_subscription;
+        UPDATE sqlite_stat1 SET stat = '1000000 1 unordered' WHERE idx = 'all_of_it';
+        PRAGMA writable_schema = ON;
+        UPDATE sqlite_schema SET rootpage =
+          (SELECT rootpage FROM sqlite_schema WHERE name = 'empty_one') WHERE name = 'all_of_it';";
+    forger.execute_batch(forge).unwrap();
+    drop(forger);
+    let mut forged = Database::open(&file).unwrap();
+    let error = forged.begin_from_image(image.start()).unwrap_err();
+    assert_eq!(error.code(), Code::ImageInvalid);
+    assert!(
+        error.to_string().contains("cannot be begun from"),
+        "{error}"
+    );
+}
+
 /// A checkpoint of a remote's own is none of an image, nor the other way round.
 fn a_checkpoint_of_one_kind_is_none_of_the_other<B: Backend>() {
     let world = World::<B>::open(shop());
@@ -261,6 +293,7 @@ on_both_adapters!(
     an_image_holds_nothing_of_its_maker,
     i5_who_holds_other_partitions_than_the_image_gets_his_own,
     what_is_no_image_of_the_centre_is_told_and_others_go_on,
+    a_file_that_keeps_what_it_presents_is_no_image,
     a_checkpoint_of_one_kind_is_none_of_the_other,
     an_image_that_is_too_old_still_ends_right,
 );

@@ -191,6 +191,19 @@ fn a_token_tells_who_somebody_is_and_what_she_holds<B: Backend>() {
     assert!(phone.ids().is_empty());
 }
 
+/// Users of images hold what nobody gave them.
+fn nobody_is_proven_to_be_the_user_of_an_image<B: Backend>() {
+    let world = World::<B>::open(regions());
+    let issuer = Issuer::start().unwrap();
+    let server = server_for(&world, &issuer);
+    for user in ["image: everyone", "image: region=north"] {
+        let mut stranger = Stranger::with_token(&server, token(&issuer, user, "north"));
+        let error = stranger.try_sync().unwrap_err();
+        assert_eq!(error.code(), Code::UnknownUser, "{error}");
+    }
+    assert_eq!(names(&users(&world)), ["ada"]);
+}
+
 /// Every token that proves nothing, and what is said of it.
 fn worthless(issuer: &Issuer) -> Vec<(String, &'static str)> {
     let base = claims(issuer, "nancy", "north");
@@ -570,6 +583,7 @@ fn a_server_that_trusts_nobody_says_so_and_can_be_told_while_it_runs<B: Backend>
 
 on_both_adapters! {
     a_token_tells_who_somebody_is_and_what_she_holds,
+    nobody_is_proven_to_be_the_user_of_an_image,
     a_token_that_proves_nothing_is_refused_with_the_reason_and_others_go_on,
     keys_rotate_and_an_issuer_is_not_asked_for_each_token,
     an_issuer_that_is_away_keeps_nobody_else_out,

@@ -8,7 +8,7 @@ use tidewater_centre::records::SigningKey;
 use tidewater_protocol::message::UploadState;
 use tidewater_protocol::{Code, RemoteId};
 
-use crate::centre::Handle;
+use crate::centre::{Handle, MemoryCentre};
 use crate::client::{Remote, inserts};
 use crate::world::{HOUR_MS, PASSWORD, World, eventually};
 
@@ -80,6 +80,28 @@ async fn a_credential_is_rotated_after_a_day_and_the_old_one_is_good_until_the_n
     .await;
     let reply = world.connect().await.sync(old.credential()).await;
     assert_eq!(reply.code(), Code::CredentialInvalid);
+}
+
+/// A server that is there for the remote of an image gives what is not its user's.
+#[tokio::test]
+async fn a_server_for_one_remote_lets_nobody_else_in() {
+    let centre = MemoryCentre::new();
+    let open = World::beside(&centre, "").await;
+    let (ada, bob) = (open.remote("ada").await, open.remote("bob").await);
+    let mut config = World::config("[server]\nlisten = [\"tcp://127.0.0.1:0\"]\n", "").unwrap();
+    config.only = Some("ada".into());
+    let world = World::run(&centre, config).await.unwrap();
+    for claim in [
+        bob.credential(),
+        bob.token(),
+        Remote::new("bob").password(PASSWORD),
+        Remote::new("ada").password(PASSWORD),
+    ] {
+        let reply = world.connect().await.sync(claim).await;
+        assert_eq!(reply.code(), Code::NotAllowed);
+        assert!(reply.signed_in.is_none() && reply.rows.is_empty());
+    }
+    assert!(world.connect().await.sync(ada.credential()).await.complete);
 }
 
 #[tokio::test]

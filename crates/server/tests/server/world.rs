@@ -70,6 +70,14 @@ impl World {
         head: &str,
         limits: &str,
     ) -> Result<World, ServerError> {
+        World::run(centre, World::config(head, limits)?).await
+    }
+
+    /// With a configuration.
+    pub(crate) async fn run(
+        centre: &Arc<MemoryCentre>,
+        config: Config,
+    ) -> Result<World, ServerError> {
         for name in ["ada", "bob", "eve"] {
             let user = UserRecord {
                 name: name.into(),
@@ -91,7 +99,6 @@ impl World {
             }),
             ..real
         };
-        let config = World::config(head, limits)?;
         let handle = Arc::new(Handle(centre.clone()));
         let running = Server::start(config, handle, environment).await?;
         Ok(World {
