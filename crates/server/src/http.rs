@@ -13,7 +13,6 @@ mod forwarded;
 mod images;
 mod problem;
 mod provide;
-mod taken;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,6 +31,7 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
+use tokio_io_timeout::TimeoutWriter;
 
 use tidewater_carrier::listen::{Shown, Stream};
 use tidewater_carrier::{DEFAULT_PATH, MAX_BODY_BYTES};
@@ -44,7 +44,6 @@ use self::carry::Carried;
 use self::images::Allowed;
 use self::problem::Problem;
 use self::provide::WebProviders;
-use self::taken::Taken;
 use crate::calls::{self, built_in};
 use crate::fault::Fault;
 use crate::listener::Spoken;
@@ -153,7 +152,10 @@ impl Site {
         let service = TowerToHyperService::new(router);
         let server = &self.web.server;
         let is_draining = server.is_draining();
-        let stream = Taken::within(server.limits.idle, stream);
+        // Whoever asks and never reads would keep his place for ever.
+        let mut stream = TimeoutWriter::new(stream);
+        stream.set_timeout(Some(server.limits.idle));
+        let stream = Box::pin(stream);
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)

@@ -331,6 +331,29 @@ async fn a_connection_serves_one_request_after_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_and_never_reads_keeps_his_place_for_a_while_only() {
+    let limits = "connections = 1\nidle = \"1s\"";
+    let world = World::try_start(&MemoryCentre::new(), HEAD, limits)
+        .await
+        .unwrap();
+    tokio::task::block_in_place(|| {
+        let mut deaf = TcpStream::connect(address(&world)).unwrap();
+        deaf.set_write_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        let questions = "GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(100);
+        // Until nobody takes them any more, because nobody takes the answers.
+        while deaf.write_all(questions.as_bytes()).is_ok() {}
+        let mut waited = 0;
+        while request(&world, "GET", "/openapi.json", &[], "").0 != 200 {
+            waited += 1;
+            assert!(waited < 600, "he keeps the place");
+            thread::sleep(Duration::from_millis(100));
+        }
+        drop(deaf);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_runs_out_over_a_call_is_asked_for_with_the_next_one() {
     let world = world().await;
     tokio::task::block_in_place(|| {
