@@ -2,6 +2,7 @@
 
 mod certificate;
 mod door;
+mod prepared;
 mod regularly;
 
 use std::fmt;
@@ -24,6 +25,7 @@ use tidewater_protocol::event::EVENT_BYTES;
 
 use self::certificate::Certificate;
 use self::door::{Door, Speaks};
+use self::prepared::Prepared;
 use self::regularly::{
     check_tracking_regularly, feel_pulse_regularly, look_regularly, prune_regularly,
     renew_regularly, watch_regularly,
@@ -49,7 +51,6 @@ use crate::metrics::Metrics;
 use crate::nats;
 use crate::publications::Publications;
 use crate::registry::Registry;
-use crate::relay::Relays;
 use crate::session::kept_uploads::KeptUploads;
 use crate::signal::Signal;
 use crate::spaces::Hub;
@@ -245,6 +246,15 @@ pub struct Running {
 }
 
 impl Server {
+    /// Whether a server could start with a configuration, as far as that and the files that it
+    /// names tell.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(config: &Config, environment: &Environment) -> Result<(), ServerError> {
+        Prepared::of(config, environment).map(drop)
+    }
+
     /// Starts a server: checks the configuration and what is deployed, listens, and
     /// returns. Runs on the current tokio runtime.
     ///
@@ -256,17 +266,16 @@ impl Server {
         centre: Arc<dyn Centre>,
         environment: Environment,
     ) -> Result<Running, ServerError> {
-        let places_to_listen = listener::addresses(&config.server)?;
-        let admin = listener::admin(&config.server)?;
-        let certificate = Certificate::load(&config)?;
-        let relayed = listener::relayed(&config.server)?;
-        let relays = config.relay.as_ref();
-        let relays = relays.map(|it| Relays::load(it, &*environment.randomness));
-        let relays = relays.transpose()?;
-        let ways = Arc::new(Ways::new(&config.sign_in)?);
-        let handlers = Handlers::new(&config)?;
-        let targets = config.wakes.iter().map(wake::Target::new);
-        let targets: Vec<_> = targets.collect::<Result<_, _>>()?;
+        let Prepared {
+            addresses: places_to_listen,
+            admin,
+            certificate,
+            relays,
+            ways,
+            handlers,
+            targets,
+        } = Prepared::of(&config, &environment)?;
+        let ways = Arc::new(ways);
         let publications = Publications::load(centre.clone(), &config.publications).await;
         let publications = publications.map_err(|error| config.locate_error(error))?;
         let signer = Signer::load(centre.clone(), environment.clock.now_ms()).await?;
@@ -342,7 +351,7 @@ impl Server {
         let mut tasks = Vec::new();
         let mut web = Vec::new();
         let mut http_address = None;
-        if let Some(relays) = relays {
+        if let Some((relays, relayed)) = relays {
             listeners.push((Box::new(relays.keep(&shared)), relayed));
         }
         for (listener, place) in listeners {

@@ -3,6 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use tidewater_centre::ScriptFault;
+use tidewater_server::{Environment, Server};
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
@@ -12,9 +13,9 @@ use crate::output;
 
 /// Check a configuration and its scripts against the database, and change nothing
 ///
-/// Reads the configuration, has the database read every query, procedure and script, and names
-/// each script that is wrong by its file, with the line of the statement. `tidewater deploy
-/// --dry-run` tells in addition what deploying would do.
+/// Reads the configuration and the certificates, keys and tokens that it names, has the database read
+/// every query, procedure and script, and names each script that is wrong by its file, with the line
+/// of the statement. `tidewater deploy --dry-run` tells in addition what deploying would do.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -51,7 +52,7 @@ struct Fault {
 
 pub(crate) fn run(args: &CheckArgs) -> Result<Done, Failure> {
     let config = centre::load(&args.config)?;
-    config.check_listen()?;
+    Server::check(&config, &Environment::real())?;
     let centre = OpenCentre::open(&args.config)?;
     let (faults, warnings) = match centre.check()? {
         Ok(report) => (Vec::new(), report.warnings),

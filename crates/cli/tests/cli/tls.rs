@@ -79,6 +79,32 @@ fn a_certificate_that_is_replaced_is_served_without_a_word() {
 }
 
 #[test]
+fn a_check_reads_the_files_without_which_no_server_starts() {
+    let place = Place::new();
+    let centre = prepared(&place);
+    let cert = ["cert", "--out", "tls", "--host", "localhost"];
+    let tls = place.tidewater(&cert).done().stdout;
+    let relay = "[relay]\nconnect = [\"tls://127.0.0.1:1\"]\nname = \"localhost\"\n\
+                 token_file = \"token\"\n";
+    crate::shop::configure(
+        &place,
+        &centre,
+        &format!("{tls}{relay}"),
+        crate::shop::TABLES,
+    );
+    let check = || place.tidewater(&["check"]);
+    check().exits(1).tells(&["relay.token_file", "token"]);
+    place
+        .tidewater(&["relay", "token", "--out", "token"])
+        .done();
+    check().done();
+    place.write("tls/tidewater-dev.key", "no key");
+    check()
+        .exits(1)
+        .tells(&["tidewater-dev.key", "[server.tls]"]);
+}
+
+#[test]
 fn plain_connections_off_loopback_are_refused_at_both_ends() {
     let place = Place::new();
     let centre = prepared(&place);

@@ -58,7 +58,7 @@ impl RelayProof {
             RelayProof::Certificate(_) => Ok(None),
             RelayProof::TokenFile(file) => {
                 let text = fs::read_to_string(file).map_err(|source| ServerError::File {
-                    what: "token",
+                    what: "relay.token_file",
                     path: file.display().to_string(),
                     source,
                 })?;
