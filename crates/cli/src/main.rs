@@ -23,6 +23,11 @@ mod upstream;
 
 use std::process::ExitCode;
 
+/// Memory of everything, also of SQLite: musl's own allocator has one lock for all threads.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// What a command that did its work has to tell by exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {

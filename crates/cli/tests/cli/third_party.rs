@@ -10,8 +10,9 @@ use serde_json::Value;
 /// Set it to write the file instead of comparing it.
 const WRITE: &str = "TIDEWATER_WRITE_THIRD_PARTY";
 
-/// The list is that of one platform, so that it does not depend on who makes it.
-const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+/// The list is that of one platform, so that it does not depend on who makes it: of the one whose
+/// program contains most.
+const PLATFORM: &str = "x86_64-unknown-linux-musl";
 
 /// A licence that we choose where a crate leaves the choice, the preferred first.
 const CHOICE: [&str; 4] = ["Apache-2.0", "MIT", "ISC", "Zlib"];
@@ -22,6 +23,9 @@ const LINKED: [(&str, &str); 1] = [(
     "https://github.com/plotters-rs/plotters",
     include_str!("licences/plotters.txt"),
 )];
+
+/// Sources of others within a package, and where their licence is in it.
+const WITHIN: [(&str, &str); 1] = [("libmimalloc-sys", "c_src/mimalloc/v2/LICENSE")];
 
 struct Package {
     name: String,
@@ -113,6 +117,8 @@ impl Package {
             .filter(|name| self.is_wanted(&name.to_uppercase()))
             .collect();
         names.sort();
+        let within = WITHIN.iter().filter(|(name, _)| *name == self.name);
+        names.extend(within.map(|(_, file)| (*file).to_owned()));
         let read = |name: &String| {
             let path = self.folder.join(name);
             let text = std::fs::read_to_string(path).ok()?;
