@@ -14,7 +14,7 @@ use tidewater_protocol::pack::too_long;
 use tidewater_protocol::{ColumnType, Op, RowShape, RowsWriter, Value, ValueRef};
 
 use super::connection::{
-    Connection, MAX_STATEMENTS, centre_error, chain, is_locked, is_shutdown, is_stale_plan, refused,
+    Connection, MAX_STATEMENTS, centre_error, chain, is_locked, is_stale_plan, refused,
 };
 use super::decoder::{RowDecoder, recycle};
 use super::download::WHO;
@@ -382,21 +382,22 @@ async fn answer(
 
 /// What a failure means for a call; others may have been interrupted since it began.
 fn ran(call: &ProcedureCall, others: bool, error: &Error) -> Result<Ran, CentreError> {
+    let failure = centre_error("running a call", error);
+    if matches!(failure, CentreError::Unavailable { .. }) {
+        return Err(failure);
+    }
     let Some(refusal) = error.as_db_error() else {
-        return match centre_error("running a call", error) {
-            away @ CentreError::Unavailable { .. } => Err(away),
-            _ => Ok(Ran::Done(CallOutcome::Failed {
-                code: String::new(),
-                message: chain(error),
-            })),
-        };
+        return Ok(Ran::Done(CallOutcome::Failed {
+            code: String::new(),
+            message: chain(error),
+        }));
     };
-    let state = refusal.code().code();
     let message = refusal.message().to_owned();
-    // Insufficient resources and errors of the system: somebody makes room, or mends the disk.
-    if is_shutdown(state) || state.starts_with("53") || state.starts_with("58") {
+    // Somebody makes room, or mends the disk.
+    if failure.is_out_of_resources() {
         return Err(CentreError::Unavailable { message });
     }
+    let state = refusal.code().code();
     Ok(match state {
         // query_canceled: by us, by its time, or by mistake.
         "57014" if others && !call.cancel.is_set() => Ran::Again(CallOutcome::Interrupted),

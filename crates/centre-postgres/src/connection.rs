@@ -484,7 +484,7 @@ pub(super) fn is_locked(state: &str) -> bool {
     state == "55P03"
 }
 
-pub(super) fn is_shutdown(state: &str) -> bool {
+fn is_shutdown(state: &str) -> bool {
     state.starts_with("08") || matches!(state, "57P01" | "57P02" | "57P03" | "53300")
 }
 

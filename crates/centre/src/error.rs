@@ -185,6 +185,7 @@ impl CentreError {
     pub fn code(&self) -> Code {
         match self {
             CentreError::Unavailable { .. } => Code::ConsolidatedUnavailable,
+            _ if self.is_out_of_resources() => Code::ConsolidatedUnavailable,
             CentreError::Refused { .. } => Code::ConsolidatedRefused,
             CentreError::Configuration { .. }
             | CentreError::Scripts { .. }
@@ -280,6 +281,23 @@ impl CentreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_database_lacks_it_may_have_later() {
+        let code = |sqlstate: &str| {
+            let refused = CentreError::Refused {
+                what: "deploying".into(),
+                message: "no".into(),
+                sqlstate: Some(sqlstate.into()),
+                retry: false,
+            };
+            refused.code()
+        };
+        for sqlstate in ["53100", "53200", "58030", "58P01"] {
+            assert_eq!(code(sqlstate), Code::ConsolidatedUnavailable, "{sqlstate}");
+        }
+        assert_eq!(code("54001"), Code::ConsolidatedRefused);
+    }
 
     #[test]
     fn missing_privileges_are_named() {

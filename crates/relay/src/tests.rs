@@ -6,9 +6,11 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use tidewater_admin::Probed;
 use tidewater_carrier::listen::{Incoming, Line, LineError, Refusal, Registration, Token};
 
 use crate::config::Config;
@@ -120,6 +122,45 @@ async fn a_device_and_its_server_have_each_others_bytes_and_ends() {
         0,
         "its only line has ended"
     );
+}
+
+#[tokio::test]
+async fn who_says_nothing_at_the_port_for_servers_takes_few_places() {
+    let relay = relay("");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = servers::accept_all(relay.clone(), Box::new(listener));
+    let accepting = tokio::spawn(accepting);
+    let mut silent = Vec::new();
+    for _ in 0..=64 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    let mut last = silent.pop().unwrap();
+    let closed = timeout(Duration::from_secs(60), last.read(&mut [0])).await;
+    assert!(!matches!(closed.unwrap(), Ok(1..)), "it is closed at once");
+    let figures = relay.figures().unwrap();
+    assert!(
+        figures.contains("refused_total{reason=\"crowded\"} 1"),
+        "{figures}"
+    );
+    // What they leave is free for a server.
+    drop(silent);
+    let registration = Registration {
+        name: NAME.into(),
+        instance: 1,
+        token: Some(token()),
+    };
+    let opened = async {
+        loop {
+            let stream = TcpStream::connect(address).await.unwrap();
+            match Line::open(Box::new(stream), &registration).await {
+                Ok(line) => return line,
+                Err(_) => sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    drop(timeout(Duration::from_secs(60), opened).await.unwrap());
+    accepting.abort();
 }
 
 #[tokio::test(start_paused = true)]
