@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state, map_response};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state, map_response, map_response_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -30,7 +30,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutWriter;
 
 use tidewater_carrier::listen::{Shown, Stream};
@@ -54,6 +54,10 @@ const HEAD: Duration = Duration::from_secs(30);
 
 /// How long the body of a request may take, of whoever has said who he is.
 const BODY: Duration = Duration::from_secs(60);
+
+/// How long a connection is heard on after the server has begun to shut down: a request that was
+/// under way by then is answered, with the word that the connection ends.
+const LAST_REQUEST: Duration = Duration::from_secs(1);
 
 /// Bytes of a sign-in: nobody knows who sends them.
 const SIGN_IN_BYTES: usize = 16 << 10;
@@ -114,6 +118,7 @@ impl Site {
             .fallback(async || Problem::not_found("there is nothing under this path"))
             .method_not_allowed_fallback(async || Problem::method())
             .layer(map_response(problem::of_response))
+            .layer(map_response_with_state(web.clone(), last_while_draining))
             .with_state(web.clone())
     }
 
@@ -168,7 +173,13 @@ impl Site {
                 biased;
                 // Whoever asks sees for himself how it ended.
                 _ = &mut connection => return,
-                () = server.draining() => connection.as_mut().graceful_shutdown(),
+                () = server.draining() => {}
+            }
+            tokio::select! {
+                biased;
+                _ = &mut connection => return,
+                () = sleep(LAST_REQUEST) => connection.as_mut().graceful_shutdown(),
+                () = server.aborted() => return,
             }
         }
         tokio::select! {
@@ -213,6 +224,16 @@ async fn unless_draining(State(web): State<Web>, request: Request, next: Next) -
         true => Problem::from(Fault::shutting_down()).into_response(),
         false => next.run(request).await,
     }
+}
+
+/// While the server shuts down, every answer is the last of its connection.
+async fn last_while_draining(State(web): State<Web>, mut response: Response) -> Response {
+    let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if web.server.is_draining() && !switches {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
+    response
 }
 
 /// What is answered without a look at the request when there are too many connections.

@@ -529,6 +529,44 @@ async fn what_was_called_before_a_shutdown_is_answered() {
     ended.await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_asked_while_a_shutdown_begins_is_answered() {
+    let world = world().await;
+    let address = address(&world).to_owned();
+    let ada = tokio::task::block_in_place(|| sign_in(&world, "ada"));
+    // Of some nothing has been heard yet, and one was served before.
+    let connections = (0..8).map(|_| TcpStream::connect(&address).unwrap());
+    let mut connections: Vec<TcpStream> = connections.collect();
+    let ask =
+        format!("DELETE /v1/provide/double HTTP/1.1\r\nhost: x\r\nauthorization: {ada}\r\n\r\n");
+    tokio::task::block_in_place(|| {
+        let served = &mut connections[0];
+        served.write_all(ask.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            served.read_exact(&mut byte).unwrap();
+            answer.extend(byte);
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 204"), "{answer:?}");
+    });
+    let ended = tokio::spawn(world.running.shutdown());
+    tokio::task::block_in_place(|| {
+        let begin = || request_to(&address, "DELETE", "/v1/provide/double", &[], "").0;
+        while begin() != 503 {}
+        for stream in &mut connections {
+            stream.write_all(ask.as_bytes()).unwrap();
+        }
+        for stream in &mut connections {
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 503"), "{answer:?}");
+            assert!(answer.contains("connection: close"), "{answer}");
+        }
+    });
+    ended.await.unwrap();
+}
+
 /// Takes a document on its standard input, and says what is wrong with it.
 const VALIDATE: &str = "
 import json, sys
