@@ -9,7 +9,7 @@
 #![allow(missing_docs)]
 
 pub mod fixture;
-mod procedures;
+pub mod procedures;
 pub mod rejecting;
 pub mod remote;
 pub mod resolving;

@@ -22,12 +22,12 @@ const DDL: &str = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT
     INSERT INTO item VALUES (1, 'tea', 1.50, 10), (2, 'coffee', 2.25, 20), (3, NULL, NULL, 0);
     INSERT INTO clerk VALUES ('anna');";
 
-pub(crate) async fn world<F: Fixture>() -> World<F> {
+pub async fn world<F: Fixture>() -> World<F> {
     World::<F>::new(DDL, vec![everyone("item")]).await
 }
 
 /// A procedure with arguments that are integers, but for those that begin with `t`.
-pub(crate) fn spec(name: &str, sql: &str, arguments: &[&str], returns: Returns) -> ProcedureSpec {
+pub fn spec(name: &str, sql: &str, arguments: &[&str], returns: Returns) -> ProcedureSpec {
     let arguments = arguments.iter().map(|name| ArgumentSpec {
         name: (*name).into(),
         column_type: match name.starts_with('t') {
@@ -58,7 +58,7 @@ pub(crate) fn reading(
     }
 }
 
-pub(crate) async fn procedures<F: Fixture, const N: usize>(
+pub async fn procedures<F: Fixture, const N: usize>(
     world: &World<F>,
     specs: [ProcedureSpec; N],
 ) -> [Arc<Procedure>; N] {
@@ -66,7 +66,7 @@ pub(crate) async fn procedures<F: Fixture, const N: usize>(
     procedures.try_into().unwrap()
 }
 
-pub(crate) fn call(procedure: &Arc<Procedure>, arguments: &[Value]) -> ProcedureCall {
+pub fn call(procedure: &Arc<Procedure>, arguments: &[Value]) -> ProcedureCall {
     ProcedureCall {
         procedure: procedure.clone(),
         caller: Caller {

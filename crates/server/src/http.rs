@@ -30,7 +30,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_io_timeout::TimeoutWriter;
 
 use tidewater_carrier::listen::{Shown, Stream};
@@ -118,7 +118,10 @@ impl Site {
             .fallback(async || Problem::not_found("there is nothing under this path"))
             .method_not_allowed_fallback(async || Problem::method())
             .layer(map_response(problem::of_response))
-            .layer(map_response_with_state(web.clone(), last_while_draining))
+            .layer(map_response_with_state(
+                web.server.clone(),
+                last_while_draining,
+            ))
             .with_state(web.clone())
     }
 
@@ -156,7 +159,6 @@ impl Site {
         let router = router.layer(axum::Extension(shown));
         let service = TowerToHyperService::new(router);
         let server = &self.web.server;
-        let is_draining = server.is_draining();
         // Whoever asks and never reads would keep his place for ever.
         let mut stream = TimeoutWriter::new(stream);
         stream.set_timeout(Some(server.limits.idle));
@@ -164,22 +166,20 @@ impl Site {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
-            .keep_alive(!is_draining)
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
         let mut connection = pin!(connection);
-        if !is_draining {
+        if !server.is_draining() {
+            let last_asked = async {
+                server.draining().await;
+                // Or the server must end before.
+                let _ = timeout(LAST_REQUEST, server.aborted()).await;
+            };
             tokio::select! {
                 biased;
                 // Whoever asks sees for himself how it ended.
                 _ = &mut connection => return,
-                () = server.draining() => {}
-            }
-            tokio::select! {
-                biased;
-                _ = &mut connection => return,
-                () = sleep(LAST_REQUEST) => connection.as_mut().graceful_shutdown(),
-                () = server.aborted() => return,
+                () = last_asked => connection.as_mut().graceful_shutdown(),
             }
         }
         tokio::select! {
@@ -227,9 +227,12 @@ async fn unless_draining(State(web): State<Web>, request: Request, next: Next) -
 }
 
 /// While the server shuts down, every answer is the last of its connection.
-async fn last_while_draining(State(web): State<Web>, mut response: Response) -> Response {
+async fn last_while_draining(
+    State(server): State<Arc<Shared>>,
+    mut response: Response,
+) -> Response {
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    if web.server.is_draining() && !switches {
+    if server.is_draining() && !switches {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
     }

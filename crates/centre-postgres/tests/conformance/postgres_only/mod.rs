@@ -1,6 +1,7 @@
 //! What only PostgreSQL has, a file for each theme.
 
 mod acting;
+mod calls;
 mod effects;
 mod names;
 mod partitions;
