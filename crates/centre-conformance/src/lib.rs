@@ -31,7 +31,9 @@ pub mod giving_back;
 pub mod interrupting;
 pub mod judging;
 pub mod making;
+pub mod meeting;
 pub mod offline;
+pub mod operating;
 pub mod parents;
 pub mod previewing;
 pub mod proving;
@@ -43,6 +45,7 @@ pub mod scopes;
 pub mod scripting;
 pub mod setting;
 pub mod sharing;
+pub mod sums;
 pub mod uploading;
 pub mod waiting;
 pub mod windows;
@@ -239,6 +242,34 @@ macro_rules! suite {
             resolving::what_is_resolved_is_refused_as_anything_else,
             resolving::a_delete_that_wins_leaves_rows_with_children,
             resolving::resolvers_that_cannot_be_are_named,
+            meeting::what_refers_to_an_insert_that_met_another_is_refused_with_it,
+            meeting::an_upload_that_goes_in_whole_is_refused_with_an_order_that_met_another,
+            meeting::what_is_uploaded_later_under_a_refused_insert_is_refused,
+            meeting::an_order_under_a_new_key_takes_its_lines_along,
+            meeting::lines_are_taken_when_the_order_is_replayed,
+            meeting::equal_inserts_with_children_are_one,
+            operating::a_replayed_row_is_written_by_its_scripts,
+            operating::a_conflict_is_resolved_by_the_scripts_of_its_table,
+            operating::a_replayed_row_is_judged_by_its_handler,
+            operating::a_replayed_row_meets_the_resolver_of_its_table,
+            operating::a_replayed_sum_is_a_difference,
+            operating::a_sum_that_its_remote_sends_after_the_replay_waits_for_the_operator,
+            operating::a_chosen_sum_counts_once,
+            operating::a_forced_replay_writes_what_the_remote_had_changed,
+            sums::equal_changes_of_several_remotes_add_up,
+            sums::equal_changes_add_up_beside_edits_of_other_columns,
+            sums::equal_inserts_of_several_remotes_add_up,
+            sums::a_sum_that_a_check_forbids_is_refused_though_both_sides_agree,
+            sums::equal_values_that_are_no_numbers_stay,
+            sums::equal_changes_stay_equal_without_a_sum,
+            sums::a_handler_is_asked_of_equal_changes,
+            sums::conflict_scripts_are_run_for_equal_changes,
+            sums::a_repeated_upload_of_a_sum_counts_once,
+            sums::sums_that_are_given_back_count_once_each,
+            sums::a_sum_that_a_copy_may_send_twice_waits_for_the_operator,
+            sums::what_a_script_would_write_twice_of_a_copy_waits_for_the_operator,
+            sums::equal_inserts_of_a_file_and_its_copy_are_one,
+            sums::sums_that_many_change_at_once_are_exact,
             settling::a_version_that_is_chosen_reaches_everybody,
             settling::a_row_that_is_gone_can_be_chosen_and_one_that_is_there_can_go,
             settling::what_was_resolved_by_rule_can_be_chosen_otherwise,
@@ -246,7 +277,6 @@ macro_rules! suite {
             settling::what_cannot_be_is_refused_with_its_reason,
             settling::conflicts_are_found_by_what_they_are,
             rejecting::a_refused_row_is_replayed_once_the_centre_takes_it,
-            rejecting::a_row_that_scripts_write_is_not_replayed_behind_their_back,
             rejecting::a_replay_does_not_write_over_what_others_have_changed,
             rejecting::an_edit_that_still_fails_changes_nothing,
             rejecting::what_is_given_up_leaves_the_centres_row,

@@ -3,7 +3,7 @@
 
 use tidewater_centre::records::{RefusalOutcome, RefusedFilter, RefusedRecord, Retention};
 use tidewater_centre::{
-    OnReject, RefusedAction, RefusedChoice, ScriptSpec, SettleOutcome, TableSpec, ToldSettled,
+    Judgement, OnReject, RefusedAction, RefusedChoice, SettleOutcome, TableSpec, ToldSettled,
     UploadOutcome, WritesSpec,
 };
 use tidewater_protocol::Code;
@@ -43,6 +43,7 @@ fn choice(refused: i64, action: RefusedAction) -> RefusedChoice {
         refused,
         action,
         force: false,
+        judgement: Judgement::default(),
         by: "olga".into(),
         now_ms: NOW_MS + 5,
     }
@@ -165,31 +166,6 @@ pub async fn a_refused_row_is_replayed_once_the_centre_takes_it<F: Fixture>() {
         anna.refused_from = from;
         assert_eq!(anna.download().await.settled, ToldSettled::default());
     }
-}
-
-pub async fn a_row_that_scripts_write_is_not_replayed_behind_their_back<F: Fixture>() {
-    let mut world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    anna.upload(&[insert("item", "3|milk|5|NULL")]).await;
-    world
-        .execute("UPDATE item SET name = 'cream' WHERE id = 2")
-        .await;
-    let kept = open(&world, "item", "[3]").await;
-    let script = "INSERT INTO item (id, name, stock) VALUES ({r.id}, {r.name}, {r.stock})";
-    let at = ["default", "item", "upload_insert"];
-    world.specs[0].scripts = vec![ScriptSpec::at("scripts", at, script)];
-    world.deploy().await.unwrap();
-    let outcome = settle(&world, choice(kept.id, RefusedAction::Replay)).await;
-    let SettleOutcome::Refused { reason, .. } = &outcome else {
-        panic!("{outcome:?}");
-    };
-    assert!(reason.contains("scripts write"), "{reason}");
-    assert_eq!(open(&world, "item", "[3]").await.id, kept.id);
-    let outcome = settle(
-        &world,
-        choice(kept.id, RefusedAction::Discard(String::new())),
-    );
-    assert!(matches!(outcome.await, SettleOutcome::Settled { .. }));
 }
 
 pub async fn a_replay_does_not_write_over_what_others_have_changed<F: Fixture>() {

@@ -354,6 +354,8 @@ impl Remote {
             upload_id: UploadId::from_random(fresh_id()),
             checkpoint: self.checkpoint.clone(),
             given_back: false,
+            copied: false,
+            settled_after: self.settled_after,
             given_up: std::mem::take(&mut self.given_up),
             tables: upload_tables(&self.schema, changes),
             verdicts: Verdicts::new(),

@@ -2,7 +2,7 @@
 
 use tidewater_centre::records::{ConflictFilter, ConflictOutcome, ConflictRecord, Retention};
 use tidewater_centre::{
-    Choice, ConflictSpec, Detect, SettleOutcome, TableSpec, Version, WritesSpec,
+    Choice, ConflictSpec, Detect, Judgement, SettleOutcome, TableSpec, Version, WritesSpec,
 };
 use tidewater_protocol::Code;
 
@@ -40,6 +40,7 @@ fn choice(conflict: i64, version: Version) -> Choice {
         conflict,
         version,
         force: false,
+        judgement: Judgement::default(),
         by: "olga".into(),
         now_ms: NOW_MS + 5,
     }

@@ -73,8 +73,9 @@ pub async fn rows_age_out_of_a_window_and_come_back_when_it_is_wider<F: Fixture>
     assert_eq!(
         lost,
         [
-            "0 inserted, 1 updated, 0 deleted, 1 conflicts, 0 refused",
-            "gone visit [2]"
+            "0 inserted, 1 updated, 0 deleted, 0 conflicts, 1 refused",
+            "refused visit [2] Insert key_in_use: key in use: somebody else has inserted another \
+             row under it; give this one a new key",
         ]
     );
     anna.download().await;

@@ -90,6 +90,18 @@ impl ScriptNotes {
         });
     }
 
+    /// Every `{u.name}` that scripts have set.
+    pub(crate) fn variables(&self, publication: &str) -> Vec<(String, Value)> {
+        self.with(publication, |it| {
+            let variables = it.variables.iter();
+            let mut variables: Vec<_> = variables
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect();
+            variables.sort_by(|one, other| one.0.cmp(&other.0));
+            variables
+        })
+    }
+
     /// Sets what a figure of a table is.
     pub fn set_count(&self, publication: &str, table: &str, name: &'static str, count: i64) {
         let key = (table.to_owned(), name);

@@ -2,9 +2,31 @@
 
 use tidewater_protocol::Code;
 
-/// An operator chooses a version of a row that was in conflict. It is written as an ordinary change
-/// of the consolidated database, which reaches every remote that holds the row.
-#[derive(Clone, Debug, PartialEq, Eq)]
+use crate::upload::SyncUpload;
+use crate::verdict::{Contended, Resolutions, Verdicts};
+
+/// What handlers have said of a row that an operator has written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Judgement {
+    /// Of the row itself.
+    pub verdicts: Verdicts,
+    /// Of what others have made of it, if that is theirs to decide.
+    pub resolutions: Resolutions,
+}
+
+/// A row on its way into the centre again, for handlers to judge. Equal are those of the same id.
+#[derive(Clone, Debug)]
+pub struct UploadToJudge(pub Box<SyncUpload>);
+
+impl PartialEq for UploadToJudge {
+    fn eq(&self, other: &UploadToJudge) -> bool {
+        self.0.upload_id == other.0.upload_id
+    }
+}
+
+/// An operator chooses a version of a row that was in conflict. It goes the way of an upload, by the
+/// same scripts and handlers, and reaches every remote that holds the row.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     /// The conflict, by its number.
     pub conflict: i64,
@@ -13,6 +35,8 @@ pub struct Choice {
     /// Also if the row is not any more what the conflict left, and if rows that refer to it go
     /// with it.
     pub force: bool,
+    /// What handlers say of it.
+    pub judgement: Judgement,
     /// Who chooses.
     pub by: String,
     /// When, in milliseconds since 1970.
@@ -44,17 +68,20 @@ impl Version {
     }
 }
 
-/// What an operator does about a refused row. What is written of it is an ordinary change of the
-/// consolidated database, and the remote hears with its next download that the row is settled.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What an operator does about a refused row. What is written of it goes the way of an upload, by the
+/// same scripts, handlers and resolvers, and the remote hears with its next download that the row is
+/// settled.
+#[derive(Clone, Debug, PartialEq)]
 pub struct RefusedChoice {
     /// The row, by the number of one of its attempts.
     pub refused: i64,
     /// What is done.
     pub action: RefusedAction,
-    /// Also if the centre's row is not any more what the change was made from, and if rows that
-    /// refer to it go with it.
+    /// Also if the change loses against what the centre has, and if rows that refer to it go with it.
+    /// Of a sum, the difference is written.
     pub force: bool,
+    /// What handlers say of it.
+    pub judgement: Judgement,
     /// Who does it.
     pub by: String,
     /// When, in milliseconds since 1970.
@@ -73,17 +100,30 @@ pub enum RefusedAction {
 }
 
 /// What came of a choice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum SettleOutcome {
     /// The row is so now, as a JSON object; `None`: it is gone.
     Settled {
         /// The row.
         row: Option<String>,
     },
+    /// Nothing was done: handlers have to judge the row first, and the choice is made once more with
+    /// what they say.
+    Unjudged {
+        /// The row.
+        upload: UploadToJudge,
+    },
+    /// Nothing was done: a handler has to decide between the row and what the centre has.
+    Contended {
+        /// The row, as it is sent.
+        upload: UploadToJudge,
+        /// What it meets.
+        rows: Vec<Contended>,
+    },
     /// No such conflict is kept, or no such refused row that is open.
     Unknown,
-    /// Nothing was done: the row is not any more what the conflict left, or what the change was
-    /// made from, but this.
+    /// Nothing was done: the row is not any more what the conflict left, or the change would lose
+    /// against what the centre has, which is this.
     Changed {
         /// The row, as a JSON object; `None`: it is gone.
         row: Option<String>,

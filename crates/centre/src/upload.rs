@@ -35,6 +35,11 @@ pub struct SyncUpload {
     /// The remote says that the centre has forgotten it. Such an upload is applied once,
     /// whatever the remotes are that give it back; for the others it comes to nothing.
     pub given_back: bool,
+    /// The remote's file is a copy or was restored, and the original may have sent these changes,
+    /// too, as part of another upload.
+    pub copied: bool,
+    /// Up to where the remote has heard how operators have settled what was refused of it.
+    pub settled_after: u64,
     /// Refused rows that its user has given up since.
     pub given_up: Vec<GivenUp>,
     /// The rows, a table after the other in the order in which they were sent.

@@ -17,7 +17,7 @@ use tidewater_centre::{
     SettleOutcome,
 };
 use tidewater_protocol::{Code, RemoteId};
-use tidewater_server::{Config, Environment};
+use tidewater_server::{Config, Environment, OperatorHandlers};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::ConfigArgs;
@@ -219,16 +219,28 @@ impl OpenCentre {
         &self,
         choices: Vec<RefusedChoice>,
     ) -> Result<Vec<SettleOutcome>, Failure> {
-        let publications = self.config.as_ref().map(|it| &*it.publications);
+        let handlers = self.handlers()?;
         self.wait_deployed(async {
-            self.centre.load(publications.unwrap_or_default()).await?;
             let mut worker = self.centre.worker().await?;
             let mut outcomes = Vec::with_capacity(choices.len());
             for choice in choices {
-                outcomes.push(worker.settle_refused(choice).await?);
+                outcomes.push(handlers.settle_refused(&mut *worker, choice).await?);
             }
             Ok(outcomes)
         })
+    }
+
+    /// Loads the publications, and has their handlers ready to be asked.
+    fn handlers(&self) -> Result<OperatorHandlers, Failure> {
+        let Some(config) = &self.config else {
+            return Err(Failure::new(
+                Code::Internal,
+                "there is no configuration",
+                "",
+            ));
+        };
+        let schemas = self.wait_deployed(self.centre.load(&config.publications))?;
+        Ok(OperatorHandlers::new(config, schemas)?)
     }
 
     /// Those of the kept conflicts that are asked for, newest first.
@@ -246,10 +258,10 @@ impl OpenCentre {
 
     /// Writes the version of a row that an operator has chosen.
     pub(crate) fn settle_conflict(&self, choice: Choice) -> Result<SettleOutcome, Failure> {
-        let publications = self.config.as_ref().map(|it| &*it.publications);
+        let handlers = self.handlers()?;
         self.wait_deployed(async {
-            self.centre.load(publications.unwrap_or_default()).await?;
-            self.centre.worker().await?.settle_conflict(choice).await
+            let mut worker = self.centre.worker().await?;
+            handlers.settle_conflict(&mut *worker, choice).await
         })
     }
 

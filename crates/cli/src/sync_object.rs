@@ -12,6 +12,8 @@ use crate::kept::{Embedded, embedded};
 pub(crate) struct SyncObject<'a> {
     uploaded: Uploaded,
     downloaded: Downloaded,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    starts_over: bool,
     conflicts: u64,
     conflict_rows: Vec<LostRow<'a>>,
     refused: u64,
@@ -63,6 +65,7 @@ impl SyncObject<'_> {
         SyncObject {
             uploaded: report.uploaded,
             downloaded: report.downloaded,
+            starts_over: report.starts_over,
             conflicts: report.conflicts,
             conflict_rows: lost.collect(),
             refused: report.refused,

@@ -91,6 +91,7 @@ pub(crate) fn sync(
         Ok(account) => account,
         Err(error) => return (database, Err(error.into())),
     };
+    let was = account.remote_id;
     let mut syncing = Syncing {
         options,
         elsewhere,
@@ -113,8 +114,12 @@ pub(crate) fn sync(
     }
     let Syncing { mut total, .. } = syncing;
     total.duration_ms = clock.now().ticks_ms;
-    let result = result.and_then(|()| Ok(total.tell_stale(&database)?));
-    (database, result.map(|()| total))
+    let result = result.and_then(|()| {
+        total.tell_stale(&database)?;
+        total.starts_over = was.is_some() && database.account()?.remote_id != was;
+        Ok(total)
+    });
+    (database, result)
 }
 
 /// Fills the inbox, over a link that is open. Whether that is lost meanwhile, it tells itself.

@@ -461,6 +461,14 @@ impl Remote {
         self.database()?.apply_conflicts(which)
     }
 
+    /// Writes an insert that lost as a conflict under a new key; gives the key, as a JSON array.
+    ///
+    /// # Errors
+    /// See [`Database::renumber_conflict`].
+    pub fn renumber_conflict(&mut self, id: i64, key: Option<&str>) -> Result<String, RemoteError> {
+        self.database()?.renumber_conflict(id, key)
+    }
+
     /// Takes conflicts off the list; returns how many.
     ///
     /// # Errors
@@ -501,6 +509,14 @@ impl Remote {
     /// SQLite failed.
     pub fn retry_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
         self.database()?.retry_refused(which)
+    }
+
+    /// Gives a refused insert, and what refers to it here, a new key; gives the key, as a JSON array.
+    ///
+    /// # Errors
+    /// See [`Database::renumber_refused`].
+    pub fn renumber_refused(&mut self, id: i64, key: Option<&str>) -> Result<String, RemoteError> {
+        self.database()?.renumber_refused(id, key)
     }
 
     /// Gives refused changes up; returns how many. The rows go back to what the centre last

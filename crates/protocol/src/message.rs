@@ -337,6 +337,10 @@ pub struct UploadBegin {
     /// checksum at its end are of all. 0: they begin.
     #[prost(uint64, tag = "8")]
     pub behind_bytes: u64,
+    /// The remote's file is a copy or was restored, and these changes were made before it was told
+    /// so: the original may have sent them, too.
+    #[prost(bool, tag = "9")]
+    pub copied: bool,
 }
 
 /// A refused row that its user has given up.

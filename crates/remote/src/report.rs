@@ -23,6 +23,11 @@ pub struct Report {
     pub downloaded: Downloaded,
     /// The tables of which downloads changed rows.
     pub tables: BTreeSet<String>,
+    /// The server took the file for a copy, or for one that was restored from a backup: it is another
+    /// remote since, with numbers of its own, and what it had pending goes up as what its original may
+    /// have sent, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub starts_over: bool,
     /// Changes that lost against the centre.
     pub conflicts: u64,
     /// The first 100 of them.
@@ -115,6 +120,7 @@ impl Report {
         self.downloaded.removals += later.downloaded.removals;
         self.tables.extend(later.tables);
         self.refused_interests.extend(later.refused_interests);
+        self.starts_over |= later.starts_over;
         self.conflicts += later.conflicts;
         self.conflict_rows.extend(later.conflict_rows);
         self.conflict_rows.truncate(ROWS_TOLD);

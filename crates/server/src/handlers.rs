@@ -7,6 +7,7 @@
 mod breaker;
 mod document;
 pub(crate) mod download;
+mod operator;
 mod people;
 pub(crate) mod resolve;
 mod signature;
@@ -27,11 +28,13 @@ use tidewater_protocol::Code;
 
 use self::breaker::Breaker;
 pub(crate) use self::document::{About, Document};
+pub use self::operator::OperatorHandlers;
 use self::signature::{Signer, hex};
 use crate::calls::Caller;
 use crate::config::{
     Config, HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, Handling, TableHandling,
 };
+use crate::environment::Environment;
 use crate::error::ServerError;
 use crate::fault::Fault;
 use crate::server::Shared;
@@ -76,6 +79,38 @@ pub(crate) struct Handler {
 pub(crate) struct Reply {
     pub(crate) content_type: String,
     pub(crate) body: Bytes,
+}
+
+/// From where handlers are asked.
+#[derive(Clone, Copy)]
+pub(crate) struct Host<'h> {
+    environment: &'h Environment,
+    /// `None` for an operator's command.
+    server: Option<&'h Arc<Shared>>,
+}
+
+impl<'h> From<&'h Arc<Shared>> for Host<'h> {
+    fn from(server: &'h Arc<Shared>) -> Host<'h> {
+        Host {
+            environment: &server.environment,
+            server: Some(server),
+        }
+    }
+}
+
+impl Host<'_> {
+    /// Counts what came of a request.
+    fn note(self, handler: &str, outcome: &'static str) {
+        if let Some(server) = self.server {
+            server.metrics.handler(handler, outcome);
+        }
+    }
+
+    /// When to come again, if it makes no sense before that.
+    fn later_ms(self, left: Duration) -> u64 {
+        let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        self.server.map_or(left_ms, |server| server.later_ms(left))
+    }
 }
 
 /// Why there is no answer that counts.
@@ -230,22 +265,23 @@ impl Handler {
     /// It is away (then the remote may come back later), or refuses to answer.
     pub(crate) async fn ask(
         &self,
-        server: &Arc<Shared>,
+        host: impl Into<Host<'_>>,
         caller: &Arc<Caller>,
         document: &Document,
         max_bytes: usize,
     ) -> Result<Reply, Fault> {
+        let host = host.into();
         let mut pass = self.breaker.pass(Instant::now());
         let pass = pass
             .as_mut()
-            .map_err(|left| self.away(server, *left, "it did not answer"))?;
+            .map_err(|left| self.away(host, *left, "it did not answer"))?;
         let Ok(_place) = self.places.acquire().await else {
             return Err(Fault::internal("a handler has no places"));
         };
         let mut pause = AGAIN_AFTER;
         let mut tries = 0;
         loop {
-            let once = self.once(server, caller, document, max_bytes);
+            let once = self.once(host, caller, document, max_bytes);
             let answered = timeout(self.config.timeout, once).await;
             let answered = answered.unwrap_or_else(|_| {
                 let seconds = self.config.timeout.as_secs_f32();
@@ -256,7 +292,7 @@ impl Handler {
                 Err(Trouble::Away(_)) => "away",
                 Err(Trouble::Wrong(_)) => "wrong",
             };
-            server.metrics.handler(&self.config.name, outcome);
+            host.note(&self.config.name, outcome);
             match answered {
                 Ok(reply) => {
                     pass.succeeded();
@@ -271,10 +307,10 @@ impl Handler {
                     let name = &self.config.name;
                     tracing::warn!(handler = name, what, tries, is_open, "a handler is away");
                     if is_open {
-                        return Err(self.away(server, self.config.pause, &what));
+                        return Err(self.away(host, self.config.pause, &what));
                     }
                     if tries == self.config.retries {
-                        return Err(self.away(server, RETRY_AFTER, &what));
+                        return Err(self.away(host, RETRY_AFTER, &what));
                     }
                     tries += 1;
                 }
@@ -286,14 +322,14 @@ impl Handler {
 
     async fn once(
         &self,
-        server: &Arc<Shared>,
+        host: Host<'_>,
         caller: &Arc<Caller>,
         document: &Document,
         max_bytes: usize,
     ) -> Result<Reply, Trouble> {
         match (&self.config.to, &self.client) {
             (HandlerAddress::Web(address), Some(client)) => {
-                let now_ms = server.environment.clock.now_ms();
+                let now_ms = host.environment.clock.now_ms();
                 let mut headers = self.signer.headers(now_ms, &document.body);
                 headers.push(("content-type", document.content_type().to_owned()));
                 headers.push(("accept", format!("{JSON}, {LINES}")));
@@ -312,6 +348,11 @@ impl Handler {
                 })?)
             }
             (HandlerAddress::Call(procedure), _) => {
+                let server = host.server.ok_or_else(|| {
+                    let what = "it is a provider, which only a server can ask: have the device send \
+                                the row again";
+                    Trouble::Wrong(what.into())
+                })?;
                 let request = String::from_utf8_lossy(&document.body).into_owned();
                 let deadline = Instant::now() + self.config.timeout;
                 let asked = server
@@ -343,8 +384,8 @@ impl Handler {
     }
 
     /// It does not answer. What there is to say of it is for the log.
-    fn away(&self, server: &Shared, left: Duration, what: &str) -> Fault {
-        let mut fault = Fault::busy(server.later_ms(left));
+    fn away(&self, host: Host<'_>, left: Duration, what: &str) -> Fault {
+        let mut fault = Fault::busy(host.later_ms(left));
         fault.detail = format!("the handler {:?} is away: {what}", self.config.name);
         fault
     }

@@ -45,6 +45,7 @@ pub use calls::check as check_statements;
 pub use config::{Config, duration};
 pub use environment::Environment;
 pub use error::ServerError;
+pub use handlers::OperatorHandlers;
 pub use listener::{dev_certificate, dev_client_certificates};
 pub use memory::MemoryGauge;
 pub use server::{Running, Server, TURNED_AWAY};

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use tidewater_centre::records::{ConflictFilter, RefusedFilter};
-use tidewater_centre::{Choice, RefusedAction, RefusedChoice, SettleOutcome, Version};
+use tidewater_centre::{Choice, Judgement, RefusedAction, RefusedChoice, SettleOutcome, Version};
 
 use crate::besides;
 use crate::random::Random;
@@ -101,6 +101,7 @@ async fn settle_conflict(world: &Rc<World>, random: &mut Random) -> Result<(), F
         conflict: record.id,
         version,
         force: random.percent(25),
+        judgement: Judgement::default(),
         by: CLERK.into(),
         now_ms: world.now().unix_ms,
     };
@@ -153,6 +154,7 @@ async fn settle_refused(world: &Rc<World>, random: &mut Random) -> Result<(), Fa
         refused: record.id,
         action,
         force: random.percent(15),
+        judgement: Judgement::default(),
         by: CLERK.into(),
         now_ms: world.now().unix_ms,
     };

@@ -86,6 +86,8 @@ pub struct Membership<'a> {
     rules: Vec<RuleMembership<'a>>,
     /// By which rows may be written, if not all of them.
     written: Option<RuleMembership<'a>>,
+    /// Whether all rows are.
+    has_all: bool,
 }
 
 /// Why somebody may not write a row.
@@ -126,6 +128,16 @@ impl<'a> Membership<'a> {
         Membership {
             rules: rules.collect(),
             written: None,
+            has_all: false,
+        }
+    }
+
+    /// All rows are, and may be written.
+    pub fn of_all() -> Membership<'a> {
+        Membership {
+            rules: Vec::new(),
+            written: None,
+            has_all: true,
         }
     }
 
@@ -154,6 +166,9 @@ impl<'a> Membership<'a> {
     }
 
     fn barrier_to(&mut self, row: &[Datum<'_>], is_new: bool) -> Option<Barrier> {
+        if self.has_all {
+            return None;
+        }
         let leaves_open = |rule: &RuleMembership<'_>| is_new && rule.is_to_be_filled(row);
         let mut held = self.rules.iter_mut();
         if !held.any(|rule| leaves_open(rule) || rule.has(row)) {
@@ -168,7 +183,7 @@ impl<'a> Membership<'a> {
     /// in no partition. Of one that has the published columns only it cannot be told whether it is
     /// in scope by others that it follows: then it may be.
     pub fn has(&mut self, row: &[Datum<'_>]) -> bool {
-        self.rule(row).is_some()
+        self.has_all || self.rule(row).is_some()
     }
 
     /// The first rule by which it is.

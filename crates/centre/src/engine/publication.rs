@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
 
 use super::acting::{self, Assumed};
-use super::catalog::{Catalog, TableInfo};
+use super::catalog::{Catalog, TableInfo, named};
 use super::compile::{CompiledRule, Published, WhichRule, compile};
 use super::database::{ChangeLog, Tracking};
 use super::download::PublishedSchema;
@@ -19,7 +19,9 @@ use super::window::Window;
 use crate::engine::script::{Dialect, Parameter, Script};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::{HandledSpec, Last, OnReject, ParameterSpec, PublicationSpec, Replay};
+use crate::publication::{
+    HandledSpec, Last, OnReject, ParameterSpec, PublicationSpec, Replay, RuleBy,
+};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -41,6 +43,8 @@ pub struct Publication<T> {
     pub writes: Vec<Writes>,
     /// What becomes of their rows that two sides have changed.
     pub resolvers: Vec<Resolver>,
+    /// Whether rows of another table are whose the row of the table is that they refer to.
+    pub followed: Vec<bool>,
     /// What handlers of the server have to say about them.
     pub handled: Arc<[HandledSpec]>,
     /// Which values the parameters of remotes may have, where that is limited.
@@ -175,6 +179,9 @@ pub async fn compile_one<T: Tracking>(
     let (mut rules, mut tables, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
     let (mut writes, mut resolvers) = (Vec::new(), Vec::new());
     let handled = published.iter().map(|it| it.handled).collect();
+    let followed = followed(spec, infos);
+    let followed = published.iter().map(|it| followed.contains(&it.table));
+    let followed = followed.collect();
     let mut row_types = Vec::new();
     for (index, (published, table)) in published.iter().zip(&schema.tables).enumerate() {
         let served = T::table(published, table, catalog);
@@ -246,11 +253,22 @@ pub async fn compile_one<T: Tracking>(
         rules: rules.into(),
         writes,
         resolvers,
+        followed,
         handled,
         row_types: row_types.into(),
         tables,
         warnings,
     })
+}
+
+/// The tables that others of a publication follow, as indexes into the catalog.
+fn followed(spec: &PublicationSpec, infos: &[TableInfo]) -> BTreeSet<usize> {
+    let rules = spec.tables.iter().flat_map(|table| &table.partition);
+    let followed = rules.filter_map(|rule| match &rule.by {
+        RuleBy::Follows { table, .. } => Some(named(infos, table)),
+        _ => None,
+    });
+    followed.flatten().collect()
 }
 
 /// What the query for a table's partitions is called.

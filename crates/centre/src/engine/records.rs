@@ -113,6 +113,22 @@ fn user(row: &Row) -> Result<UserRecord> {
     })
 }
 
+/// What is kept of a user; nothing of one that is not there any more.
+pub(in crate::engine) async fn claims_of(
+    connection: &mut impl Connection,
+    user: &str,
+) -> Result<Claims> {
+    let select = own!(
+        "SELECT claims FROM tidewater.user_account WHERE name = ?1",
+        user
+    );
+    let answer = connection
+        .run_one("reading what is kept of a user", select)
+        .await?;
+    let found = answer.rows.first().map(|row| claims(row.get(0)?));
+    Ok(found.transpose()?.unwrap_or_default())
+}
+
 fn claims(text: String) -> Result<Claims> {
     Claims::from_json(&text).ok_or_else(|| CentreError::Internal {
         message: format!("the claims of a user are no JSON object of texts: {text:?}"),
@@ -403,6 +419,22 @@ pub(in crate::engine) async fn conflict(
     let conflicts = own!(select_conflict!("WHERE id = ?1"), id);
     let found = list(connection, "reading a conflict", conflicts, read_conflict).await?;
     Ok(found.into_iter().next())
+}
+
+/// What the scripts of the sync of a conflict went by.
+pub(in crate::engine) async fn conflict_notes(
+    connection: &mut impl Connection,
+    id: i64,
+) -> Result<String> {
+    let select = own!(
+        "SELECT sync_notes FROM tidewater.conflict WHERE id = ?1",
+        id
+    );
+    let answer = connection.run_one("reading a conflict", select).await?;
+    answer
+        .rows
+        .first()
+        .map_or(Ok(String::new()), |row| row.get(0))
 }
 
 /// The conflicts about a row, newest first.

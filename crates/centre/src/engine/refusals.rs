@@ -92,6 +92,16 @@ fn read_settled(row: &Row) -> Result<RefusedRecord> {
     })
 }
 
+/// What the scripts of the sync of a refused row went by.
+pub(super) async fn sync_notes(connection: &mut impl Connection, id: i64) -> Result<String> {
+    let select = own!("SELECT sync_notes FROM tidewater.refused WHERE id = ?1", id);
+    let answer = connection.run_one("reading a refused row", select).await?;
+    answer
+        .rows
+        .first()
+        .map_or(Ok(String::new()), |row| row.get(0))
+}
+
 /// Every attempt that nobody has settled, oldest first.
 pub(super) async fn all(connection: &mut impl Connection) -> Result<Vec<RefusedRecord>> {
     let select = own!(concat!(

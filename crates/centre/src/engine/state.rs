@@ -123,7 +123,9 @@ CREATE TABLE tidewater.conflict (
   outcome TEXT NOT NULL,
   settled_ms INTEGER,
   settled_by TEXT,
-  settled_as TEXT
+  settled_as TEXT,
+  -- What the scripts of the sync went by.
+  sync_notes TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE tidewater.refused (
   id SERIAL,
@@ -142,7 +144,8 @@ CREATE TABLE tidewater.refused (
   pre_image TEXT,
   -- The refused row that it refers to, if it was refused for that.
   parent_table TEXT,
-  parent_key TEXT
+  parent_key TEXT,
+  sync_notes TEXT NOT NULL DEFAULT ''
 );
 -- Refused rows that are settled, each once, by the number of its last attempt.
 CREATE TABLE tidewater.settled_refusal (

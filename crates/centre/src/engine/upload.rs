@@ -14,6 +14,7 @@ mod decided;
 mod families;
 pub mod incoming;
 mod made;
+mod operator;
 mod outcomes;
 mod own;
 mod replayed;
@@ -99,6 +100,17 @@ pub struct Serials {
     graced: u64,
 }
 
+impl Serials {
+    /// Of nobody.
+    fn none() -> Serials {
+        Serials {
+            last: 0,
+            previous: 0,
+            graced: 0,
+        }
+    }
+}
+
 /// What the subscriptions say, in the order of the uploads; `None` if the number does not follow,
 /// see [`last`].
 pub fn taken(answers: &[Answer], uploads: &[&SyncUpload]) -> Result<Vec<Option<Serials>>> {
@@ -177,9 +189,22 @@ pub struct Admission {
     /// Become the result's.
     gained: Vec<GainedPartitions>,
     held: Option<u64>,
+    /// Whether no scope counts.
+    is_operators: bool,
 }
 
 impl Admission {
+    /// An operator may write every row.
+    fn of_operator() -> Admission {
+        Admission {
+            scope: Scope::default(),
+            graced: 0,
+            gained: Vec::new(),
+            held: None,
+            is_operators: true,
+        }
+    }
+
     /// Finds what the remote may write: the scope as it is now, and what the checkpoint that it
     /// presents says it held, if that still counts. `differences` says how these differ by rule,
     /// where it is known what was held.
@@ -207,11 +232,15 @@ impl Admission {
             graced,
             gained,
             held: checkpoint.map(|checkpoint| checkpoint.serial),
+            is_operators: false,
         }
     }
 
     /// What of a table the remote may write.
     fn writable<'a, T>(&'a self, publication: &'a Publication<T>, table: usize) -> Membership<'a> {
+        if self.is_operators {
+            return Membership::of_all();
+        }
         let written = publication.writes[table].rule.as_ref();
         self.held(publication, table)
             .written_by(written, &self.scope.writes[table])
@@ -220,6 +249,9 @@ impl Admission {
 
     /// What of a table the remote holds.
     fn held<'a, T>(&'a self, publication: &'a Publication<T>, table: usize) -> Membership<'a> {
+        if self.is_operators {
+            return Membership::of_all();
+        }
         let rules = publication.rules_of(table);
         Membership::new(&publication.rules[rules.clone()], &self.scope.rules[rules])
     }
@@ -383,9 +415,10 @@ fn text_bytes(value: &Value) -> usize {
 
 impl Record for Conflict {
     const INSERT: &'static str = "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name,
-         publication, table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome)
-         SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12 FROM {rows INTEGER BLOB TEXT TEXT \
-         TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT} ORDER BY n";
+         publication, table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome,
+         sync_notes)
+         SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13 FROM {rows INTEGER BLOB TEXT TEXT \
+         TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT} ORDER BY n";
 
     fn row(&self, upload: &SyncUpload) -> Vec<Value> {
         own_row![
@@ -401,6 +434,7 @@ impl Record for Conflict {
             self.winner,
             self.replaced,
             self.outcome.name(),
+            operator::sync_notes(&upload.context, &upload.publication),
         ]
     }
 }
@@ -408,9 +442,9 @@ impl Record for Conflict {
 impl Record for Refused {
     const INSERT: &'static str = "INSERT INTO tidewater.refused (at_ms, remote_id, user_name,
          publication, table_name, row_key, operation, uploaded, code, reason, sequence, pre_image,
-         parent_table, parent_key)
-         SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14 FROM {rows INTEGER BLOB \
-         TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT INTEGER TEXT TEXT TEXT} ORDER BY n";
+         parent_table, parent_key, sync_notes)
+         SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15 FROM {rows INTEGER BLOB \
+         TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT INTEGER TEXT TEXT TEXT TEXT} ORDER BY n";
 
     fn row(&self, upload: &SyncUpload) -> Vec<Value> {
         own_row![
@@ -428,6 +462,7 @@ impl Record for Refused {
             self.pre_image,
             self.parent.as_ref().map(|it| text(&it.0)),
             self.parent.as_ref().map(|it| it.1.clone()),
+            operator::sync_notes(&upload.context, &upload.publication),
         ]
     }
 }

@@ -19,6 +19,7 @@ const HELP: &str = with_exit_codes!(
 Examples, on a device:
   tidewater conflicts list nancy.db
   tidewater conflicts apply nancy.db 3     # my version again, with the next sync
+  tidewater conflicts apply nancy.db 3 --new-key   # beside theirs, where both were inserted
   tidewater conflicts dismiss nancy.db 4 5 # I have seen them
 Examples, of the operator:
   tidewater conflicts list                 # the newest 100
@@ -40,7 +41,7 @@ outcome is centre, remote, merged or parked; uploaded is what the device wanted 
 delete), winner what the centre has had since (null: the row was gone), replaced what it had
 before if that was something else, settled {\"at_ms\",\"by\",\"as\"} what an operator has chosen.
 Of apply, dismiss and resolve --json:
-  {\"applied\":n}  {\"dismissed\":n}  {\"id\",\"settled_as\",\"row\"}"
+  {\"applied\":n}  with --new-key {\"applied\":1,\"key\":[...]}  {\"dismissed\":n}  {\"id\",\"settled_as\",\"row\"}"
 );
 
 /// List and settle changes of rows that somebody else has changed, too
@@ -142,6 +143,11 @@ struct Applying {
     /// The conflicts' numbers, as `list` shows them
     #[arg(value_name = "ID", required = true)]
     ids: Vec<i64>,
+    /// Write the one row, which was inserted here, under a new key, beside theirs: the next number of a
+    /// table with numbers, a random UUID, or KEY (of several columns, a JSON array)
+    #[arg(long, value_name = "KEY", num_args = 0..=1, require_equals = true,
+          default_missing_value = "")]
+    new_key: Option<String>,
     /// Print one JSON object, see below
     #[arg(long)]
     json: bool,
@@ -256,7 +262,11 @@ pub(crate) fn run(args: &ConflictsArgs) -> Result<Done, Failure> {
     match &args.action {
         ConflictsAction::List(args) => list(args),
         ConflictsAction::Apply(args) => {
-            conflicts_on_device::apply(&args.remote, &args.ids, args.json)
+            let (remote, ids) = (&args.remote, &args.ids);
+            match &args.new_key {
+                None => conflicts_on_device::apply(remote, ids, args.json),
+                Some(key) => conflicts_on_device::renumber(remote, ids, key, args.json),
+            }
         }
         ConflictsAction::Dismiss(args) => {
             let ids = (!args.all).then_some(args.ids.as_slice());

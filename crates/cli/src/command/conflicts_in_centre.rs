@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tidewater_centre::records::{ConflictFilter, ConflictRecord};
-use tidewater_centre::{Choice, SettleOutcome, Version};
+use tidewater_centre::{Choice, Judgement, SettleOutcome, Version};
 use tidewater_protocol::Code;
 
 use super::conflicts::Format;
@@ -194,6 +194,7 @@ pub(super) fn resolve(
         conflict: wanted.id,
         version,
         force: wanted.force,
+        judgement: Judgement::default(),
         by: wanted.by.map_or_else(system_user, str::to_owned),
         now_ms: now_ms(),
     };
@@ -214,6 +215,13 @@ pub(super) fn resolve(
                 Some(row) => format!("{settled} is {row}"),
                 None => format!("{settled} is gone"),
             }));
+        }
+        SettleOutcome::Unjudged { .. } | SettleOutcome::Contended { .. } => {
+            return Err(Failure::new(
+                Code::HandlerFailed,
+                "nothing was changed: the handler of the row was not asked",
+                "see to the handler, and resolve the conflict then",
+            ));
         }
         SettleOutcome::Unknown => return Err(unknown(wanted.id, config)),
         SettleOutcome::Changed { row } => {
@@ -238,6 +246,7 @@ pub(super) fn resolve(
                         "put the other rows in order first; a delete that is to take them along, \
                          or to change them, goes with --force"
                     }
+                    Code::HandlerFailed => "see to the handler, and resolve the conflict then",
                     _ => "write the row in a file as it can be, and resolve with that",
                 },
             ));

@@ -42,6 +42,28 @@ pub(super) fn apply(path: &Path, ids: &[i64], json: bool) -> Result<Done, Failur
     Ok(Done::Fully)
 }
 
+/// Writes an insert under a new key; an empty one: the key that its table gives.
+pub(super) fn renumber(path: &Path, ids: &[i64], key: &str, json: bool) -> Result<Done, Failure> {
+    let &[id] = ids else {
+        return Err(Failure::usage(
+            "each row needs a new key of its own",
+            "name one conflict, as tidewater conflicts list shows it",
+        ));
+    };
+    let key = Some(key).filter(|it| !it.is_empty());
+    let key = remote_file::open(path)?.renumber_conflict(id, key)?;
+    if json {
+        let key = embedded(&key);
+        output::json(&Renumbered { applied: 1, key })?;
+    } else {
+        output::note(&format!(
+            "the row of conflict {id} is written under the key {}; it goes up with the next sync",
+            printable(&key)
+        ));
+    }
+    Ok(Done::Fully)
+}
+
 /// Takes conflicts off the list; without numbers, all of them.
 pub(super) fn dismiss(path: &Path, ids: Option<&[i64]>, json: bool) -> Result<Done, Failure> {
     let mut database = remote_file::open(path)?;
@@ -102,6 +124,13 @@ fn describe(conflicts: &[Conflict]) -> String {
         let theirs = conflict.theirs.as_deref().unwrap_or("gone");
         let _ = writeln!(text, "    mine    {}", printable(mine));
         let _ = writeln!(text, "    theirs  {}", printable(theirs));
+        if conflict.operation == "insert" {
+            let _ = writeln!(
+                text,
+                "    both were inserted: apply FILE {} --new-key writes mine beside theirs",
+                conflict.id
+            );
+        }
     }
     text
 }
@@ -109,6 +138,12 @@ fn describe(conflicts: &[Conflict]) -> String {
 #[derive(Serialize)]
 struct Applied {
     applied: u64,
+}
+
+#[derive(Serialize)]
+struct Renumbered {
+    applied: u64,
+    key: Embedded,
 }
 
 #[derive(Serialize)]

@@ -20,6 +20,7 @@ const HELP: &str = with_exit_codes!(
 Examples, on a device:
   tidewater refused list nancy.db
   tidewater refused retry nancy.db         # all of them, with the next sync
+  tidewater refused retry nancy.db 2 --new-key   # row 2 and what refers to it, under a new key
   tidewater refused edit nancy.db 3 --set name=Zoe
   tidewater refused discard nancy.db 3 4   # rows 3 and 4 go back to what the centre has
   tidewater refused restore nancy.db 5     # what is left of row 5 becomes a pending change
@@ -79,8 +80,11 @@ enum RefusedAction {
     #[command(after_help = HELP)]
     Show(Showing),
     /// Send refused changes of a device again with the next sync, and those that refer to them
+    ///
+    /// Where somebody else has inserted another row under the key of one (`key_in_use`), give yours a
+    /// new key: `--new-key`.
     #[command(after_help = HELP)]
-    Retry(Retrial),
+    Retry(Retrying),
     /// Write the values of rows that left a device as pending changes
     #[command(after_help = HELP)]
     Restore(Retrial),
@@ -153,6 +157,18 @@ struct Retrial {
     /// The changes' numbers, as `list` shows them [default: all]
     #[arg(value_name = "ID")]
     ids: Vec<i64>,
+}
+
+#[derive(Debug, Args)]
+struct Retrying {
+    #[command(flatten)]
+    retrial: Retrial,
+    /// Give the one row, which was inserted here, a new key first, and have everything of this device
+    /// that refers to it follow: the next number of a table with numbers, a random UUID, or KEY (of
+    /// several columns, a JSON array)
+    #[arg(long, value_name = "KEY", num_args = 0..=1, require_equals = true,
+          default_missing_value = "", requires = "ids")]
+    new_key: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -282,7 +298,10 @@ pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
                 Place::Centre(config) => refused_in_centre::show(&config, id, args.json),
             }
         }
-        RefusedAction::Retry(args) => refused_on_device::retry(&args.remote, &args.ids),
+        RefusedAction::Retry(Retrying { retrial, new_key }) => match new_key {
+            None => refused_on_device::retry(&retrial.remote, &retrial.ids),
+            Some(key) => refused_on_device::renumber(&retrial.remote, &retrial.ids, key),
+        },
         RefusedAction::Restore(args) => refused_on_device::restore(&args.remote, &args.ids),
         RefusedAction::Edit(args) => edit(args),
         RefusedAction::Replay(args) => {

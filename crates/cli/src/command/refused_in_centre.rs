@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use tidewater_centre::records::{RefusalEnd, RefusedFilter, RefusedRecord};
-use tidewater_centre::{RefusedAction, RefusedChoice, SettleOutcome};
+use tidewater_centre::{Judgement, RefusedAction, RefusedChoice, SettleOutcome};
 use tidewater_protocol::Code;
 
 use super::conflicts_in_centre::system_user;
@@ -290,6 +290,7 @@ fn settle(
             refused: row.id,
             action: action(row),
             force: operator.force,
+            judgement: Judgement::default(),
             by: by.clone(),
             now_ms: now_ms(),
         });
@@ -388,6 +389,12 @@ fn failure(row: &RefusedRecord, outcome: &SettleOutcome, config: &ConfigArgs) ->
                      then"
                         .to_owned()
                 }
+                Code::RowHandler => format!(
+                    "give it values that its handler takes: tidewater refused edit {} --set \
+                     COLUMN=VALUE -c {config}; or discard it",
+                    row.id
+                ),
+                Code::HandlerFailed => "see to the handler, and replay it then".to_owned(),
                 _ => format!(
                     "give it values that fit: tidewater refused edit {} --set COLUMN=VALUE -c \
                      {config}; or discard it",
@@ -397,13 +404,18 @@ fn failure(row: &RefusedRecord, outcome: &SettleOutcome, config: &ConfigArgs) ->
         ),
         SettleOutcome::Changed { row: now } => Failure::usage(
             format!(
-                "{name} is not written: the row is not any more what the change was made from; {}",
+                "{name} is not written: it would lose against what others have made of the row; {}",
                 match now {
                     Some(now) => format!("it is {now} now"),
                     None => "it is gone".to_owned(),
                 }
             ),
             "look whether the change is right by now; to write it over the row, add --force",
+        ),
+        SettleOutcome::Unjudged { .. } | SettleOutcome::Contended { .. } => Failure::new(
+            Code::HandlerFailed,
+            format!("{name} is not written: its handler was not asked"),
+            "see to the handler, and replay it then",
         ),
         SettleOutcome::Unknown | SettleOutcome::Settled { .. } => Failure::usage(
             format!("{name} was settled by somebody else meanwhile"),

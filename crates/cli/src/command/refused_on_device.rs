@@ -48,6 +48,24 @@ pub(super) fn retry(remote: &Path, ids: &[i64]) -> Result<Done, Failure> {
     Ok(Done::Fully)
 }
 
+/// Gives a row a new key, and has it sent again under that; an empty key: the one that its table gives.
+pub(super) fn renumber(remote: &Path, ids: &[i64], key: &str) -> Result<Done, Failure> {
+    let &[id] = ids else {
+        return Err(Failure::usage(
+            "each row needs a new key of its own",
+            "name one row, as tidewater refused list shows it",
+        ));
+    };
+    let key = Some(key).filter(|it| !it.is_empty());
+    let key = remote_file::open(remote)?.renumber_refused(id, key)?;
+    output::note(&format!(
+        "refused change {id} has the key {}, and what refers to it follows; both go up with the next \
+         sync",
+        output::printable(&key)
+    ));
+    Ok(Done::Fully)
+}
+
 /// Writes again what is only left as values.
 pub(super) fn restore(remote: &Path, ids: &[i64]) -> Result<Done, Failure> {
     let mut database = remote_file::open(remote)?;

@@ -51,6 +51,7 @@ Examples:
 
 The object of --json:
   {\"uploaded\":{\"inserts\":n,\"updates\":n,\"deletes\":n},\"downloaded\":{\"upserts\":n,\"removals\":n},
+   \"starts_over\":true, only if the file is a copy or was restored, and is another remote since,
    \"conflicts\":n,\"conflict_rows\":[{\"table\",\"key\":[...]}, the first 100],
    \"refused\":n,\"refused_rows\":[{\"table\",\"key\":[...],\"reason\"}, the first 100],
    \"refused_before\":n, of earlier syncs, still in the file,
@@ -197,6 +198,12 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
         output::json(&SyncObject::of(&report, refused_before))?;
     } else {
         output::text(&describe(&report))?;
+    }
+    if report.starts_over {
+        output::note(
+            "the file is a copy, or was restored from a backup, or its server forgot it: it is another \
+             remote from now on, with numbers of its own; what it had pending is kept and goes up",
+        );
     }
     if report.conflicts > 0 {
         tell_conflicts(&report, &args.remote);

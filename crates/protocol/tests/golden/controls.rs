@@ -414,6 +414,7 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
                 rows: 1,
                 bytes: 9,
                 given_back: true,
+                copied: false,
                 ..Default::default()
             }),
         ),

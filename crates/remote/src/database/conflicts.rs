@@ -364,7 +364,7 @@ impl Conflict {
     }
 }
 
-fn take_off(connection: &Connection, id: i64) -> rusqlite::Result<usize> {
+pub(crate) fn take_off(connection: &Connection, id: i64) -> rusqlite::Result<usize> {
     let sql = "DELETE FROM tidewater_conflicts WHERE id = ?1";
     connection.prepare_cached(sql)?.execute([id])
 }

@@ -31,9 +31,12 @@ pub(crate) fn is_own_trigger(name: &str) -> bool {
 /// table: see [`super::triggers::are_plain`].
 /// `tidewater_subscription.compare_due`: see [`super::subscription::CompareDue`]; `verified`: what the
 /// server is to hear of the last compare that it had asked for; `image`: the SHA-256 of the image
-/// from which the file began, as long as the checkpoint is that of the image.
+/// from which the file began, as long as the checkpoint is that of the image; `copied_until`: the last
+/// generation whose changes another copy of the file may have sent, too, as it was made before this
+/// one was told that it is a copy.
 /// In `tidewater_refused`, `again` is 1 where the next sync tries the change again: it was
-/// refused by the very sync that changed the scope or the schema, and stays listed until then.
+/// refused by the very sync that changed the scope or the schema, and stays listed until then;
+/// `copied` is 1 where it was refused before the file was told that it is a copy.
 /// `tidewater_settled` has what was refused and is settled, by the same ids: see
 /// [`super::refused::settled`]. `tidewater_subscription.deployment` is what the centre last said of
 /// its deployment, `settled_after` where it goes on to tell what operators have settled.
@@ -87,7 +90,8 @@ CREATE TABLE tidewater_subscription (
   settled_after INTEGER NOT NULL DEFAULT 0,
   transactional INTEGER NOT NULL DEFAULT 0,
   verified BLOB,
-  image BLOB
+  image BLOB,
+  copied_until INTEGER NOT NULL DEFAULT 0
 );
 CREATE VIEW tidewater_transaction AS SELECT NULL AS ended;
 CREATE TRIGGER tidewater_transaction_ends INSTEAD OF INSERT ON tidewater_transaction BEGIN
@@ -105,7 +109,8 @@ CREATE TABLE tidewater_refused (
   sequence INTEGER NOT NULL,
   at INTEGER NOT NULL,
   row_values TEXT,
-  again INTEGER NOT NULL DEFAULT 0
+  again INTEGER NOT NULL DEFAULT 0,
+  copied INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX tidewater_refused_key ON tidewater_refused (table_name, key_packed);
 CREATE TABLE tidewater_settled (

@@ -471,7 +471,8 @@ impl Database {
     /// Takes the identity that the server gave to a restored or copied remote: uploads
     /// start again at sequence 0 with nothing known about the centre; what was taken but
     /// not acknowledged keeps its generation under a new id. Tables that are there are
-    /// compared. Kept uploads are remembered with the former id and its centre. `said` is what the server
+    /// compared. Of changes that are there, the centre is told that another copy of the file may have
+    /// sent them. Kept uploads are remembered with the former id and its centre. `said` is what the server
     /// has judged: if another sync has gone on since, that says nothing of the file as it is
     /// now, and what is on its way for the identity that it has would go up once more under the
     /// new one.
@@ -505,13 +506,14 @@ impl Database {
             for id in ids {
                 transaction.execute(
                     "UPDATE tidewater_subscription SET sequence = 0, upload_id = NULL, \
-                     checkpoint = NULL, image = NULL, \
+                     checkpoint = NULL, image = NULL, copied_until = generation, \
                      compare_due = CASE WHEN schema IS NULL THEN 0 ELSE ?3 END, \
                      taken_upload_id = CASE WHEN taken_generation IS NULL \
                      THEN NULL ELSE ?2 END WHERE id = ?1",
                     params![id, new_upload_id().0, CompareDue::Yes.stored()],
                 )?;
             }
+            transaction.execute("UPDATE tidewater_refused SET copied = 1", [])?;
             numbers::forget(&transaction)?;
             unsubscribe::start_over(&transaction)?;
             let before = (said.remote_id, account.centre.as_str());

@@ -110,6 +110,8 @@ pub struct SubscriptionState {
     /// The file's data version when this connection took the upload. As long as it stays the
     /// same, nothing was changed after the taking.
     pub(crate) taken_under: Option<i64>,
+    /// The last generation whose changes another copy of the file may have sent, too.
+    pub(crate) copied_until: i64,
 }
 
 impl SubscriptionState {
@@ -117,6 +119,12 @@ impl SubscriptionState {
     /// what was taken.
     pub fn next_upload(&self) -> Option<UploadId> {
         self.giving.map(|giving| giving.upload_id).or(self.taken)
+    }
+
+    /// Whether another copy of the file may have sent what was taken, too.
+    pub(crate) fn may_be_sent_twice(&self) -> bool {
+        self.taken_generation
+            .is_some_and(|it| it <= self.copied_until)
     }
 
     /// Whether nothing that a sync relies on has changed since `self` was read.
@@ -152,7 +160,7 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
              (SELECT min(sequence) FROM tidewater_refused \
              WHERE publication = s.publication AND sequence > 0), \
              EXISTS (SELECT 1 FROM tidewater_settled \
-             WHERE publication = s.publication AND generation IS NOT NULL), verified, image \
+             WHERE publication = s.publication AND generation IS NOT NULL), verified, image, copied_until \
              FROM tidewater_subscription AS s ORDER BY id",
         )
         .doing(doing)?;
@@ -233,6 +241,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Has)> {
         // What cannot be read is not told.
         verified: as_blob(row.get_ref(23)?)?.and_then(Verified::from_bytes),
         image: row.get::<_, Option<Vec<u8>>>(24)?.unwrap_or_default(),
+        copied_until: row.get(25)?,
         compares: false,
     };
     Ok((subscription, has))

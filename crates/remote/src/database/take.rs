@@ -269,18 +269,22 @@ fn take(
     }
     // Trying again may have settled the first ones.
     if subscription.any_unsettled || subscription.any_refused {
+        refused::settled::give_up_vanished(connection, subscription, generation)?;
         refused::settled::take(connection, &subscription.publication, generation)
             .doing("taking an upload")?;
     }
+    subscription.any_unsettled |= subscription.any_refused;
     // What follows is recorded under the next, if this was not one that had ended before.
     let current = subscription.generation.max(generation + STEP);
     connection
         .prepare_cached(
             "UPDATE tidewater_subscription SET taken_generation = ?3, generation = ?4, \
-             taken_upload_id = ?2 WHERE id = ?1",
+             taken_upload_id = ?2 WHERE id = ?1 RETURNING copied_until",
         )
         .and_then(|mut statement| {
-            statement.execute(params![subscription.id, upload_id.0, generation, current])
+            let taken = params![subscription.id, upload_id.0, generation, current];
+            subscription.copied_until = statement.query_row(taken, |row| row.get(0))?;
+            Ok(())
         })
         .doing("taking an upload")?;
     subscription.taken = Some(upload_id);

@@ -372,6 +372,7 @@ impl Outgoing {
             rows: beginning.rows,
             bytes: beginning.bytes,
             given_back: false,
+            copied: subscription.may_be_sent_twice(),
             given_up: database.given_up(subscription)?,
             behind_bytes,
         }));

@@ -493,6 +493,8 @@ impl Opened {
             upload_id: subscription.upload_id(),
             checkpoint: subscription.own_checkpoint().cloned(),
             given_back: upload.given_back,
+            copied: upload.copied,
+            settled_after: subscription.refused[1],
             given_up: upload.given_up,
             tables: upload.tables,
             verdicts: Verdicts::new(),

@@ -39,6 +39,7 @@ pub(crate) struct Expected<'a> {
 pub(crate) struct ReceivedUpload {
     pub(crate) subscription: usize,
     pub(crate) given_back: bool,
+    pub(crate) copied: bool,
     pub(crate) given_up: Vec<GivenUp>,
     pub(crate) tables: Vec<UploadTable>,
 }
@@ -104,6 +105,7 @@ struct OpenUpload {
     /// The server has it already: its rows are counted and dropped.
     ignored: bool,
     given_back: bool,
+    copied: bool,
     given_up: Vec<GivenUp>,
     tables: Vec<UploadTable>,
     /// Inserts, updates, deletes.
@@ -237,6 +239,7 @@ impl<'a> Receiver<'a> {
             announced_rows: begin.rows,
             ignored,
             given_back: begin.given_back,
+            copied: begin.copied,
             given_up: begin.given_up,
             tables: Vec::new(),
             counts: [0; 3],
@@ -508,6 +511,7 @@ impl<'a> Receiver<'a> {
             self.uploads.push(ReceivedUpload {
                 subscription: upload.subscription,
                 given_back: upload.given_back,
+                copied: upload.copied,
                 given_up: upload.given_up,
                 tables: upload.tables,
             });

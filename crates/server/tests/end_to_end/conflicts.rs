@@ -2,7 +2,7 @@
 //! lost, and how anybody chooses otherwise afterwards.
 
 use tidewater_centre::records::ConflictOutcome;
-use tidewater_centre::{Choice, SettleOutcome, Version};
+use tidewater_centre::{Choice, Judgement, SettleOutcome, Version};
 use tidewater_client::{Conflict, Which};
 
 use crate::backend::Backend;
@@ -43,6 +43,7 @@ fn settle<B: Backend>(world: &World<B>, conflict: i64, version: Version) -> Sett
         conflict,
         version,
         force: false,
+        judgement: Judgement::default(),
         by: "olga".into(),
         now_ms: 1,
     };

@@ -46,7 +46,7 @@ pub(crate) struct Live {
 }
 
 /// Has another process, so to speak, keep a device's file in sync.
-fn live(device: &Device) -> Live {
+pub(crate) fn live(device: &Device) -> Live {
     live_with(device, |_| {})
 }
 

@@ -1,7 +1,7 @@
 //! Refused rows in a full loop: whoever settles one, both sides end equal, and both say how.
 
 use tidewater_centre::records::{RefusedFilter, RefusedRecord};
-use tidewater_centre::{RefusedAction, RefusedChoice, SettleOutcome};
+use tidewater_centre::{Judgement, RefusedAction, RefusedChoice, SettleOutcome};
 use tidewater_client::Which;
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
@@ -83,6 +83,7 @@ fn settle<B: Backend>(
         refused: row.expect("it is open").id,
         action,
         force: false,
+        judgement: Judgement::default(),
         by: "olga".into(),
         now_ms: 1,
     };

@@ -274,6 +274,7 @@ impl Client {
             rows: count,
             bytes: rows.len() as u64,
             given_back: false,
+            copied: false,
             given_up: Vec::new(),
             ..UploadBegin::default()
         }));

@@ -75,6 +75,26 @@ pub struct Sides<'r, 'a> {
     pub central: &'r [Datum<'a>],
     /// The columns that the remote can write.
     pub written: &'r [usize],
+    /// The centre may have the remote's change already: the remote's file is a copy, and the
+    /// original may have sent it.
+    pub may_be_in: bool,
+}
+
+impl Sides<'_, '_> {
+    /// Whether the remote has changed a column, and whether the centre has.
+    fn changed_by(&self, column: usize) -> (bool, bool) {
+        let differs =
+            |row: &[Datum<'_>]| self.old.is_none_or(|old| !same(&row[column], &old[column]));
+        (differs(self.new), differs(self.central))
+    }
+
+    fn is_contended(&self, column: usize) -> bool {
+        self.changed_by(column) == (true, true)
+    }
+
+    fn is_equal(&self, column: usize) -> bool {
+        same(&self.new[column], &self.central[column])
+    }
 }
 
 /// What a row is to be.
@@ -103,8 +123,16 @@ impl Resolver {
         *self == Resolver::default()
     }
 
-    /// How conflicts of this user's remotes are resolved.
-    pub fn of_user(&self, user: &str) -> Cow<'_, Resolver> {
+    /// How conflicts of an upload by this user are resolved. What a restored centre gets back is
+    /// older than what the centre has: of that only sums count.
+    pub fn for_upload(&self, user: &str, given_back: bool) -> Cow<'_, Resolver> {
+        if given_back {
+            let sums = self.computed.iter().copied();
+            return Cow::Owned(Resolver {
+                computed: sums.filter(|it| it.1 == Computed::Additive).collect(),
+                ..Resolver::default()
+            });
+        }
         match self.users.is_empty() || self.users.iter().any(|it| it == user) {
             true => Cow::Borrowed(self),
             false => Cow::Owned(Resolver {
@@ -114,27 +142,69 @@ impl Resolver {
         }
     }
 
+    /// How an operator writes a row over whatever the centre has: what he does not change stays, and
+    /// of a sum the difference counts.
+    pub fn insisting(&self) -> Resolver {
+        let sums = self.computed.iter().copied();
+        Resolver {
+            detect: Detect::Column,
+            computed: sums.filter(|it| it.1 == Computed::Additive).collect(),
+            winner: Winner::Remote,
+            users: Vec::new(),
+        }
+    }
+
+    /// The columns of sums.
+    pub fn sums(&self) -> impl Iterator<Item = usize> {
+        let sums = self.computed.iter().filter(|it| it.1 == Computed::Additive);
+        sums.map(|it| it.0)
+    }
+
+    /// What the centre's value becomes by a remote's change of its own, if all of them are numbers.
+    pub fn sum(
+        column_type: ColumnType,
+        old: Option<Datum<'_>>,
+        new: Datum<'_>,
+        central: Datum<'_>,
+    ) -> Option<Value> {
+        compute::compute(Computed::Additive, column_type, old, new, central)
+    }
+
+    /// Whether two sides that have given a column the same value have made two changes, and not
+    /// one: of sums, and of whatever programs and scripts make of both.
+    fn counts_equal(&self, column: usize) -> bool {
+        let is_asked = matches!(self.winner, Winner::Handler | Winner::Script);
+        is_asked || self.computed.contains(&(column, Computed::Additive))
+    }
+
+    /// Whether a row that both sides have made the same has to be resolved all the same.
+    pub fn resolves_equal(&self, sides: Sides<'_, '_>) -> bool {
+        let mut written = sides.written.iter();
+        written.any(|&column| self.counts_equal(column) && sides.is_contended(column))
+    }
+
+    /// Whether what this resolver makes of both sides is wrong where the centre has the remote's
+    /// change already: a sum would count it twice. Its operator has to decide then.
+    pub fn counts_twice(&self, sides: Sides<'_, '_>) -> bool {
+        sides.may_be_in && self.resolves_equal(sides)
+    }
+
     /// What a row is to be that is there, and was changed by both sides.
     pub fn resolve(&self, types: &[ColumnType], sides: Sides<'_, '_>) -> Resolved {
+        if self.counts_twice(sides) {
+            return Resolved::Parked;
+        }
         let Sides {
-            old,
-            new,
-            central,
-            written,
+            old, new, central, ..
         } = sides;
-        let differs = |one: &Datum<'_>, other: &Datum<'_>| !same(one, other);
-        let changed_by_remote =
-            |column: usize| old.is_none_or(|old| differs(&new[column], &old[column]));
-        let changed_by_centre =
-            |column: usize| old.is_none_or(|old| differs(&central[column], &old[column]));
         let (mut from_remote, mut contended) = (Vec::new(), Vec::new());
-        for &column in written {
-            if !differs(&new[column], &central[column]) {
-                continue;
-            }
+        for &column in sides.written {
+            let counts =
+                !sides.is_equal(column) || self.counts_equal(column) && sides.is_contended(column);
             match self.detect {
+                _ if !counts => {}
                 Detect::Row => contended.push(column),
-                Detect::Column => match (changed_by_remote(column), changed_by_centre(column)) {
+                Detect::Column => match sides.changed_by(column) {
                     (true, false) => from_remote.push(column),
                     (true, true) => contended.push(column),
                     (false, _) => {}
@@ -151,14 +221,15 @@ impl Resolver {
                 continue;
             };
             let old = old.map(|it| it[column]);
-            match (changed_by_remote(column), changed_by_centre(column)) {
+            match sides.changed_by(column) {
                 (true, true) => {
                     let (new, central) = (new[column], central[column]);
-                    let Some(value) = compute::compute(how, types[column], old, new, central)
-                    else {
-                        continue;
-                    };
-                    computed.push((column, value));
+                    match compute::compute(how, types[column], old, new, central) {
+                        Some(value) => computed.push((column, value)),
+                        // There is nothing to decide between the two.
+                        None if sides.is_equal(column) => {}
+                        None => continue,
+                    }
                 }
                 (true, false) => from_remote.push(column),
                 (false, _) => {}

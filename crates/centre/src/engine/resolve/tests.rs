@@ -57,7 +57,9 @@ proptest! {
             false => Detect::Row,
         };
         let resolver = Resolver { detect, computed, winner, users: Vec::new() };
-        let sides = Sides { old, new: &new, central: &central, written: &[0, 1, 2, 3] };
+        let sides = Sides {
+            old, new: &new, central: &central, written: &[0, 1, 2, 3], may_be_in: false,
+        };
         let (from_remote, computed, is_conflict) = match resolver.resolve(&TYPES, sides) {
             Resolved::Centre | Resolved::Parked | Resolved::Asked => return Ok(()),
             Resolved::Merged { from_remote, computed, is_conflict } => {

@@ -27,7 +27,7 @@ use crate::engine::publication::Publication;
 use crate::engine::scope::Differences;
 use crate::engine::scripts::Scripting;
 use crate::engine::upload::columns::{Announced, ColumnMap, Unpublished};
-use crate::engine::upload::decided::Decided;
+use crate::engine::upload::decided::{Decided, RowKeys};
 use crate::engine::upload::families::Families;
 use crate::engine::upload::verdicts::{Fates, Judged};
 use crate::engine::watermark::held;
@@ -128,10 +128,16 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
     let families = Families::of(&publication.schema, &uploaded)?;
     let Admitted { serials, scope } = admitted;
     let admission = admission(rows, &publication, upload, &serials, scope).await?;
+    let mut resolvers = tables.iter().map(|it| &publication.resolvers[it.index]);
+    let sent_twice = match resolvers.any(|it| it.sums().next().is_some()) {
+        true => settled::sent_by_operators(rows.connection(), upload, &publication.schema).await?,
+        false => RowKeys::new(),
+    };
     let mut run = Run {
         rows,
         publication: &publication,
         upload,
+        purpose: Purpose::Sync,
         serials: &serials,
         admission: &admission,
         tables: &tables,
@@ -140,6 +146,8 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         fates,
         handed_over: Vec::new(),
         leaves_to_download: false,
+        sent_twice: &sent_twice,
+        records: Records::default(),
         scripting: Scripting::of(&publication.scripts, &upload.context, &upload.publication)?
             .map(|it| it.since(upload.checkpoint.as_ref())),
     };
@@ -202,25 +210,49 @@ pub(super) async fn admission<R: Rows>(
     Ok(Admission::new(rules, checkpoint, serials, found, scope))
 }
 
+/// Who has rows written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A remote, in a sync.
+    Sync,
+    /// An operator.
+    Operator {
+        /// Over whatever the centre has.
+        force: bool,
+    },
+}
+
+impl Purpose {
+    /// Whether what is written counts, whatever the centre has.
+    pub(super) fn insists(self) -> bool {
+        self == Purpose::Operator { force: true }
+    }
+}
+
 /// One upload on its way into the centre.
 pub(super) struct Run<'r, R: Rows> {
     pub(super) rows: &'r mut R,
     pub(super) publication: &'r Publication<R::Table>,
     pub(super) upload: &'r SyncUpload,
+    pub(super) purpose: Purpose,
     pub(super) serials: &'r Serials,
     /// By which rows are judged as they were before.
     pub(super) admission: &'r Admission,
     pub(super) tables: &'r [Incoming<'r, R::Table>],
     /// Rows that mean nothing to the publication any more, and why.
-    unpublished: &'r [(&'r UploadTable, Unpublished)],
+    pub(super) unpublished: &'r [(&'r UploadTable, Unpublished)],
     /// What the upload itself does to rows.
     pub(super) families: &'r Families,
     /// What handlers have decided of them.
-    fates: Arc<Fates>,
+    pub(super) fates: Arc<Fates>,
     /// By the place of their table: updates that may make rows somebody else's, in order.
     pub(super) handed_over: Vec<Vec<RowRef>>,
     /// Rows that took effect are otherwise in the centre, and the result does not say so.
-    leaves_to_download: bool,
+    pub(super) leaves_to_download: bool,
+    /// Rows of which the centre may have what is uploaded already.
+    pub(super) sent_twice: &'r RowKeys,
+    /// What an operator's write leaves for people.
+    pub(super) records: Records,
     /// The scripts that the remote has chosen.
     pub(super) scripting: Option<Scripting<'r>>,
 }
@@ -233,6 +265,8 @@ pub(super) struct Progress<'p> {
     pub(super) is_outside: bool,
     /// Rows of which handlers have to decide.
     pub(super) contended: Vec<Contended>,
+    /// Rows of the step at hand that somebody has changed while they were resolved.
+    pub(super) overtaken: Vec<RowRef>,
     /// What is known from before rows were handed over.
     pub(super) before_handing_over: Option<BeforeHandingOver>,
 }
@@ -289,10 +323,27 @@ impl Progress<'_> {
 
 impl<'r, R: Rows> Run<'r, R> {
     /// Applies all rows, and keeps the result.
-    async fn all(&mut self) -> Result<std::result::Result<UploadResult, Vec<Contended>>> {
+    pub(super) async fn all(
+        &mut self,
+    ) -> Result<std::result::Result<UploadResult, Vec<Contended>>> {
         let mut round = Round::default();
         round.decided.foreign(self.foreign().await?);
         round.decided.judged(self.fates.clone());
+        let ties = &self.families.ties;
+        let uploaded: Vec<_> = self.tables.iter().map(Incoming::uploaded).collect();
+        let schema = &self.publication.schema;
+        if uploaded
+            .iter()
+            .any(|it| ties.iter().any(|tie| tie.child == it.index))
+        {
+            let connection = self.rows.connection();
+            let refused =
+                settled::refused_parents(connection, self.upload, schema, ties, &uploaded);
+            let refused = refused.await?;
+            round
+                .decided
+                .refuse_children(schema, ties, &uploaded, refused)?;
+        }
         loop {
             self.rows.begin_rows(round.immediate).await?;
             match self.fill(&round).await? {
@@ -319,6 +370,7 @@ impl<'r, R: Rows> Run<'r, R> {
             refusals: Vec::new(),
             is_outside: false,
             contended: Vec::new(),
+            overtaken: Vec::new(),
             before_handing_over: None,
         };
         for (table, refused) in self.unpublished {
@@ -392,6 +444,10 @@ impl<'r, R: Rows> Run<'r, R> {
         self.leaves_to_download = progress.outcomes.leaves_to_download();
         let refused = progress.outcomes.builder().refused_count();
         let (result, records) = progress.outcomes.finish();
+        if self.purpose != Purpose::Sync {
+            self.records = records;
+            return Ok(Filled::All(result));
+        }
         if refused > 0 && self.publication.on_reject == OnReject::Abort {
             decided.abort(&records.refused);
             return Ok(Filled::Decided(decided));

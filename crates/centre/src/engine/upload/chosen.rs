@@ -1,24 +1,17 @@
-//! The version of a row that an operator has chosen, written as an ordinary change.
-//!
-//! It goes through the adapter's rows as an uploaded one does, so that the change is tracked, keys
-//! and checks hold and what the database says against it is told by its reason; but it is
-//! nobody's upload: no number is taken, and no scope and no rights of a remote count.
+//! The version of a row that an operator has chosen of a conflict: it is sent the way of an upload
+//! ([`super::operator`]).
 
-use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::{Code, ColumnType, Datum, Op, RowShape, RowsWriter, Table, Value, pack};
+use tidewater_protocol::{Code, Datum, Table};
 
-use super::incoming::{Incoming, RowRef};
+use super::operator::{self, Change, Place, Sender, Values, is_so, refused};
 use super::row_json;
-use super::rows::{Batch, Central, Image, OnDelete, Refusal, Rows, TargetTable, try_again};
-use super::settle::{find_changed, obstacle};
+use super::rows::{Rows, try_again};
 use crate::engine::connection::{Connection as _, Own, own};
-use crate::engine::exact::canonical;
-use crate::engine::publication::Publication;
 use crate::engine::records;
+use crate::engine::resolve::Resolver;
 use crate::error::CentreError;
-use crate::records::ConflictRecord;
+use crate::records::{ConflictOutcome, ConflictRecord};
 use crate::settling::{Choice, SettleOutcome, Version};
-use crate::upload::{RowsChunk, UploadTable};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -65,13 +58,6 @@ fn note(choice: &Choice) -> Own {
     )
 }
 
-pub(super) fn refused(code: Code, reason: impl Into<String>) -> SettleOutcome {
-    SettleOutcome::Refused {
-        code,
-        reason: reason.into(),
-    }
-}
-
 /// The chosen version as JSON; `None` if the row goes.
 fn chosen<'c>(record: &'c ConflictRecord, version: &'c Version) -> Option<&'c str> {
     match version {
@@ -82,27 +68,25 @@ fn chosen<'c>(record: &'c ConflictRecord, version: &'c Version) -> Option<&'c st
     }
 }
 
-/// Values by their column.
-pub(super) type Values = Vec<(usize, Value)>;
-
 /// What a row is to be, read by its table.
-pub(super) struct Wanted {
-    /// Its key.
-    pub(super) key: Values,
-    /// What it is to be; `None` if it goes.
-    pub(super) new: Option<Values>,
+struct ChosenRow {
+    key: Values,
+    /// `None` if it goes.
+    new: Option<Values>,
     /// What it is expected to be; `None` if it is expected not to be there.
-    pub(super) left: Option<Values>,
+    left: Option<Values>,
+    /// The pre-image, if that is known.
+    old: Option<Values>,
 }
 
-impl Wanted {
+impl ChosenRow {
     /// # Errors
     /// It cannot be read: why.
     fn read(
         table: &Table,
         record: &ConflictRecord,
         version: &Version,
-    ) -> std::result::Result<Wanted, String> {
+    ) -> std::result::Result<ChosenRow, String> {
         let key = row_json::read_key(table, &record.key)
             .ok_or_else(|| format!("the table {:?} has another key by now", table.name))?;
         let new = match chosen(record, version) {
@@ -115,13 +99,59 @@ impl Wanted {
                 Some(row.values)
             }
         };
-        let left = record.winner.as_deref();
-        let left = left.map(|json| row_json::read(table, json)).transpose()?;
-        Ok(Wanted {
+        let image = |json: Option<&str>| {
+            let read = json.map(|json| row_json::read(table, json)).transpose()?;
+            Ok::<_, String>(read.map(|it| it.values))
+        };
+        Ok(ChosenRow {
             key,
             new,
-            left: left.map(|it| it.values),
+            left: image(record.winner.as_deref())?,
+            old: image(record.pre_image.as_deref())?,
         })
+    }
+
+    /// Of the remote's version, sums are what its change makes of the centre's: added, if the conflict
+    /// has left them out, and as they are if they are in.
+    fn add_up(
+        &mut self,
+        table: &Table,
+        resolver: &Resolver,
+        outcome: ConflictOutcome,
+        central: &[Datum<'_>],
+    ) {
+        let Some(new) = &mut self.new else { return };
+        let is_out = matches!(outcome, ConflictOutcome::Centre | ConflictOutcome::Parked);
+        let image = |values: &Values, column: usize| {
+            values
+                .iter()
+                .find(|it| it.0 == column)
+                .map(|it| it.1.clone())
+        };
+        for column in resolver.sums() {
+            let Some(mine) = image(new, column) else {
+                continue;
+            };
+            let before = self.old.as_ref().map(|old| image(old, column));
+            let column_type = table.columns[column].column_type;
+            let sum = match before {
+                _ if !is_out => Some(central[column].to_value()),
+                Some(None) => None,
+                Some(Some(before)) => {
+                    let before = column_type.datum(before.as_ref()).0;
+                    let mine = column_type.datum(mine.as_ref()).0;
+                    Resolver::sum(column_type, Some(before), mine, central[column])
+                }
+                None => {
+                    let mine = column_type.datum(mine.as_ref()).0;
+                    Resolver::sum(column_type, None, mine, central[column])
+                }
+            };
+            if let Some(sum) = sum {
+                new.retain(|it| it.0 != column);
+                new.push((column, sum));
+            }
+        }
     }
 }
 
@@ -131,280 +161,57 @@ async fn choose<R: Rows>(
     record: &ConflictRecord,
     choice: &Choice,
 ) -> Result<SettleOutcome> {
-    let place = (&*record.publication, &*record.table);
-    let read = |table: &Table| Wanted::read(table, record, &choice.version);
-    put(rows, place, read, choice.force).await
-}
-
-/// Writes a row of a publication's table as it is wanted, unless it is not any more what it is
-/// expected to be.
-pub(super) async fn put<R: Rows>(
-    rows: &mut R,
-    (publication, table): (&str, &str),
-    read: impl FnOnce(&Table) -> std::result::Result<Wanted, String>,
-    force: bool,
-) -> Result<SettleOutcome> {
-    let publication = rows.publication(publication)?;
-    let mut tables = publication.schema.tables.iter();
-    let Some(index) = tables.position(|it| it.name == table) else {
-        let reason = format!("the table {table:?} is not published any more");
-        return Ok(refused(Code::RowNotPublished, reason));
+    let place = match Place::find(rows, &record.publication, &record.table)? {
+        Ok(place) => place,
+        Err(outcome) => return Ok(outcome),
     };
-    let schema = &publication.schema.tables[index];
-    let wanted = match read(schema) {
+    let table = place.table();
+    let mut wanted = match ChosenRow::read(table, record, &choice.version) {
         Ok(wanted) => wanted,
         Err(reason) => return Ok(refused(Code::RowBadValue, reason)),
     };
-    let probe = Change::probe(schema, &wanted.key);
-    let probed = probe.incoming(&publication)?;
-    let tables = std::slice::from_ref(&probed);
-    rows.enter(&publication, tables).await?;
-    rows.begin_rows(true).await?;
-    let at = probed.find_inserts()?;
-    let Some(found) = Found::read(rows, &probed, (Op::Insert, &at), Image::Old).await? else {
-        let reason = "the row has a value that is too long to be synced";
-        return Ok(refused(Code::RowBadValue, reason));
+    let found = match place.read(rows, &wanted.key).await? {
+        Ok(found) => found,
+        Err(outcome) => return Ok(outcome),
     };
-    let types = &publication.row_types[index];
-    let central = found.values(types, schema)?;
+    let central = place.values(&found)?;
+    if let (Some(central), Version::Uploaded) = (&central, &choice.version) {
+        let resolver = &place.publication.resolvers[place.index];
+        wanted.add_up(table, resolver, record.outcome, central);
+    }
     let central = central.as_deref();
-    let is = |said: &Option<Values>| match (said, central) {
-        (None, None) => true,
-        (Some(said), Some(central)) => is_so(schema, said, central),
-        _ => false,
-    };
-    if is(&wanted.new) {
-        let row = central.map(|it| whole(schema, it));
+    if is_so(table, wanted.new.as_ref(), central) {
+        let row = place.json(&found)?;
         return Ok(SettleOutcome::Settled { row });
     }
-    if !is(&wanted.left) && !force {
-        let row = central.map(|it| whole(schema, it));
+    if !is_so(table, wanted.left.as_ref(), central) && !choice.force {
+        let row = place.json(&found)?;
         return Ok(SettleOutcome::Changed { row });
     }
     let change = match (central, &wanted.new) {
         (None, None) => return Ok(SettleOutcome::Settled { row: None }),
-        (Some(central), None) => Change::delete(schema, central),
-        (Some(central), Some(new)) => Change::update(schema, central, new),
-        (None, Some(new)) => Change::insert(schema, &wanted.key, new),
+        (Some(central), None) => Change::delete(table, central),
+        (Some(central), Some(new)) => Change::update(table, central, new),
+        (None, Some(new)) => Change::insert(table, &wanted.key, new),
     };
-    let table = change.incoming(&publication)?;
-    let refs = change.refs(&table)?;
-    match write(rows, &publication, &table, (change.op, &refs), force).await? {
-        Done::Written => {}
-        Done::Refused(Refusal { code, reason }) => return Ok(refused(code, reason)),
-        Done::PassedOver => {
-            // Either somebody was faster, or the database does not let it go.
-            let now = Found::read(rows, &probed, (Op::Insert, &at), Image::Old).await?;
-            let now = now.unwrap_or_default();
-            let now = now.values(types, schema)?;
-            if now.as_deref() != central {
-                let row = now.map(|it| whole(schema, &it));
-                return Ok(SettleOutcome::Changed { row });
-            }
-            let reason = "a trigger or a rule of the database keeps the row as it is";
-            return Ok(refused(Code::RowConstraint, reason));
-        }
-    }
-    let row = match change.op {
-        Op::Delete => None,
-        op => {
-            let written = Found::read(rows, &table, (op, &refs), Image::New).await?;
-            let written = written.unwrap_or_default();
-            let written = written.values(types, schema)?;
-            written.map(|it| whole(schema, &it))
-        }
+    let notes = records::conflict_notes(rows.connection(), record.id).await?;
+    let sender = Sender {
+        user: &record.user,
+        remote_id: record.remote_id,
+        publication: &record.publication,
+        notes,
+        record: record.id,
+        now_ms: choice.now_ms,
     };
-    Ok(SettleOutcome::Settled { row })
-}
-
-/// What became of the one row.
-enum Done {
-    Written,
-    Refused(Refusal),
-    /// It was not as it was read a moment before, or something has kept it so.
-    PassedOver,
-}
-
-/// Writes the one row of a change.
-async fn write<R: Rows>(
-    rows: &mut R,
-    publication: &Publication<R::Table>,
-    table: &Incoming<'_, R::Table>,
-    (op, refs): (Op, &[RowRef]),
-    force: bool,
-) -> Result<Done> {
-    let (mut changed, mut barrier) = (Vec::new(), None);
-    table.images(refs, |_, image| {
-        find_changed(table, image, &mut changed);
-        barrier = obstacle(rows, publication, table, image, &changed);
-        Ok(())
-    })?;
-    if let Some(refusal) = barrier {
-        return Ok(Done::Refused(refusal));
-    }
-    if op == Op::Update && changed.is_empty() {
-        return Ok(Done::Written);
-    }
-    if op == Op::Delete && table.table.on_delete() != OnDelete::Nothing && !force {
-        let with_children = rows.with_children(table, refs, false).await?;
-        if !with_children.is_empty() {
-            let code = Code::RowForeignKey;
-            let reason = "rows refer to it that would be deleted or changed with it".into();
-            return Ok(Done::Refused(Refusal { code, reason }));
-        }
-    }
-    let batch = Batch {
-        // The name of the constraint that is in the way of an insert is told.
-        insists: op == Op::Insert,
-        ..Batch::new(table, op, &changed)
-    };
-    let written = rows.write(&batch, refs).await?;
-    let failed = written.failed.into_iter().chain(written.refused).next();
-    if let Some(failed) = failed {
-        return Ok(Done::Refused(failed.refusal));
-    }
-    if !written.passed_over.is_empty() {
-        return Ok(Done::PassedOver);
-    }
-    if rows.is_violated(true).await? {
-        let code = Code::RowConstraint;
-        let reason = "a constraint of the database is violated".into();
-        return Ok(Done::Refused(Refusal { code, reason }));
-    }
-    Ok(Done::Written)
-}
-
-/// A row of the centre; `None` if it is not there.
-#[derive(Default)]
-struct Found(Option<Central>);
-
-impl Found {
-    /// `None` if it cannot be read as a whole.
-    async fn read<R: Rows>(
-        rows: &mut R,
-        table: &Incoming<'_, R::Table>,
-        (op, refs): (Op, &[RowRef]),
-        key: Image,
-    ) -> Result<Option<Found>> {
-        let found = rows.find(table, op, refs, key).await?;
-        let found = found.into_iter().flatten().next().map(|it| it.central);
-        let is_whole = found.as_ref().is_none_or(|it| it.is_whole);
-        Ok(is_whole.then_some(Found(found)))
-    }
-
-    /// Its published values.
-    fn values(&self, types: &[ColumnType], table: &Table) -> Result<Option<Vec<Datum<'_>>>> {
-        let values = self.0.as_ref().map(|it| it.values(types)).transpose()?;
-        Ok(values.map(|mut values| {
-            values.truncate(table.columns.len());
-            values
-        }))
-    }
-}
-
-/// Whether a row is what is said of it, as far as that is published.
-fn is_so(table: &Table, said: &Values, central: &[Datum<'_>]) -> bool {
-    said.iter().all(|(column, value)| {
-        let said = datum(table, *column, value);
-        pack::same(&canonical(said), &canonical(central[*column]))
-    })
-}
-
-fn datum<'v>(table: &Table, column: usize, value: &'v Value) -> Datum<'v> {
-    table.columns[column].column_type.datum(value.as_ref()).0
-}
-
-fn whole(table: &Table, row: &[Datum<'_>]) -> String {
-    let names = table.columns.iter().map(|it| it.name.as_str());
-    row_json::row(names, row)
-}
-
-/// One row, as it would be uploaded.
-struct Change {
-    op: Op,
-    upload: UploadTable,
-}
-
-impl Change {
-    /// Packs a row of all the columns.
-    fn of(table: &Table, op: Op, pack: impl FnOnce(&mut RowsWriter<'_>)) -> Change {
-        Change::under(TableBegin::of(table), &table.shape(), op, pack)
-    }
-
-    fn under(
-        begin: TableBegin,
-        shape: &RowShape,
-        op: Op,
-        pack: impl FnOnce(&mut RowsWriter<'_>),
-    ) -> Change {
-        let mut writer = RowsWriter::new(shape);
-        pack(&mut writer);
-        let chunks = vec![RowsChunk::Memory(writer.take().into())];
-        let upload = UploadTable { begin, chunks };
-        Change { op, upload }
-    }
-
-    /// A row of which only the key is known, to look for it.
-    fn probe(table: &Table, key: &Values) -> Change {
-        let mut row = vec![Datum::Null; table.columns.len()];
-        for (column, value) in key {
-            row[*column] = datum(table, *column, value);
-        }
-        Change::of(table, Op::Insert, |writer| writer.row(Op::Insert, &row))
-    }
-
-    fn delete(table: &Table, central: &[Datum<'_>]) -> Change {
-        Change::of(table, Op::Delete, |writer| writer.delete(central))
-    }
-
-    /// What is not said stays.
-    fn update(table: &Table, central: &[Datum<'_>], new: &Values) -> Change {
-        let mut row = central.to_vec();
-        for (column, value) in new {
-            row[*column] = datum(table, *column, value);
-        }
-        Change::of(table, Op::Update, |writer| writer.update(central, &row))
-    }
-
-    /// What is not said is as the database has it by default.
-    fn insert(table: &Table, key: &Values, new: &Values) -> Change {
-        let said = |column: usize| {
-            let said = new.iter().chain(key).find(|it| it.0 == column);
-            said.map(|(_, value)| (column, datum(table, column, value)))
-        };
-        let said: Vec<(usize, Datum<'_>)> = (0..table.columns.len()).filter_map(said).collect();
-        let place = |column: &usize| said.iter().position(|it| it.0 == *column);
-        let row: Vec<Datum<'_>> = said.iter().map(|it| it.1).collect();
-        let mut begin = TableBegin::of(table);
-        let mut column = 0..;
-        begin
-            .columns
-            .retain(|_| column.next().is_some_and(|it| place(&it).is_some()));
-        let key: Vec<usize> = table.key.iter().filter_map(place).collect();
-        begin.key = key.iter().map(|&it| it as u32).collect();
-        let columns = said.iter().map(|it| table.columns[it.0].column_type);
-        let shape = RowShape {
-            columns: columns.collect(),
-            key,
-        };
-        Change::under(begin, &shape, Op::Insert, |writer| {
-            writer.row(Op::Insert, &row);
-        })
-    }
-
-    /// The row as one of the publication that anybody may write.
-    fn incoming<'u, T: TargetTable>(
-        &'u self,
-        publication: &'u Publication<T>,
-    ) -> Result<Incoming<'u, T>> {
-        Ok(Incoming::of_ours(publication, &self.upload, 0)?.unrestricted())
-    }
-
-    fn refs<T>(&self, table: &Incoming<'_, T>) -> Result<Vec<RowRef>> {
-        Ok(match self.op {
-            Op::Insert => table.find_inserts()?,
-            Op::Delete => table.deletes.clone(),
-            _ => [&*table.updates, &*table.moves].concat(),
-        })
-    }
+    let key = operator::key_of(table, wanted.new.as_ref()).unwrap_or(wanted.key);
+    let sent = operator::send(
+        rows,
+        &place,
+        &sender,
+        change,
+        &choice.judgement,
+        choice.force,
+    );
+    let sent = sent.await?;
+    operator::conclude(rows, &place, sent, (&found, &key), wanted.new.is_none()).await
 }

@@ -44,10 +44,13 @@ const REASON: &str = "the row that it refers to was refused";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parent {
     /// The index of its table.
-    table: usize,
+    pub(crate) table: usize,
     /// A JSON array.
-    key: String,
+    pub(crate) key: String,
 }
+
+/// Refused rows, by the number of a tie and the packed value by which others refer to them.
+pub(crate) type RefusedParents = HashMap<(usize, Vec<u8>), Parent>;
 
 /// So often is an upload applied anew before everything that could depend on something is given
 /// up.
@@ -147,11 +150,20 @@ impl Aborted {
 #[derive(Default)]
 struct Missing {
     /// The rows that were to have them were refused: these.
-    refused: HashMap<(usize, Vec<u8>), Parent>,
+    refused: RefusedParents,
     /// They lost, or are lost with others.
     lost: HashSet<(usize, Vec<u8>)>,
     /// The rows that have them were to be deleted, and stay.
     kept: HashSet<(usize, Vec<u8>)>,
+}
+
+/// Rows that cannot take effect, because others did not.
+#[derive(Default)]
+struct Dependents {
+    /// They are refused: with these.
+    orphans: HashMap<RowKey, Option<Parent>>,
+    /// They lose.
+    lost: RowKeys,
 }
 
 impl Missing {
@@ -323,7 +335,6 @@ impl Decided {
         }
         let gives_up = self.rounds >= ROUNDS;
         let mut missing = Missing::default();
-        let (mut orphans, mut lost) = (HashMap::new(), RowKeys::new());
         for it in uploaded {
             if !ties.iter().any(|tie| tie.parent == it.index) {
                 continue;
@@ -338,44 +349,44 @@ impl Decided {
                 }
             })?;
         }
-        loop {
-            let before = missing.count();
-            if before == 0 {
-                return Ok(false);
-            }
-            for it in uploaded {
-                let of_table = |tie: &&Tie| tie.child == it.index;
-                if !ties.iter().any(|tie| of_table(&tie)) {
-                    continue;
-                }
-                let table = &schema.tables[it.index];
-                it.upload.each_row(&it.map.shape, |row, op| {
-                    let Some(fate) = missing.tells(ties, it, row, op, gives_up) else {
-                        return;
-                    };
-                    let key = (it.index, pack_key(table, &row.key));
-                    missing.add(ties, it, row, op, fate == Fate::Loses);
-                    match fate {
-                        Fate::Loses => drop(lost.insert(key)),
-                        Fate::Orphan(parent) => drop(orphans.entry(key).or_insert(parent)),
-                    }
-                })?;
-            }
-            if missing.count() == before {
-                break;
-            }
+        if missing.count() == 0 {
+            return Ok(false);
         }
+        let dependents = missing.spread(schema, ties, uploaded, gives_up)?;
         self.rounds += 1;
-        Ok(self.add(orphans, lost, builder))
+        Ok(self.add(dependents, builder))
+    }
+
+    /// Refuses what refers to rows of which the remote was told before that they are refused. There
+    /// may be other rows under their keys.
+    ///
+    /// # Errors
+    /// The rows of the upload cannot be read.
+    pub(crate) fn refuse_children(
+        &mut self,
+        schema: &PublicationSchema,
+        ties: &[Tie],
+        uploaded: &[Uploaded<'_>],
+        refused: RefusedParents,
+    ) -> Result<(), CentreError> {
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let mut missing = Missing {
+            refused,
+            ..Missing::default()
+        };
+        let Dependents { orphans, lost } = missing.spread(schema, ties, uploaded, false)?;
+        self.tables
+            .extend(orphans.keys().chain(&lost).map(|row| row.0));
+        self.orphans.extend(orphans);
+        self.lost.extend(lost);
+        Ok(())
     }
 
     /// Adds rows; whether some of them took effect.
-    fn add(
-        &mut self,
-        orphans: HashMap<RowKey, Option<Parent>>,
-        lost: RowKeys,
-        builder: &ResultBuilder<'_>,
-    ) -> bool {
+    fn add(&mut self, dependents: Dependents, builder: &ResultBuilder<'_>) -> bool {
+        let Dependents { orphans, lost } = dependents;
         let is_vain = |row: &RowKey| builder.is_lost(row) || builder.is_refused(row, Op::Update);
         let mut anew = false;
         for row in lost {
@@ -397,6 +408,42 @@ impl Decided {
 }
 
 impl Missing {
+    /// Finds what depends on rows that do not take effect, and what depends on that.
+    fn spread(
+        &mut self,
+        schema: &PublicationSchema,
+        ties: &[Tie],
+        uploaded: &[Uploaded<'_>],
+        gives_up: bool,
+    ) -> Result<Dependents, CentreError> {
+        let mut dependents = Dependents::default();
+        loop {
+            let before = self.count();
+            for it in uploaded {
+                if !ties.iter().any(|tie| tie.child == it.index) {
+                    continue;
+                }
+                let table = &schema.tables[it.index];
+                it.upload.each_row(&it.map.shape, |row, op| {
+                    let Some(fate) = self.tells(ties, it, row, op, gives_up) else {
+                        return;
+                    };
+                    let key = (it.index, pack_key(table, &row.key));
+                    self.add(ties, it, row, op, fate == Fate::Loses);
+                    match fate {
+                        Fate::Loses => drop(dependents.lost.insert(key)),
+                        Fate::Orphan(parent) => {
+                            dependents.orphans.entry(key).or_insert(parent);
+                        }
+                    }
+                })?;
+            }
+            if self.count() == before {
+                return Ok(dependents);
+            }
+        }
+    }
+
     /// What becomes of a row, if it cannot take effect.
     fn tells(
         &self,

@@ -82,6 +82,11 @@ impl Families {
         })
     }
 
+    /// Whether published tables refer to a table.
+    pub(crate) fn has_children(&self, table: usize) -> bool {
+        self.ties.iter().any(|tie| tie.parent == table)
+    }
+
     /// Whether a row of the upload gives up this key for another one.
     pub(crate) fn leaves_key(&self, row: &(usize, Vec<u8>)) -> bool {
         self.left_keys.contains(row)

@@ -1,17 +1,14 @@
-//! A refused row that an operator settles: written as it was sent or as he corrects it, as an
-//! ordinary change ([`super::chosen`]), or given up.
-
-use std::sync::Arc;
+//! A refused row that an operator settles: sent once more as it was or as he corrects it, the way of an
+//! upload ([`super::operator`]), or given up.
 
 use serde_json::{Map, Value as Json};
 use tidewater_protocol::{Code, Table};
 
-use super::chosen::{Values, Wanted, put, refused};
+use super::operator::{self, Change, FoundRow, Place, Sender, Sent, Values, is_so, refused};
 use super::row_json;
 use super::rows::{Rows, try_again};
 use crate::engine::connection::{Connection as _, own};
 use crate::engine::refusals;
-use crate::engine::scripts::Scripts;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome, RefusedRecord};
 use crate::settling::{RefusedAction, RefusedChoice, SettleOutcome};
@@ -43,7 +40,7 @@ async fn try_settle(rows: &mut impl Rows, choice: &RefusedChoice) -> Result<Sett
     let outcome = match record.filter(|it| it.settled.is_none()) {
         None => SettleOutcome::Unknown,
         Some(record) => {
-            let outcome = act(rows, &record, &choice.action, choice.force).await?;
+            let outcome = act(rows, &record, choice).await?;
             if let SettleOutcome::Settled { row } = &outcome {
                 note(rows, &record, choice, row.clone()).await?;
                 rows.commit().await?;
@@ -58,13 +55,12 @@ async fn try_settle(rows: &mut impl Rows, choice: &RefusedChoice) -> Result<Sett
 }
 
 /// Does what is to be done with the row itself.
-async fn act(
-    rows: &mut impl Rows,
+async fn act<R: Rows>(
+    rows: &mut R,
     record: &RefusedRecord,
-    action: &RefusedAction,
-    force: bool,
+    choice: &RefusedChoice,
 ) -> Result<SettleOutcome> {
-    let given = match action {
+    let given = match &choice.action {
         RefusedAction::Discard(_) => return Ok(SettleOutcome::Settled { row: None }),
         RefusedAction::Replay => None,
         RefusedAction::Edit(_) if record.operation == "delete" => {
@@ -73,67 +69,119 @@ async fn act(
         }
         RefusedAction::Edit(given) => Some(&**given),
     };
-    let place = (&*record.publication, &*record.table);
-    let publication = rows.publication(&record.publication)?;
-    let mut tables = publication.schema.tables.iter();
-    let index = tables.position(|it| it.name == record.table);
-    let writes = |it: &Arc<Scripts>| index.is_some_and(|index| it.writes(index));
-    if publication.scripts.values().any(writes) {
-        let reason = format!(
-            "scripts write what is uploaded to the table {:?}: write the row yourself, and discard \
-             what was refused",
-            record.table
-        );
-        return Ok(refused(Code::RowConstraint, reason));
+    let place = match Place::find(rows, &record.publication, &record.table)? {
+        Ok(place) => place,
+        Err(outcome) => return Ok(outcome),
+    };
+    let table = place.table();
+    let wanted = match RefusedChange::read(table, record, given) {
+        Ok(wanted) => wanted,
+        Err(reason) => return Ok(refused(Code::RowBadValue, reason)),
+    };
+    let found = match place.read(rows, &wanted.key).await? {
+        Ok(found) => found,
+        Err(outcome) => return Ok(outcome),
+    };
+    if let Some(outcome) = wanted.is_in_effect(&place, &found)? {
+        return Ok(outcome);
     }
-    put(rows, place, |table| wanted(table, record, given), force).await
+    let sender = Sender {
+        user: &record.user,
+        remote_id: record.remote_id,
+        publication: &record.publication,
+        notes: refusals::sync_notes(rows.connection(), record.id).await?,
+        record: record.id,
+        now_ms: choice.now_ms,
+    };
+    let change = Change::of_columns(table, wanted.old.as_ref(), wanted.new.as_ref());
+    let sent = operator::send(
+        rows,
+        &place,
+        &sender,
+        change,
+        &choice.judgement,
+        choice.force,
+    );
+    let sent = sent.await?;
+    let is_delete = wanted.new.is_none();
+    if let Sent::Lost = sent
+        && !is_so(table, wanted.old.as_ref(), place.values(&found)?.as_deref())
+    {
+        let row = place.json(&found)?;
+        return Ok(SettleOutcome::Changed { row });
+    }
+    let key = operator::key_of(table, wanted.new.as_ref()).unwrap_or(wanted.key);
+    operator::conclude(rows, &place, sent, (&found, &key), is_delete).await
 }
 
-/// What the row is to be: the change as it was sent, of an update what it changed, with what is
-/// given instead.
-///
-/// # Errors
-/// It cannot be read: why.
-fn wanted(
-    table: &Table,
-    record: &RefusedRecord,
-    given: Option<&str>,
-) -> std::result::Result<Wanted, String> {
-    let key = row_json::read_key(table, &record.key)
-        .ok_or_else(|| format!("the table {:?} has another key by now", table.name))?;
-    let left = record.pre_image.as_deref();
-    let left = left.map(|json| row_json::read(table, json)).transpose()?;
-    let left = left.map(|it| it.values);
-    if record.operation == "delete" {
-        let new = None;
-        return Ok(Wanted { key, new, left });
-    }
-    let row = match given {
-        None => record.row.clone(),
-        Some(given) => overlay(&record.row, given, table)?,
-    };
-    let row = row_json::read(table, &row)?;
-    if let (None, Some(name)) = (given, row.unknown.first()) {
-        return Err(format!(
-            "the table has no published column {name:?}: edit the row, or discard it"
-        ));
-    }
-    let mut new = row.values;
-    let (key, new) = match &left {
-        // A row that is to be there by another key is looked for by that.
-        None => (key_of(table, &new).unwrap_or(key), new),
-        Some(left) => {
-            new.retain(|it| !left.contains(it));
-            (key, new)
+/// A refused change, read by its table.
+struct RefusedChange {
+    /// The key under which the row was.
+    key: Values,
+    /// `None` of an insert.
+    old: Option<Values>,
+    /// With what is given instead; `None` of a delete.
+    new: Option<Values>,
+}
+
+impl RefusedChange {
+    /// # Errors
+    /// It cannot be read: why.
+    fn read(
+        table: &Table,
+        record: &RefusedRecord,
+        given: Option<&str>,
+    ) -> std::result::Result<RefusedChange, String> {
+        let key = row_json::read_key(table, &record.key)
+            .ok_or_else(|| format!("the table {:?} has another key by now", table.name))?;
+        let old = record.pre_image.as_deref();
+        let old = old.map(|json| row_json::read(table, json)).transpose()?;
+        let old = old.map(|it| it.values);
+        if record.operation == "delete" {
+            let new = None;
+            return Ok(RefusedChange { key, old, new });
         }
-    };
-    let new = Some(new);
-    Ok(Wanted { key, new, left })
-}
+        let row = match given {
+            None => record.row.clone(),
+            Some(given) => overlay(&record.row, given, table)?,
+        };
+        let row = row_json::read(table, &row)?;
+        if let (None, Some(name)) = (given, row.unknown.first()) {
+            return Err(format!(
+                "the table has no published column {name:?}: edit the row, or discard it"
+            ));
+        }
+        let new = row.values;
+        // A row that is to be there by another key is looked for by that.
+        let key = match &old {
+            None => operator::key_of(table, Some(&new)).unwrap_or(key),
+            Some(_) => key,
+        };
+        let new = Some(new);
+        Ok(RefusedChange { key, old, new })
+    }
 
-fn key_of(table: &Table, row: &Values) -> Option<Values> {
-    let of = |column: &usize| row.iter().find(|it| it.0 == *column).cloned();
-    table.key.iter().map(of).collect()
+    /// Whether the centre has the row so, as far as the change is about it. A sum is never known to be
+    /// in, and what scripts and handlers write they decide.
+    fn is_in_effect<T>(&self, place: &Place<T>, found: &FoundRow) -> Result<Option<SettleOutcome>> {
+        let (publication, table) = (&place.publication, place.table());
+        let mut scripts = publication.scripts.values();
+        let is_others =
+            publication.handled[place.index].upload || scripts.any(|it| it.writes(place.index));
+        let mut wanted = self.new.clone();
+        if let (Some(new), Some(old)) = (&mut wanted, &self.old) {
+            new.retain(|it| !old.contains(it));
+        }
+        let resolver = &publication.resolvers[place.index];
+        let is_sum = |it: &Values| resolver.sums().any(|sum| it.iter().any(|it| it.0 == sum));
+        if is_others || wanted.as_ref().is_some_and(is_sum) {
+            return Ok(None);
+        }
+        let central = place.values(found)?;
+        let is_so = is_so(table, wanted.as_ref(), central.as_deref());
+        let row = place.json(found)?;
+        Ok(is_so.then_some(SettleOutcome::Settled { row }))
+    }
 }
 
 /// The kept row with other values. Columns that are not published any more are left out of it.

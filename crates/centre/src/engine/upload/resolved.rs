@@ -1,7 +1,7 @@
 //! Rows that two sides have changed, written as the resolver of their table makes them.
 //!
-//! They are written like uploaded ones, from the centre's row to what it is to be: if somebody is
-//! faster once more, the centre's row stands.
+//! They are written like uploaded ones, from the centre's row to what it is to be: if somebody
+//! changes the row in between, it is resolved once more.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,14 +9,14 @@ use std::collections::HashSet;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Table, Value, pack};
 
-use super::apply::{Progress, Run};
+use super::apply::{Progress, Purpose, Run};
 use super::incoming::{Incoming, RowRef, Uploaded};
-use super::rows::{Batch, Failed, OnDelete, Refusal, Rows, TargetTable, Written};
+use super::rows::{Batch, Failed, Image, OnDelete, Refusal, Rows, TargetTable, Written};
 use super::settle::{Ready, find_changed, obstacle};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{Resolved, Resolver, Sides, Winner};
-use crate::engine::upload::decided::pack_key;
+use crate::engine::upload::decided::{RowKeys, pack_key};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::upload::{RowsChunk, SyncUpload, UploadTable};
@@ -37,6 +37,11 @@ pub(super) struct Resolving<'p> {
     /// What handlers have decided, and what they have to decide.
     decided: &'p Resolutions,
     contended: Vec<Contended>,
+    /// Rows of which the centre may have what is uploaded already: all of them, or these.
+    copied: bool,
+    sent_twice: &'p RowKeys,
+    /// Deletes take along what refers to their rows.
+    insists: bool,
 }
 
 /// A row that is resolved.
@@ -64,10 +69,17 @@ impl<'p> Resolving<'p> {
         publication: &'p Publication<T>,
         index: usize,
         upload: &'p SyncUpload,
+        (purpose, sent_twice): (Purpose, &'p RowKeys),
     ) -> Resolving<'p> {
+        let user = &upload.context.user;
+        let resolver = &publication.resolvers[index];
+        let resolver = match purpose.insists() {
+            true => Cow::Owned(resolver.insisting()),
+            false => resolver.for_upload(user, upload.given_back),
+        };
         let shape = &publication.shapes[index];
         Resolving {
-            resolver: publication.resolvers[index].of_user(&upload.context.user),
+            resolver,
             table: &publication.schema.tables[index],
             shape,
             writer: RowsWriter::new(shape),
@@ -76,7 +88,71 @@ impl<'p> Resolving<'p> {
             deletes: Vec::new(),
             decided: &upload.resolutions,
             contended: Vec::new(),
+            copied: upload.copied,
+            sent_twice,
+            insists: purpose.insists(),
         }
+    }
+
+    /// Whether a conflict can end otherwise than as the centre has it.
+    pub(super) fn resolves(&self) -> bool {
+        !self.resolver.is_default()
+    }
+
+    /// The images of a row that two sides have changed.
+    fn sides<'r, 'a, T>(
+        &self,
+        table: &'r Incoming<'_, T>,
+        uploaded: &Uploaded<'r, 'a>,
+        new: &'r [Datum<'a>],
+        central: &'r [Datum<'a>],
+    ) -> Sides<'r, 'a> {
+        Sides {
+            old: uploaded.old,
+            new,
+            central: &central[..self.shape.columns.len()],
+            written: &table.updatable,
+            may_be_in: self.may_be_in(table.index, uploaded.key),
+        }
+    }
+
+    /// See [`Sides::may_be_in`].
+    fn may_be_in(&self, table: usize, key: &[Datum<'_>]) -> bool {
+        let is_sent = || {
+            self.sent_twice
+                .contains(&(table, pack_key(self.table, key)))
+        };
+        self.copied || !self.sent_twice.is_empty() && is_sent()
+    }
+
+    /// Whether a row that is in the centre as its remote wants it has been made so by two changes.
+    /// Two equal inserts of a file and its copy are one.
+    pub(super) fn resolves_equal<'a, T>(
+        &self,
+        table: &Incoming<'_, T>,
+        uploaded: &Uploaded<'_, 'a>,
+        central: &[Datum<'a>],
+    ) -> bool {
+        let may_be_in = self.may_be_in(table.index, uploaded.key);
+        let is_twice_inserted = may_be_in && uploaded.op == Op::Insert;
+        !is_twice_inserted
+            && uploaded.new.is_some_and(|new| {
+                let sides = self.sides(table, uploaded, new, central);
+                self.resolver.resolves_equal(sides)
+            })
+    }
+
+    /// Whether the operator has to decide of a row, because the centre may have the change already.
+    pub(super) fn counts_twice<'a, T>(
+        &self,
+        table: &Incoming<'_, T>,
+        uploaded: &Uploaded<'_, 'a>,
+        central: &[Datum<'a>],
+    ) -> bool {
+        uploaded.new.is_some_and(|new| {
+            let sides = self.sides(table, uploaded, new, central);
+            self.resolver.counts_twice(sides)
+        })
     }
 
     /// What a handler has decided of a row; if it has not yet, it is asked.
@@ -147,12 +223,7 @@ impl<'p> Resolving<'p> {
         if self.gives_another_key(uploaded) {
             return Some(ConflictOutcome::Centre);
         }
-        let sides = Sides {
-            old: uploaded.old,
-            new,
-            central,
-            written: &table.updatable,
-        };
+        let sides = self.sides(table, uploaded, new, central);
         let (from_remote, computed, is_conflict) =
             match self.resolver.resolve(&self.shape.columns, sides) {
                 Resolved::Centre => return Some(ConflictOutcome::Centre),
@@ -287,13 +358,17 @@ impl<R: Rows> Run<'_, R> {
             updates,
             inserts,
             deletes,
+            insists,
             ..
         } = resolving;
         let upload = UploadTable {
             begin: TableBegin::of(schema),
             chunks: vec![RowsChunk::Memory(writer.take().into())],
         };
-        let made = Incoming::of_ours(publication, &upload, table.place)?;
+        let mut made = Incoming::of_ours(publication, &upload, table.place)?;
+        if self.purpose != Purpose::Sync {
+            made = made.unrestricted();
+        }
         for (made_op, taken) in [
             (Op::Delete, deletes),
             (Op::Insert, inserts),
@@ -310,6 +385,7 @@ impl<R: Rows> Run<'_, R> {
                     op: made_op,
                     refs,
                     taken,
+                    insists,
                 };
                 self.write_made(table, op, rows, progress, failed).await?;
             }
@@ -327,6 +403,7 @@ impl<R: Rows> Run<'_, R> {
     ) -> Result<()> {
         let (mut ready, mut vain) = (Ready::default(), HashSet::new());
         let (mut refused, mut lost) = (Vec::new(), Vec::new());
+        let mut overtaken = Vec::new();
         let mut membership = self.membership(rows.table);
         let (mut changed, gives_up) = (Vec::new(), progress.outcomes.gives_up_outside());
         rows.table.images(&rows.refs, |at, image| {
@@ -350,7 +427,8 @@ impl<R: Rows> Run<'_, R> {
             if rows.op == Op::Update && changed.is_empty() {
                 continue;
             }
-            if rows.op == Op::Delete && rows.table.table.on_delete() == OnDelete::Looks {
+            let looks = rows.table.table.on_delete() == OnDelete::Looks && !rows.insists;
+            if rows.op == Op::Delete && looks {
                 let parents = self.rows.with_children(rows.table, &refs, false).await?;
                 refs.retain(|it| !parents.contains(it));
                 vain.extend(&parents);
@@ -367,15 +445,56 @@ impl<R: Rows> Run<'_, R> {
             } = written;
             let many = [&passed_over, &elsewhere].into_iter().flatten();
             vain.extend(many.chain(failing.iter().chain(&never).map(|it| &it.at)));
-            lost.extend(passed_over.into_iter().chain(elsewhere));
+            lost.extend(elsewhere);
+            overtaken.extend(passed_over);
             failed.extend(failing.into_iter().map(|it| rows.original(it)));
             refused.extend(never.into_iter().map(|it| rows.original(it)));
         }
         progress.outcomes.refuse(table, &refused)?;
         let mut lost: Vec<RowRef> = lost.into_iter().map(|it| rows.origin(it)).collect();
+        lost.extend(
+            self.find_unchanged(table, op, &rows, &overtaken, progress)
+                .await?,
+        );
         lost.sort_unstable();
         rows.record(table, op, &vain, progress)?;
         self.lose(table, op, &lost, progress).await
+    }
+
+    /// Of rows that the centre did not take in place of what it had: those of which it still has
+    /// the same, so that something else than another writer is in the way. The others are met once
+    /// more.
+    async fn find_unchanged(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        op: Op,
+        made: &Made<'_, '_, R::Table>,
+        rows: &[RowRef],
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<RowRef>> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let taken: Vec<&Taken> = rows.iter().map(|it| made.taken_for(*it)).collect();
+        let origins: Vec<RowRef> = taken.iter().map(|it| it.at).collect();
+        let met = self.rows.find(table, op, &origins, Image::Old).await?;
+        let types = &self.publication.row_types[table.index];
+        let published = &made.table.map.shape.columns;
+        let mut unchanged = Vec::new();
+        for (taken, met) in taken.into_iter().zip(&met) {
+            let now = match met {
+                None => None,
+                Some(met) => {
+                    let central = met.central.values(types)?;
+                    Some(pack_row(published, &central[..published.len()]))
+                }
+            };
+            match now == taken.replaced {
+                true => unchanged.push(taken.at),
+                false => progress.overtaken.push(taken.at),
+            }
+        }
+        Ok(unchanged)
     }
 }
 
@@ -386,13 +505,19 @@ struct Made<'m, 'u, T> {
     refs: Vec<RowRef>,
     /// The uploaded ones, one for each.
     taken: Vec<Taken>,
+    /// Deletes take along what refers to their rows.
+    insists: bool,
 }
 
 impl<T> Made<'_, '_, T> {
     /// The uploaded row in whose place one is written.
     fn origin(&self, at: RowRef) -> RowRef {
+        self.taken_for(at).at
+    }
+
+    fn taken_for(&self, at: RowRef) -> &Taken {
         let place = self.refs.binary_search(&at);
-        self.taken[place.unwrap_or_default()].at
+        &self.taken[place.unwrap_or_default()]
     }
 
     fn original(&self, failed: Failed) -> Failed {

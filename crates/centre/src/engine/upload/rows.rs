@@ -57,6 +57,17 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// The key of a row that is to be inserted is that of another row, which the remote may see. What
+    /// refers to the one would refer to the other, so it is not for a resolver to mix them.
+    pub(crate) fn another_row() -> Refusal {
+        Refusal {
+            code: Code::RowKeyInUse,
+            reason: "key in use: somebody else has inserted another row under it; give this one a \
+                     new key"
+                .to_owned(),
+        }
+    }
+
     /// The remote may not write the row.
     pub(crate) fn barred(barrier: Barrier) -> Refusal {
         Refusal {

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use tidewater_protocol::{Datum, Op, pack};
 
 use super::Admission;
-use super::apply::{Progress, Run, admission};
+use super::apply::{Progress, Purpose, Run, admission};
 use super::incoming::{Incoming, RowRef};
 use super::made;
 use super::rows::{Image, Rows};
@@ -138,6 +138,9 @@ impl<'r, R: Rows> Run<'r, R> {
 
     /// What the remote may write now.
     async fn admission_now(&mut self) -> Result<Admission> {
+        if self.purpose != Purpose::Sync {
+            return Ok(Admission::of_operator());
+        }
         let (publication, upload) = (self.publication, self.upload);
         let scope = self.rows.scope(publication, upload).await?;
         let mut now = admission(self.rows, publication, upload, self.serials, scope).await?;
@@ -169,6 +172,9 @@ impl<'r, R: Rows> Run<'r, R> {
         &mut self,
         progress: &Progress<'_>,
     ) -> Result<(Option<Admission>, Barred)> {
+        if self.purpose != Purpose::Sync {
+            return Ok((None, Barred::new()));
+        }
         let mut later = None;
         let may_differ = progress.is_outside || self.changes_scopes();
         if may_differ && !progress.outcomes.gives_up_outside() {

@@ -197,7 +197,10 @@ impl<R: Rows> Run<'_, R> {
         self.lose(table, op, &sorted.lost, progress).await?;
         let mut failed = Vec::new();
         for some in rows.chunks(ROWS_AT_ONCE) {
-            let some = self.judge_central(table, op, some, progress).await?;
+            let mut some = self.judge_central(table, op, some, progress).await?;
+            if op == Op::Update && self.upload.copied {
+                some = self.park_sent_twice(table, &some, progress).await?;
+            }
             match op {
                 Op::Insert => {
                     self.each(table, op, "upload_insert", &some, progress, &mut failed)
@@ -246,6 +249,39 @@ impl<R: Rows> Run<'_, R> {
                     outcomes.refused(table, uploaded, &Refusal { code, reason });
                 }
                 Some(barrier) => outcomes.refused(table, uploaded, &Refusal::barred(barrier)),
+            }
+            Ok(())
+        })?;
+        Ok(left)
+    }
+
+    /// Leaves out updates of a copied file of whose rows the centre has something else than it had
+    /// when they were made: the original may have sent them, and nobody but the operator can tell
+    /// whether their script would do the same a second time.
+    async fn park_sent_twice(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        rows: &[RowRef],
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<RowRef>> {
+        let met = self.rows.find(table, Op::Update, rows, Image::Old).await?;
+        let mut shown = self.shown(table);
+        let types = &self.publication.row_types[table.index];
+        let mut left = Vec::with_capacity(rows.len());
+        let outcomes = &mut progress.outcomes;
+        table.images(rows, |at, uploaded| {
+            let central = met[at].as_ref().map(|it| it.central.values(types));
+            let (Some(central), Some(old)) = (central.transpose()?, uploaded.old) else {
+                left.push(rows[at]);
+                return Ok(());
+            };
+            let same =
+                |&column: &usize| pack::same(&canonical(old[column]), &canonical(central[column]));
+            if table.sent.iter().all(same) {
+                left.push(rows[at]);
+            } else {
+                let winner = shown.winner(&central, &central);
+                outcomes.conflict(table, uploaded, winner, ConflictOutcome::Parked);
             }
             Ok(())
         })?;

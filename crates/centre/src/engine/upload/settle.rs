@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use tidewater_protocol::{Code, Datum, Op, pack};
 
-use super::apply::{Earlier, Progress, Run};
+use super::apply::{Earlier, Progress, Purpose, Run};
 use super::incoming::{Incoming, RowRef, Uploaded};
 use super::resolved::Resolving;
 use super::rows::{Batch, Failed, Image, Met, OnDelete, Refusal, Rows, TargetTable, Written};
@@ -26,6 +26,9 @@ pub(super) const ROWS_AT_ONCE: usize = 2_000;
 /// Of a table that refers to itself, so many levels of rows are told apart by whether others are
 /// below them that stay.
 const MOST_LEVELS: usize = 32;
+
+/// So often is a row resolved that others change meanwhile, before all of the list is tried again.
+const MOST_MEETINGS: u32 = 16;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -156,7 +159,7 @@ pub(super) fn find_changed<T>(
     }
 }
 
-impl<R: Rows> Run<'_, R> {
+impl<'r, R: Rows> Run<'r, R> {
     /// Writes rows of one operation; gives back those that the database refused, and deletes that
     /// would do something to children.
     pub(super) async fn write(
@@ -172,7 +175,7 @@ impl<R: Rows> Run<'_, R> {
         }
         let mut sorted = self.sort(table, op, refs, progress)?;
         let mut failed = Vec::new();
-        if op == Op::Delete && table.table.on_delete() == OnDelete::Looks {
+        if op == Op::Delete && self.looks_for_children(table) {
             for (_, rows) in &mut sorted.ready.sets {
                 self.leave_parents(table, rows, false, &mut failed).await?;
             }
@@ -183,15 +186,34 @@ impl<R: Rows> Run<'_, R> {
             let written = self.rows.write(&batch, refs).await?;
             unready.extend(note(table, op, written, &mut failed, progress)?);
         }
-        for rows in unready.chunks(ROWS_AT_ONCE) {
-            self.meet(table, op, rows, earlier, progress, &mut failed)
-                .await?;
+        for attempt in 1.. {
+            for rows in unready.chunks(ROWS_AT_ONCE) {
+                self.meet(table, op, rows, earlier, progress, &mut failed)
+                    .await?;
+            }
+            unready = std::mem::take(&mut progress.overtaken);
+            if unready.is_empty() {
+                break;
+            }
+            if attempt == MOST_MEETINGS {
+                return Err(overtaken(&self.publication.schema.tables[table.index].name));
+            }
         }
         self.lose(table, op, &sorted.lost, progress).await?;
         self.leave_handled(table, op, &sorted.handled, progress)
             .await?;
         failed.sort_by_key(|failed| failed.at);
         Ok(failed)
+    }
+
+    /// Whether a delete leaves rows where they are to which others refer: also where their operator has
+    /// devices take those along, an operator who writes one row has to say so.
+    fn looks_for_children(&self, table: &Incoming<'_, R::Table>) -> bool {
+        match (self.purpose, table.table.on_delete()) {
+            (_, OnDelete::Nothing) => false,
+            (Purpose::Operator { force }, _) => !force,
+            (Purpose::Sync, on_delete) => on_delete == OnDelete::Looks,
+        }
     }
 
     /// Takes deletes out of those to be written that would take children along, or change them.
@@ -313,10 +335,14 @@ impl<R: Rows> Run<'_, R> {
         let families = self.families;
         let outcomes = &mut progress.outcomes;
         let (mut gone, mut changed) = (Vec::new(), Vec::new());
-        let resolves = self.resolves(table);
         let winner = self.publication.resolvers[table.index].winner;
         let (by_script, mut fought) = (winner == Winner::Script && op == Op::Update, Vec::new());
-        let mut resolving = Resolving::new(self.publication, table.index, self.upload);
+        let mut resolving = self.resolving(table);
+        let resolves = resolving.resolves();
+        let is_insert = op == Op::Insert;
+        let insists = self.purpose.insists();
+        let is_followed = !insists && self.publication.followed[table.index];
+        let has_children = !insists && families.has_children(table.index);
         table.images(rows, |at, uploaded| {
             let Some(met) = &met[at] else {
                 gone.push(rows[at]);
@@ -335,8 +361,17 @@ impl<R: Rows> Run<'_, R> {
                 changed.push(rows[at]);
                 return Ok(());
             }
-            match decide(op, met, barrier) {
-                Verdict::Applied => outcomes.applied(op, 1),
+            let can_resolve = resolves && is_theirs && met.central.is_whole && before == &central;
+            let verdict = decide(op, met, barrier);
+            let is_equal = matches!(verdict, Verdict::Applied);
+            match verdict {
+                Verdict::Applied
+                    if !can_resolve
+                        || earlier.contains_key(&rows[at])
+                        || !resolving.resolves_equal(table, uploaded, &central) =>
+                {
+                    outcomes.applied(op, 1);
+                }
                 // The row that has the key is to get another one.
                 _ if op == Op::Insert
                     && families.leaves_key(&(table.index, pack_key(schema, uploaded.key))) =>
@@ -345,26 +380,36 @@ impl<R: Rows> Run<'_, R> {
                     failed.push(Failed::new(rows[at], Refusal { code, reason }));
                 }
                 Verdict::Refused(refusal) => outcomes.refused(table, uploaded, &refusal),
-                Verdict::Lost => match earlier.get(&rows[at]) {
+                Verdict::Applied | Verdict::Lost => match earlier.get(&rows[at]) {
                     Some(refusal) => failed.push(Failed::new(rows[at], refusal.clone())),
                     // One that cannot be sent is as good as gone until it can: then it comes with
                     // a download.
                     None => {
                         let winner = shown.winner(&central, before);
                         let winner = winner.filter(|_| met.central.is_whole);
-                        let can_resolve = resolves && is_theirs && before == &central;
                         let ended = match winner {
-                            Some(_) if can_resolve && by_script => {
-                                fought.push(rows[at]);
-                                None
+                            Some(winner) if can_resolve && by_script => {
+                                match resolving.counts_twice(table, uploaded, winner) {
+                                    true => Some(ConflictOutcome::Parked),
+                                    false => {
+                                        fought.push(rows[at]);
+                                        None
+                                    }
+                                }
                             }
-                            Some(winner) if can_resolve => {
+                            Some(winner) if can_resolve && !(is_insert && is_followed) => {
                                 resolving.take(table, rows[at], uploaded, winner)
                             }
                             _ => Some(ConflictOutcome::Centre),
                         };
-                        if let Some(ended) = ended {
-                            outcomes.conflict(table, uploaded, winner, ended);
+                        match ended {
+                            None => {}
+                            // There is nothing to choose between.
+                            Some(ConflictOutcome::Centre) if is_equal => outcomes.applied(op, 1),
+                            Some(_) if is_insert && has_children => {
+                                outcomes.refused(table, uploaded, &Refusal::another_row());
+                            }
+                            Some(ended) => outcomes.conflict(table, uploaded, winner, ended),
                         }
                     }
                 },
@@ -450,7 +495,7 @@ impl<R: Rows> Run<'_, R> {
     ) -> Result<Vec<RowRef>> {
         let mut sorted = self.sort(table, op, rows, progress)?;
         let mut passed_over = sorted.unready;
-        if op == Op::Delete && table.table.on_delete() == OnDelete::Looks {
+        if op == Op::Delete && self.looks_for_children(table) {
             for (_, rows) in &mut sorted.ready.sets {
                 self.leave_parents(table, rows, true, failed).await?;
             }
@@ -544,6 +589,12 @@ impl<R: Rows> Run<'_, R> {
         }
     }
 
+    /// What is to be resolved of a table.
+    fn resolving(&self, table: &Incoming<'_, R::Table>) -> Resolving<'r> {
+        let how = (self.purpose, self.sent_twice);
+        Resolving::new(self.publication, table.index, self.upload, how)
+    }
+
     /// Settles updates of rows that somebody has deleted.
     async fn settle_deleted(
         &mut self,
@@ -552,11 +603,10 @@ impl<R: Rows> Run<'_, R> {
         progress: &mut Progress<'_>,
         failed: &mut Vec<Failed>,
     ) -> Result<()> {
-        let resolves = self.resolves(table);
-        let mut resolving = Resolving::new(self.publication, table.index, self.upload);
+        let mut resolving = self.resolving(table);
         let outcomes = &mut progress.outcomes;
         table.images(gone, |at, uploaded| {
-            let ended = match resolves {
+            let ended = match resolving.resolves() {
                 true => resolving.take_gone(table, gone[at], uploaded),
                 false => Some(ConflictOutcome::Centre),
             };
@@ -567,12 +617,6 @@ impl<R: Rows> Run<'_, R> {
         })?;
         self.write_resolved(table, Op::Update, resolving, progress, failed)
             .await
-    }
-
-    /// Whether conflicts of a table can end otherwise than as the centre has it. What a restored
-    /// centre gets back is older than what it has.
-    fn resolves(&self, table: &Incoming<'_, R::Table>) -> bool {
-        !self.upload.given_back && !self.publication.resolvers[table.index].is_default()
     }
 
     /// Has rows lose against whatever the centre has.
@@ -627,6 +671,16 @@ fn is_own_doing<T>(
     uploaded
         .old
         .is_some_and(|old| same(old, before) && !same(before, central))
+}
+
+/// Others change rows of a table faster than they can be resolved.
+fn overtaken(table: &str) -> CentreError {
+    CentreError::Refused {
+        what: format!("resolving conflicts of table {table:?}"),
+        message: "others changed the same rows again and again meanwhile".into(),
+        sqlstate: None,
+        retry: true,
+    }
 }
 
 /// Notes what became of rows; gives back those that were passed over.

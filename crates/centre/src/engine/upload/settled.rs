@@ -4,10 +4,13 @@
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value as Json};
-use tidewater_protocol::{Code, PublicationSchema};
+use tidewater_protocol::{Code, Datum, Op, PublicationSchema};
 
+use super::decided::{Parent, RefusedParents, RowKeys, Uploaded as UploadedTable, pack_key};
 use super::incoming::{Incoming, Uploaded};
+use super::operator::datum;
 use super::rows::TargetTable;
+use super::ties::Tie;
 use super::{Records, row_json, text};
 use crate::engine::connection::{Connection, own};
 use crate::engine::refusals;
@@ -112,6 +115,102 @@ pub(super) async fn settle<T: TargetTable>(
         connection.flight(what, &refusals::settle(some)).await?;
     }
     Ok(open)
+}
+
+/// Rows that an operator has sent again for the remote, which has not heard of it yet: what it sends
+/// of them may be in already.
+pub(super) async fn sent_by_operators(
+    connection: &mut impl Connection,
+    upload: &SyncUpload,
+    schema: &PublicationSchema,
+) -> Result<RowKeys, CentreError> {
+    let select = own!(
+        "SELECT table_name, row_key FROM tidewater.settled_refusal
+         WHERE remote_id = ?1 AND publication = ?2 AND id > ?3
+         AND settled_as IN ('replayed', 'edited')",
+        upload.context.remote_id,
+        upload.publication,
+        upload.settled_after,
+    );
+    let what = "looking for rows that operators have sent again";
+    let answer = connection.run_one(what, select).await?;
+    let mut sent = RowKeys::new();
+    for row in &answer.rows {
+        let (name, key): (String, String) = (row.get(0)?, row.get(1)?);
+        let mut tables = schema.tables.iter().enumerate();
+        let found = tables.find(|(_, it)| text(&it.name) == name);
+        if let Some((index, table)) = found
+            && let Some(key) = row_json::read_key(table, &key)
+        {
+            let key = key.iter();
+            let key: Vec<Datum<'_>> = key
+                .map(|(column, value)| datum(table, *column, value))
+                .collect();
+            sent.insert((index, pack_key(table, &key)));
+        }
+    }
+    Ok(sent)
+}
+
+/// The rows of which the remote was told that their inserts are refused, as far as nobody has settled
+/// that and the upload does not have them once more: by the values by which others refer to them.
+pub(super) async fn refused_parents(
+    connection: &mut impl Connection,
+    upload: &SyncUpload,
+    schema: &PublicationSchema,
+    ties: &[Tie],
+    uploaded: &[UploadedTable<'_>],
+) -> Result<RefusedParents, CentreError> {
+    let select = own!(
+        "SELECT table_name, row_key, uploaded, sequence FROM tidewater.refused
+         WHERE remote_id = ?1 AND publication = ?2 AND operation = 'insert'",
+        upload.context.remote_id,
+        upload.publication,
+    );
+    let what = "looking for refused rows to which others may refer";
+    let answer = connection.run_one(what, select).await?;
+    let mut refused = RefusedParents::new();
+    for row in &answer.rows {
+        let (name, key, values): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let sequence: u64 = row.get(3)?;
+        let mut given_up = upload.given_up.iter();
+        if given_up.any(|it| it.table == name && it.key == key && sequence <= it.sequence) {
+            continue;
+        }
+        let mut tables = schema.tables.iter();
+        let Some(table) = tables.position(|it| text(&it.name) == name) else {
+            continue;
+        };
+        let Ok(values) = row_json::read(&schema.tables[table], &values) else {
+            continue;
+        };
+        for (number, tie) in ties.iter().enumerate().filter(|it| it.1.parent == table) {
+            if let Some(referred) = tie.referred_value(&values.values) {
+                let key = key.clone();
+                refused.insert((number, referred), Parent { table, key });
+            }
+        }
+    }
+    if refused.is_empty() {
+        return Ok(refused);
+    }
+    for it in uploaded {
+        it.upload.each_row(&it.map.shape, |row, op| {
+            if op == Op::Delete {
+                return;
+            }
+            for (number, tie) in ties
+                .iter()
+                .enumerate()
+                .filter(|tie| tie.1.parent == it.index)
+            {
+                if let Some(referred) = tie.referred(it.map, &row.new) {
+                    refused.remove(&(number, referred));
+                }
+            }
+        })?;
+    }
+    Ok(refused)
 }
 
 /// Names the parents of rows that are refused because nothing is there that they refer to, and

@@ -2,7 +2,7 @@
 //! to each other.
 
 use tidewater_protocol::pack::pack_values;
-use tidewater_protocol::{ColumnType, Datum, ForeignKeyAction, PublicationSchema};
+use tidewater_protocol::{ColumnType, Datum, ForeignKeyAction, PublicationSchema, Value};
 
 use crate::engine::upload::columns::ColumnMap;
 
@@ -63,6 +63,14 @@ impl Tie {
     /// The packed value by which others refer to an uploaded row.
     pub(crate) fn referred(&self, map: &ColumnMap, row: &[Datum<'_>]) -> Option<Vec<u8>> {
         pack_sent(&self.parent_columns, &self.types, map, row)
+    }
+
+    /// The packed value by which others refer to a row of these values, by column.
+    pub(crate) fn referred_value(&self, row: &[(usize, Value)]) -> Option<Vec<u8>> {
+        pack_values_of(&self.parent_columns, &self.types, |column| {
+            let value = row.iter().find(|it| it.0 == column);
+            value.map(|(_, value)| Datum::Loose(value.as_ref()))
+        })
     }
 
     /// The packed value by which a row of all published columns refers.

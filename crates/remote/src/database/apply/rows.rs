@@ -6,7 +6,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rusqlite::{CachedStatement, Connection, ErrorCode};
-use tidewater_protocol::{Datum, Row, Value};
+use tidewater_protocol::{ColumnType, Datum, Row, Value};
 
 use super::ApplySummary;
 use super::table::TableApply;
@@ -64,11 +64,41 @@ impl<'a> Sink<'a> {
         if (self.table.is_compared || self.table.is_untracked) && self.settle_compared(row)? {
             return Ok(());
         }
+        if self.is_of_another_parent(row).doing(DOING)? {
+            return self.mark_stale(&row.key);
+        }
         if self.write(&row.new, &row.key)? {
             self.summary.upserts += 1;
             self.table.missing = self.table.missing.saturating_sub(1);
         }
         Ok(())
+    }
+
+    /// Whether a row refers to one that the application has inserted here and that the centre does
+    /// not have: the centre has another row under that key, to which this one belongs. It is shown
+    /// when the user has decided about his own.
+    fn is_of_another_parent(&mut self, row: &Row<'_>) -> rusqlite::Result<bool> {
+        for parent in &self.table.pending_parents {
+            let types = parent.columns.iter().zip(&parent.key_types);
+            let value = |(&column, &column_type): (&usize, &ColumnType)| {
+                let value = row.new[column].to_value();
+                let key = column_type.datum(value.as_ref()).0.to_value();
+                (key != Value::Null).then_some(key)
+            };
+            let Some(key) = types.map(value).collect::<Option<Vec<Value>>>() else {
+                continue;
+            };
+            let key = row::datums(&parent.key_types, &key);
+            let mut statement = self.connection.prepare_cached(&parent.was_present)?;
+            row::bind_key(&mut statement, &key, &mut self.scratch)?;
+            let mut found = statement.raw_query();
+            if let Some(found) = found.next()?
+                && !found.get::<_, bool>(0)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The key has a local change: the row that arrived has to wait.

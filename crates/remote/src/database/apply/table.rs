@@ -35,6 +35,8 @@ pub(super) struct TableApply {
     /// For each reference to this table from one with pending changes: the condition that a
     /// row of this table, alias `p`, has such a child.
     pub(super) needed_by: Vec<String>,
+    /// The references to tables with pending changes.
+    pub(super) pending_parents: Vec<PendingParent>,
     /// The application's own unique indexes.
     pub(super) unique: Vec<UniqueIndex>,
     /// Hashes of keys that were written in this apply; kept only where a row can be pushed
@@ -208,6 +210,7 @@ impl TableApply {
             same_layout,
             has_changes,
             has_stale,
+            pending_parents: pending_parents(connection, &schema, table).doing(doing)?,
             needed_by,
             unique,
             written: HashSet::new(),
@@ -278,6 +281,52 @@ fn upsert_sql(names: &Names) -> String {
         parameters.join(", "),
         names.key.join(", "),
     )
+}
+
+/// A reference to the key of a table that has pending changes.
+#[derive(Debug)]
+pub(super) struct PendingParent {
+    /// The referring columns, in the order of the key that they refer to.
+    pub(super) columns: Vec<usize>,
+    /// The types of that key.
+    pub(super) key_types: Vec<ColumnType>,
+    /// Yields for a key whether the row was there when it was first changed.
+    pub(super) was_present: String,
+}
+
+fn pending_parents(
+    connection: &Connection,
+    schema: &PublicationSchema,
+    child: &Table,
+) -> rusqlite::Result<Vec<PendingParent>> {
+    let mut parents = Vec::new();
+    for foreign_key in &child.foreign_keys {
+        let Some(parent) = schema.table(&foreign_key.parent) else {
+            continue;
+        };
+        let names = Names::of(parent);
+        let referring = |column: &tidewater_protocol::Column| {
+            let mut referred = foreign_key.parent_columns.iter();
+            let place = referred.position(|it| *it == column.name)?;
+            Some(foreign_key.columns[place])
+        };
+        let columns: Option<Vec<usize>> = parent.key_columns().map(referring).collect();
+        let Some(columns) = columns.filter(|it| it.len() == foreign_key.columns.len()) else {
+            continue;
+        };
+        if is_not_empty(connection, &names.change)? {
+            parents.push(PendingParent {
+                columns,
+                key_types: row::key_types(parent),
+                was_present: format!(
+                    "SELECT present FROM {} WHERE {} ORDER BY generation LIMIT 1",
+                    names.change,
+                    names.change_key_is_bound()
+                ),
+            });
+        }
+    }
+    Ok(parents)
 }
 
 /// For each reference to a table from one with local changes: the condition that a row of it,

@@ -24,6 +24,24 @@ pub(crate) struct UploadCopy {
     limits: KeptLimits,
 }
 
+/// What an upload's beginning says of it.
+#[derive(Clone, Copy)]
+struct Beginning {
+    sequence: u64,
+    upload_id: Option<UploadId>,
+    may_be_sent_twice: bool,
+}
+
+impl Beginning {
+    fn of_taken(subscription: &SubscriptionState) -> Beginning {
+        Beginning {
+            sequence: subscription.sequence + 1,
+            upload_id: subscription.taken,
+            may_be_sent_twice: subscription.may_be_sent_twice(),
+        }
+    }
+}
+
 /// What is kept of an upload.
 #[derive(Debug)]
 pub(crate) enum Copied {
@@ -80,9 +98,9 @@ impl UploadCopy {
     }
 
     /// What is kept of the upload.
-    fn finish(self, sequence: u64, upload_id: Option<UploadId>) -> Result<Copied, RemoteError> {
+    fn finish(self, beginning: Beginning) -> Result<Copied, RemoteError> {
         match self.body {
-            Some(body) => whole(&body, &self.counted, sequence, upload_id),
+            Some(body) => whole(&body, &self.counted, beginning),
             None => Ok(Copied::TooLarge),
         }
     }
@@ -120,12 +138,7 @@ fn put_chunk(body: &mut BytesMut, chunk: &UploadChunk) -> Result<(), RemoteError
 }
 
 /// A whole upload as it is kept.
-fn whole(
-    body: &[u8],
-    counted: &Counted,
-    sequence: u64,
-    upload_id: Option<UploadId>,
-) -> Result<Copied, RemoteError> {
+fn whole(body: &[u8], counted: &Counted, beginning: Beginning) -> Result<Copied, RemoteError> {
     let end = counted.end();
     let rows @ 1.. = end.inserts + end.updates + end.deletes else {
         return Ok(Copied::Nothing);
@@ -133,11 +146,15 @@ fn whole(
     let mut frames = BytesMut::with_capacity(body.len() + 128);
     let begin = UploadBegin {
         subscription: 0,
-        sequence,
-        upload_id: upload_id.map(|id| id.to_vec()).unwrap_or_default(),
+        sequence: beginning.sequence,
+        upload_id: beginning
+            .upload_id
+            .map(|id| id.to_vec())
+            .unwrap_or_default(),
         rows,
         bytes: body.len() as u64,
         given_back: false,
+        copied: beginning.may_be_sent_twice,
         given_up: Vec::new(),
         behind_bytes: 0,
     };
@@ -169,7 +186,7 @@ impl Copies {
         subscription: &SubscriptionState,
         copy: UploadCopy,
     ) -> Result<(), RemoteError> {
-        let copy = copy.finish(subscription.sequence + 1, subscription.taken)?;
+        let copy = copy.finish(Beginning::of_taken(subscription))?;
         self.0.insert(index, copy);
         Ok(())
     }
@@ -198,7 +215,7 @@ fn read(subscription: &SubscriptionState, database: &Database) -> Result<Copied,
             return Ok(Copied::TooLarge);
         }
     }
-    copy.finish(subscription.sequence + 1, subscription.taken)
+    copy.finish(Beginning::of_taken(subscription))
 }
 
 #[cfg(test)]
@@ -209,6 +226,12 @@ mod tests {
     use super::*;
 
     const MIB: usize = 1 << 20;
+
+    const FIRST: Beginning = Beginning {
+        sequence: 1,
+        upload_id: None,
+        may_be_sent_twice: false,
+    };
 
     fn items() -> TableBegin {
         let column = |name: &str, column_type| ColumnHeader {
@@ -247,7 +270,7 @@ mod tests {
     fn sent(copies: &mut Copies, index: usize, count: usize) {
         let copy = copy_of(count);
         copies.make_room(&copy);
-        let copied = copy.finish(1, None).unwrap();
+        let copied = copy.finish(FIRST).unwrap();
         copies.0.insert(index, copied);
     }
 
@@ -255,10 +278,10 @@ mod tests {
     fn what_is_too_large_is_not_copied_and_counted_on() {
         let copy = copy_of(7);
         assert!(copy.bytes() > 6 * MIB);
-        assert!(matches!(copy.finish(1, None).unwrap(), Copied::Whole(_)));
+        assert!(matches!(copy.finish(FIRST).unwrap(), Copied::Whole(_)));
         let copy = copy_of(20);
         assert_eq!((copy.bytes(), copy.end().inserts), (0, 20));
-        assert!(matches!(copy.finish(1, None).unwrap(), Copied::TooLarge));
+        assert!(matches!(copy.finish(FIRST).unwrap(), Copied::TooLarge));
     }
 
     #[test]

@@ -7,10 +7,13 @@
 
 use rusqlite::{Connection, params};
 use serde::Serialize;
+use tidewater_protocol::Table;
 use tidewater_protocol::message::{GivenUp, MAX_GIVEN_UP, SettledRefusal};
 
-use super::{Database, Found, RefusedRow, TIME_UNKNOWN, find, give_up};
+use super::{Database, Found, RefusedRow, TIME_UNKNOWN, exists, find, give_up, key_of};
 use crate::database::SubscriptionState;
+use crate::database::changes::later_than;
+use crate::database::tables::Names;
 use crate::database::upload::mark_stale;
 use crate::error::{Doing, RemoteError};
 
@@ -79,8 +82,18 @@ impl End<'_> {
     }
 }
 
-/// Settles a refused row.
+/// Settles a refused row. If it goes up again, and was refused when the file was not known to be a
+/// copy, so does the word that another copy may send it, too.
 pub(crate) fn settle(connection: &Connection, id: i64, end: &End<'_>) -> rusqlite::Result<()> {
+    if let Some(generation) = end.generation.filter(|it| *it != UNTOLD) {
+        connection
+            .prepare_cached(
+                "UPDATE tidewater_subscription SET copied_until = max(copied_until, ?2) \
+                 WHERE publication = (SELECT publication FROM tidewater_refused \
+                 WHERE id = ?1 AND copied = 1)",
+            )?
+            .execute([id, generation])?;
+    }
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO tidewater_settled (id, publication, table_name, key, \
@@ -212,6 +225,52 @@ pub(crate) fn take(
         connection
             .prepare_cached("UPDATE tidewater_settled SET generation = ?2 WHERE id = ?1")?
             .execute(params![id, (!is_too_long).then_some(generation)])?;
+    }
+    Ok(())
+}
+
+/// Inserts that go up again with a generation come to nothing where their rows are not there any more,
+/// because they were deleted or have another key: the user has given them up, and the centre has to
+/// hear that, because another row may have the key there.
+pub(crate) fn give_up_vanished(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    generation: i64,
+) -> Result<(), RemoteError> {
+    let vanished = |table: &Table| -> rusqlite::Result<()> {
+        let inserts: Vec<(i64, Vec<u8>)> = connection
+            .prepare_cached(
+                "SELECT id, key_packed FROM tidewater_settled WHERE publication = ?1 \
+                 AND table_name = ?2 AND generation = ?3 AND outcome = 'retried' \
+                 AND operation = 'insert'",
+            )?
+            .query_map(
+                params![subscription.publication, table.name, generation],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )?
+            .collect::<rusqlite::Result<_>>()?;
+        let names = Names::of(table);
+        for (id, key_packed) in inserts {
+            let Some(key) = key_of(table, &key_packed) else {
+                continue;
+            };
+            if exists(connection, &names, &key)?
+                || later_than(connection, &names, &key, generation)?.is_some()
+            {
+                continue;
+            }
+            connection
+                .prepare_cached(
+                    "UPDATE tidewater_settled SET outcome = 'given_up', generation = ?2 \
+                     WHERE id = ?1",
+                )?
+                .execute([id, UNTOLD])?;
+            mark_stale(connection, &table.name, &key_packed)?;
+        }
+        Ok(())
+    };
+    for table in subscription.schema.iter().flat_map(|schema| &schema.tables) {
+        vanished(table).doing("looking for refused rows that are gone")?;
     }
     Ok(())
 }

@@ -132,6 +132,7 @@ fn a_result_before_the_end_of_its_upload_is_refused() {
         rows: 0,
         bytes: 0,
         given_back: false,
+        copied: false,
         given_up: Vec::new(),
         behind_bytes: 0,
     };

@@ -74,6 +74,7 @@ fn begin() -> UploadBegin {
         rows: 1_000,
         bytes: 1_000,
         given_back: false,
+        copied: false,
         given_up: Vec::new(),
         ..UploadBegin::default()
     }

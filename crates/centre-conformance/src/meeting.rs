@@ -1,0 +1,222 @@
+//! Inserts of two remotes that meet under one key, where other rows refer to them: what a remote
+//! inserted under its own row is never taken for a part of the other's.
+
+use tidewater_centre::{ConflictSpec, OnReject, SettleOutcome, TableSpec, UploadMode};
+use tidewater_centre::{Judgement, RefusedAction, RefusedChoice};
+use tidewater_protocol::message::GivenUp;
+
+use crate::families::follows;
+use crate::fixture::Fixture;
+use crate::remote::{Remote, insert, update};
+use crate::world::{NOW_MS, World, everyone};
+
+const DDL: &str = "
+    CREATE TABLE orders (id INTEGER NOT NULL PRIMARY KEY, customer TEXT NOT NULL, n INTEGER);
+    CREATE TABLE line (order_id INTEGER NOT NULL REFERENCES orders, product TEXT NOT NULL,
+        n INTEGER NOT NULL, PRIMARY KEY (order_id, product));
+    CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY, order_id INTEGER, product TEXT,
+        body TEXT, FOREIGN KEY (order_id, product) REFERENCES line)";
+
+fn tables(resolve: &str, is_followed: bool) -> Vec<TableSpec> {
+    let conflict = ConflictSpec {
+        resolve: vec![resolve.into()],
+        ..ConflictSpec::default()
+    };
+    let orders = TableSpec {
+        conflict,
+        ..everyone("orders")
+    };
+    match is_followed {
+        true => vec![orders, follows("line", "orders"), follows("note", "line")],
+        false => vec![orders, everyone("line"), everyone("note")],
+    }
+}
+
+const LINES: &str = "SELECT order_id, product, n FROM line ORDER BY 1, 2";
+
+/// Berta's order is there when anna's arrives with lines, and a note to one of them.
+async fn meet<F: Fixture>(world: &World<F>) -> (Remote, Vec<String>) {
+    let mut anna = Remote::synced(world, "anna").await;
+    let mut berta = Remote::synced(world, "berta").await;
+    berta
+        .upload(&[
+            insert("orders", "10|Nora|1"),
+            insert("line", "10|apples|1"),
+            insert("orders", "11|Nora|1"),
+        ])
+        .await;
+    let told = anna
+        .upload(&[
+            insert("orders", "10|Sven|1"),
+            insert("line", "10|bananas|2"),
+            insert("note", "1|10|bananas|ripe"),
+            insert("orders", "12|Sven|1"),
+        ])
+        .await;
+    (anna, told)
+}
+
+pub async fn what_refers_to_an_insert_that_met_another_is_refused_with_it<F: Fixture>() {
+    for is_followed in [true, false] {
+        for resolve in [
+            "server_wins",
+            "park",
+            "earlier(n)",
+            "client_wins",
+            "additive(n)",
+        ] {
+            let resolve = match resolve {
+                "earlier(n)" => "minimum(n)",
+                other => other,
+            };
+            let is_mixed = !is_followed && ["client_wins", "additive(n)"].contains(&resolve);
+            if is_mixed {
+                // The operator has said that both rows are one.
+                continue;
+            }
+            let world = World::<F>::new(DDL, tables(resolve, is_followed)).await;
+            let (_, told) = meet(&world).await;
+            assert_eq!(
+                told,
+                [
+                    "1 inserted, 0 updated, 0 deleted, 0 conflicts, 3 refused",
+                    "refused orders [10] Insert key_in_use: key in use: somebody else has inserted \
+                     another row under it; give this one a new key",
+                    "refused line [10|bananas] Insert foreign_key: the row that it refers to was \
+                     refused: orders [10]",
+                    "refused note [1] Insert foreign_key: the row that it refers to was refused: \
+                     line [10,\"bananas\"]",
+                ],
+                "{resolve}"
+            );
+            assert_eq!(world.fixture.query(LINES).await, ["10|apples|1"]);
+            let refused = world.centre.refused().await.unwrap();
+            let parents: Vec<_> = refused.iter().map(|it| it.parent.clone()).collect();
+            let of = |table: &str, key: &str| Some((table.to_owned(), key.to_owned()));
+            let line = of("line", "[10,\"bananas\"]");
+            assert_eq!(parents, [None, of("orders", "[10]"), line], "{resolve}");
+        }
+    }
+}
+
+pub async fn an_upload_that_goes_in_whole_is_refused_with_an_order_that_met_another<F: Fixture>() {
+    for upload in [UploadMode::Transactional, UploadMode::Net] {
+        let mut world = World::<F>::new(DDL, tables("server_wins", true)).await;
+        world.specs[0].upload = upload;
+        world.specs[0].on_reject = OnReject::Abort;
+        world.deploy().await.unwrap();
+        let (_, told) = meet(&world).await;
+        assert_eq!(
+            told[0],
+            "0 inserted, 0 updated, 0 deleted, 0 conflicts, 4 refused"
+        );
+        assert_eq!(world.fixture.query(LINES).await, ["10|apples|1"]);
+    }
+}
+
+/// The remote may not have heard yet that its order was refused, or its user has gone on with it.
+pub async fn what_is_uploaded_later_under_a_refused_insert_is_refused<F: Fixture>() {
+    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    let (mut anna, _) = meet(&world).await;
+    let told = anna
+        .upload(&[
+            insert("line", "10|cherries|3"),
+            insert("note", "2|10|cherries|red"),
+            insert("line", "12|cherries|3"),
+        ])
+        .await;
+    assert_eq!(
+        told[0],
+        "1 inserted, 0 updated, 0 deleted, 0 conflicts, 2 refused"
+    );
+    assert!(told[1].contains("was refused: orders [10]"), "{told:?}");
+    assert_eq!(
+        world.fixture.query(LINES).await,
+        ["10|apples|1", "12|cherries|3"]
+    );
+    // What is changed to refer to it, too.
+    let told = anna
+        .upload(&[
+            insert("note", "3|12|cherries|sour"),
+            insert("line", "11|plums|1"),
+        ])
+        .await;
+    assert!(told[0].starts_with("2 inserted"), "{told:?}");
+    let told = anna
+        .upload(&[update("note", "3|12|cherries|sour", "3|10|bananas|sour")])
+        .await;
+    assert_eq!(
+        told[0],
+        "0 inserted, 0 updated, 0 deleted, 0 conflicts, 1 refused"
+    );
+    // Others are not concerned.
+    let mut berta = Remote::synced(&world, "berta").await;
+    let told = berta.upload(&[insert("line", "10|dates|1")]).await;
+    assert!(told[0].starts_with("1 inserted"), "{told:?}");
+}
+
+pub async fn an_order_under_a_new_key_takes_its_lines_along<F: Fixture>() {
+    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    let (mut anna, _) = meet(&world).await;
+    let given_up = |table: &str, key: &str| GivenUp {
+        table: table.into(),
+        key: key.into(),
+        sequence: anna.sequence,
+    };
+    let told = vec![
+        given_up("orders", "[10]"),
+        given_up("line", "[10,\"bananas\"]"),
+        given_up("note", "[1]"),
+    ];
+    anna.given_up = told;
+    let told = anna
+        .upload(&[
+            insert("orders", "13|Sven|1"),
+            insert("line", "13|bananas|2"),
+            insert("note", "1|13|bananas|ripe"),
+            // Of the order that was there, which it may see now.
+            insert("line", "10|plums|1"),
+        ])
+        .await;
+    assert!(told[0].starts_with("4 inserted"), "{told:?}");
+    assert_eq!(world.centre.refused().await.unwrap().len(), 0);
+}
+
+pub async fn lines_are_taken_when_the_order_is_replayed<F: Fixture>() {
+    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    let (mut anna, _) = meet(&world).await;
+    world.execute("DELETE FROM line").await;
+    world.execute("DELETE FROM orders WHERE id = 10").await;
+    for refused in world.centre.refused().await.unwrap() {
+        let choice = RefusedChoice {
+            refused: refused.id,
+            action: RefusedAction::Replay,
+            force: false,
+            judgement: Judgement::default(),
+            by: "olga".into(),
+            now_ms: NOW_MS,
+        };
+        let settled = world.worker().await.settle_refused(choice).await.unwrap();
+        assert!(
+            matches!(settled, SettleOutcome::Settled { .. }),
+            "{settled:?}"
+        );
+    }
+    assert_eq!(world.fixture.query(LINES).await, ["10|bananas|2"]);
+    let told = anna.upload(&[insert("line", "10|plums|1")]).await;
+    assert!(told[0].starts_with("1 inserted"), "{told:?}");
+}
+
+/// Two equal orders are one, and so what refers to either.
+pub async fn equal_inserts_with_children_are_one<F: Fixture>() {
+    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut berta = Remote::synced(&world, "berta").await;
+    for (remote, product) in [(&mut anna, "apples"), (&mut berta, "bananas")] {
+        let line = format!("10|{product}|1");
+        let told = remote
+            .upload(&[insert("orders", "10|Nora|1"), insert("line", &line)])
+            .await;
+        assert!(told[0].starts_with("2 inserted"), "{told:?}");
+    }
+}

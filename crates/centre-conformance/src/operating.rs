@@ -1,0 +1,388 @@
+//! What an operator has written again goes the way of an upload: by the same scripts, handlers and
+//! resolvers, and what these say counts.
+
+use std::collections::BTreeMap;
+
+use tidewater_centre::records::{ConflictOutcome, RefusedRecord};
+use tidewater_centre::{
+    Becomes, Choice, ConflictSpec, Detect, HandledSpec, Judgement, RefusedAction, RefusedChoice,
+    Resolution, ScriptSpec, SettleOutcome, TableSpec, UploadOutcome, Verdict, Version,
+};
+use tidewater_protocol::{Code, Value};
+
+use crate::fixture::Fixture;
+use crate::remote::{Change, Remote, delete, insert, update};
+use crate::world::{NOW_MS, World, everyone};
+
+const DDL: &str = "
+    CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL,
+        stock INTEGER CHECK (stock >= 0));
+    CREATE TABLE journal (line TEXT NOT NULL);
+    INSERT INTO item VALUES (1, 'tea', 10)";
+
+const ITEMS: &str = "SELECT id, name, stock FROM item ORDER BY id";
+const JOURNAL: &str = "SELECT line FROM journal ORDER BY line";
+
+fn item(resolve: &[&str]) -> TableSpec {
+    TableSpec {
+        conflict: ConflictSpec {
+            detect: Detect::Row,
+            resolve: resolve.iter().map(|&it| it.to_owned()).collect(),
+        },
+        ..everyone("item")
+    }
+}
+
+async fn world<F: Fixture>(item: TableSpec, scripts: &[(&str, &str)]) -> World<F> {
+    let mut world = World::<F>::new(DDL, vec![everyone("item")]).await;
+    world.specs[0].tables[0] = item;
+    let scripts = scripts.iter();
+    let scripts = scripts.map(|(event, sql)| {
+        let table = match event.starts_with("end_") {
+            true => "connection",
+            false => "item",
+        };
+        ScriptSpec::at("scripts", ["default", table, event], *sql)
+    });
+    world.specs[0].scripts = scripts.collect();
+    world.deploy().await.unwrap();
+    world
+}
+
+fn replay(refused: i64, force: bool) -> RefusedChoice {
+    RefusedChoice {
+        refused,
+        action: RefusedAction::Replay,
+        force,
+        judgement: Judgement::default(),
+        by: "olga".into(),
+        now_ms: NOW_MS + 5,
+    }
+}
+
+fn choose(conflict: i64, version: Version) -> Choice {
+    Choice {
+        conflict,
+        version,
+        force: false,
+        judgement: Judgement::default(),
+        by: "olga".into(),
+        now_ms: NOW_MS + 5,
+    }
+}
+
+async fn settle<F: Fixture>(world: &World<F>, choice: RefusedChoice) -> SettleOutcome {
+    let mut worker = world.worker().await;
+    worker.settle_refused(choice).await.unwrap()
+}
+
+async fn resolve<F: Fixture>(world: &World<F>, choice: Choice) -> SettleOutcome {
+    let mut worker = world.worker().await;
+    worker.settle_conflict(choice).await.unwrap()
+}
+
+async fn only_refused<F: Fixture>(world: &World<F>) -> RefusedRecord {
+    let mut refused = world.centre.refused().await.unwrap();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    refused.remove(0)
+}
+
+fn row(id: i64, name: &str, stock: i64) -> SettleOutcome {
+    let row = Some(format!(r#"{{"id":{id},"name":"{name}","stock":{stock}}}"#));
+    SettleOutcome::Settled { row }
+}
+
+pub async fn a_replayed_row_is_written_by_its_scripts<F: Fixture>() {
+    let world = world::<F>(
+        everyone("item"),
+        &[
+            (
+                "upload_insert",
+                "INSERT INTO item (id, name, stock)
+                     VALUES ({r.id}, {r.name} || ' of ' || {s.username} || {u.shop}, {r.stock});
+                 INSERT INTO journal (line) VALUES ('insert')",
+            ),
+            (
+                "upload_update",
+                "UPDATE item SET name = {r.name}, stock = {r.stock} WHERE id = {r.id};
+                 INSERT INTO journal (line) VALUES ('update')",
+            ),
+            ("end_upload", "INSERT INTO journal (line) VALUES ('end')"),
+        ],
+    )
+    .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    anna.parameters.insert("shop".into(), " in Bonn".into());
+    anna.upload(&[insert("item", "3|milk|-5")]).await;
+    world.execute("DELETE FROM journal").await;
+    let refused = only_refused(&world).await;
+    let outcome = settle(&world, replay(refused.id, false)).await;
+    assert!(
+        matches!(&outcome, SettleOutcome::Refused { code, .. } if *code == Code::RowCheck),
+        "{outcome:?}"
+    );
+    assert_eq!(world.fixture.query(JOURNAL).await, [""; 0]);
+    let edit = RefusedChoice {
+        action: RefusedAction::Edit(r#"{"stock":5}"#.into()),
+        ..replay(refused.id, false)
+    };
+    let outcome = settle(&world, edit).await;
+    assert_eq!(outcome, row(3, "milk of anna in Bonn", 5));
+    assert_eq!(world.fixture.query(JOURNAL).await, ["end", "insert"]);
+    assert!(world.centre.refused().await.unwrap().is_empty());
+}
+
+pub async fn a_conflict_is_resolved_by_the_scripts_of_its_table<F: Fixture>() {
+    let world = world::<F>(
+        everyone("item"),
+        &[
+            (
+                "upload_fetch",
+                "SELECT id, name, stock FROM item WHERE id = {r.id}",
+            ),
+            (
+                "upload_update",
+                "UPDATE item SET name = {r.name}, stock = {r.stock} WHERE id = {r.id};
+                 INSERT INTO journal (line) VALUES ({s.username})",
+            ),
+        ],
+    )
+    .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    world.execute("UPDATE item SET name = 'Tee'").await;
+    let told = anna.upload(&[update("item", "1|tea|10", "1|TEA|9")]).await;
+    assert_eq!(told[1], "conflict item: 1|Tee|10");
+    assert_eq!(world.fixture.query(JOURNAL).await, [""; 0]);
+    let conflict = world.centre.conflicts().await.unwrap().remove(0);
+    let outcome = resolve(&world, choose(conflict.id, Version::Uploaded)).await;
+    assert_eq!(outcome, row(1, "TEA", 9));
+    assert_eq!(world.fixture.query(JOURNAL).await, ["anna"]);
+}
+
+/// Has a handler say something of the one row that an operator has sent.
+fn say(verdict: Option<Verdict>) -> Judgement {
+    let of_table: BTreeMap<u64, Verdict> = verdict.map(|it| (0, it)).into_iter().collect();
+    Judgement {
+        verdicts: BTreeMap::from([(0, of_table)]),
+        ..Judgement::default()
+    }
+}
+
+/// Uploads a row that its handler refuses.
+async fn refused_by_handler<F: Fixture>(world: &World<F>, change: Change) -> RefusedRecord {
+    let mut anna = Remote::new(world, "anna").await;
+    let mut upload = anna.next_upload(&[change]);
+    upload.verdicts = say(Some(Verdict::Refuse("we know it".into()))).verdicts;
+    let outcome = anna.apply(upload).await;
+    assert!(matches!(outcome, UploadOutcome::Applied { .. }));
+    only_refused(world).await
+}
+
+pub async fn a_replayed_row_is_judged_by_its_handler<F: Fixture>() {
+    for keeps_uploads in [false, true] {
+        let table = TableSpec {
+            handled: HandledSpec {
+                upload: true,
+                keeps_uploads,
+                download: keeps_uploads,
+            },
+            ..everyone("item")
+        };
+        let world = world::<F>(table, &[]).await;
+        world.execute("DELETE FROM item").await;
+        let kept = refused_by_handler(&world, insert("item", "3|milk|5")).await;
+        let outcome = settle(&world, replay(kept.id, true)).await;
+        let SettleOutcome::Unjudged { upload } = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(upload.0.context.user, "anna");
+        assert_eq!(upload.0.tables[0].begin.table, "item");
+        let judged = |verdict| RefusedChoice {
+            judgement: say(verdict),
+            ..replay(kept.id, true)
+        };
+        let refuse = Verdict::Refuse("we still know it".into());
+        let outcome = settle(&world, judged(Some(refuse))).await;
+        assert_eq!(
+            outcome,
+            SettleOutcome::Refused {
+                code: Code::RowHandler,
+                reason: "we still know it".into()
+            }
+        );
+        assert_eq!(only_refused(&world).await.id, kept.id);
+        assert_eq!(world.fixture.query(ITEMS).await, [""; 0]);
+        let outcome = match keeps_uploads {
+            true => settle(&world, judged(Some(Verdict::Handled))).await,
+            false => {
+                let change = vec![("stock".to_owned(), Value::Integer(4))];
+                settle(&world, judged(Some(Verdict::Change(change)))).await
+            }
+        };
+        let (expected, rows) = match keeps_uploads {
+            true => (SettleOutcome::Settled { row: None }, vec![]),
+            false => (row(3, "milk", 4), vec!["3|milk|4"]),
+        };
+        assert_eq!(outcome, expected);
+        assert_eq!(world.fixture.query(ITEMS).await, rows);
+        assert!(world.centre.refused().await.unwrap().is_empty());
+    }
+}
+
+pub async fn a_replayed_row_meets_the_resolver_of_its_table<F: Fixture>() {
+    let change = || update("item", "1|tea|10", "1|TEA|-1");
+    let edit = |id: i64| RefusedChoice {
+        action: RefusedAction::Edit(r#"{"stock":9}"#.into()),
+        ..replay(id, false)
+    };
+    for (resolver, expected) in [
+        ("server_wins", None),
+        ("client_wins", Some(row(1, "TEA", 9))),
+        ("additive(stock)", Some(row(1, "Tee", 7))),
+    ] {
+        let world = world::<F>(item(&[resolver]), &[]).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        anna.upload(&[change()]).await;
+        world
+            .execute("UPDATE item SET name = 'Tee', stock = 8")
+            .await;
+        let kept = only_refused(&world).await;
+        let outcome = settle(&world, edit(kept.id)).await;
+        let theirs = r#"{"id":1,"name":"Tee","stock":8}"#.to_owned();
+        let lost = SettleOutcome::Changed { row: Some(theirs) };
+        assert_eq!(outcome, expected.unwrap_or(lost), "{resolver}");
+    }
+    let world = world::<F>(item(&["handler"]), &[]).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    anna.upload(&[change()]).await;
+    world.execute("UPDATE item SET stock = 8").await;
+    let kept = only_refused(&world).await;
+    let mut choice = edit(kept.id);
+    let outcome = settle(&world, choice.clone()).await;
+    let SettleOutcome::Contended { rows, .. } = outcome else {
+        panic!("{outcome:?}");
+    };
+    let resolution = Resolution {
+        theirs: rows[0].theirs.clone(),
+        becomes: Becomes::Remote,
+    };
+    let resolutions = &mut choice.judgement.resolutions;
+    resolutions.insert(rows[0].row.clone(), resolution);
+    assert_eq!(settle(&world, choice).await, row(1, "TEA", 9));
+}
+
+/// Of a sum the difference is written, with force and without.
+pub async fn a_replayed_sum_is_a_difference<F: Fixture>() {
+    for force in [false, true] {
+        let world = world::<F>(item(&["additive(stock)"]), &[]).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let mut berta = Remote::synced(&world, "berta").await;
+        berta.upload(&[update("item", "1|tea|10", "1|tea|6")]).await;
+        let told = anna.upload(&[update("item", "1|tea|10", "1|tea|2")]).await;
+        assert!(told[1].starts_with("refused item [1]"), "{told:?}");
+        let kept = only_refused(&world).await;
+        let outcome = settle(&world, replay(kept.id, force)).await;
+        assert!(
+            matches!(&outcome, SettleOutcome::Refused { code, .. } if *code == Code::RowCheck),
+            "{outcome:?}"
+        );
+        world.execute("UPDATE item SET stock = 9").await;
+        assert_eq!(
+            settle(&world, replay(kept.id, force)).await,
+            row(1, "tea", 1)
+        );
+        assert_eq!(world.fixture.query(ITEMS).await, ["1|tea|1"]);
+    }
+}
+
+/// A remote that sends on before it has heard of the replay may send the difference twice.
+pub async fn a_sum_that_its_remote_sends_after_the_replay_waits_for_the_operator<F: Fixture>() {
+    let world = world::<F>(item(&["additive(stock)"]), &[]).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    world.execute("UPDATE item SET stock = 1").await;
+    anna.upload(&[update("item", "1|tea|10", "1|tea|2")]).await;
+    world.execute("UPDATE item SET stock = 9").await;
+    let kept = only_refused(&world).await;
+    assert_eq!(
+        settle(&world, replay(kept.id, false)).await,
+        row(1, "tea", 1)
+    );
+    let told = anna.upload(&[update("item", "1|tea|10", "1|tea|1")]).await;
+    assert_eq!(told[1], "conflict item: 1|tea|1");
+    let conflict = world.centre.conflicts().await.unwrap().pop().unwrap();
+    assert!(conflict.is_open());
+    assert_eq!(world.fixture.query(ITEMS).await, ["1|tea|1"]);
+    // What it sends when it has heard of it is another change.
+    anna.download().await;
+    anna.settled_after = u64::MAX >> 1;
+    world.execute("UPDATE item SET stock = 8").await;
+    anna.upload(&[update("item", "1|tea|1", "1|tea|0")]).await;
+    assert_eq!(world.fixture.query(ITEMS).await, ["1|tea|7"]);
+}
+
+/// A sum that waits for the operator is added when he chooses it, and one that is in is not added
+/// once more.
+pub async fn a_chosen_sum_counts_once<F: Fixture>() {
+    let world = world::<F>(item(&["additive(stock)"]), &[]).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut copy = Remote::synced(&world, "anna").await;
+    anna.upload(&[update("item", "1|tea|10", "1|tea|7")]).await;
+    let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|6")]);
+    upload.copied = true;
+    copy.apply(upload).await;
+    let conflict = world.centre.conflicts().await.unwrap().remove(0);
+    assert_eq!(conflict.outcome, ConflictOutcome::Parked);
+    let outcome = resolve(&world, choose(conflict.id, Version::Uploaded)).await;
+    assert_eq!(outcome, row(1, "tea", 3));
+
+    let mut berta = Remote::synced(&world, "berta").await;
+    world.execute("UPDATE item SET stock = 2").await;
+    berta.upload(&[update("item", "1|tea|3", "1|TEA|2")]).await;
+    let conflict = world.centre.conflicts().await.unwrap().remove(1);
+    assert_eq!(conflict.outcome, ConflictOutcome::Merged);
+    let outcome = resolve(&world, choose(conflict.id, Version::Uploaded)).await;
+    assert_eq!(outcome, row(1, "TEA", 1));
+}
+
+/// An operator who insists writes over what others have made of a row, and nothing but what the
+/// remote had changed.
+pub async fn a_forced_replay_writes_what_the_remote_had_changed<F: Fixture>() {
+    let world = world::<F>(everyone("item"), &[]).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    anna.upload(&[update("item", "1|tea|10", "1|tea|-1")]).await;
+    world
+        .execute("UPDATE item SET name = 'Tee', stock = 8")
+        .await;
+    let kept = only_refused(&world).await;
+    let edit = RefusedChoice {
+        action: RefusedAction::Edit(r#"{"stock":9}"#.into()),
+        ..replay(kept.id, true)
+    };
+    assert_eq!(settle(&world, edit).await, row(1, "Tee", 9));
+    // A row that is gone comes back as it was sent.
+    let mut anna = Remote::synced(&world, "anna").await;
+    anna.upload(&[update("item", "1|Tee|9", "1|Tee|-1")]).await;
+    world.execute("DELETE FROM item").await;
+    let kept = only_refused(&world).await;
+    let edit = |force| RefusedChoice {
+        action: RefusedAction::Edit(r#"{"stock":3}"#.into()),
+        ..replay(kept.id, force)
+    };
+    let outcome = settle(&world, edit(false)).await;
+    assert_eq!(outcome, SettleOutcome::Changed { row: None });
+    assert_eq!(settle(&world, edit(true)).await, row(1, "Tee", 3));
+    // A delete takes the row away, whatever it is by now.
+    world
+        .execute("CREATE TABLE part (item INTEGER REFERENCES item); INSERT INTO part VALUES (1)")
+        .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let told = anna.upload(&[delete("item", "1|Tee|3")]).await;
+    assert!(told[1].starts_with("refused item [1] Delete"), "{told:?}");
+    world
+        .execute("DROP TABLE part; UPDATE item SET stock = 4")
+        .await;
+    let kept = only_refused(&world).await;
+    let outcome = settle(&world, replay(kept.id, true)).await;
+    assert_eq!(outcome, SettleOutcome::Settled { row: None });
+    assert_eq!(world.fixture.query(ITEMS).await, [""; 0]);
+}

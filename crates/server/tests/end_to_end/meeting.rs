@@ -1,0 +1,335 @@
+//! Orders of two devices that meet under one number, and sums that several devices, copies of a file
+//! and an operator change.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+use tidewater_client::SyncDirection;
+use tidewater_protocol::message::Control;
+use tidewater_testing::proxy::{Accident, Place, Way};
+
+use crate::backend::Backend;
+use crate::compare::assert_converged;
+use crate::device::Device;
+use crate::live::live;
+use crate::scenario::{Column, Scenario, Table};
+use crate::world::{World, until};
+
+const TABLES: &[Table] = &[
+    Table {
+        name: "orders",
+        columns: &[Column::Plain("id"), Column::Plain("customer")],
+        scope: "1 = 1",
+        parents: &[],
+    },
+    Table {
+        name: "line",
+        columns: &[
+            Column::Plain("order_id"),
+            Column::Plain("product"),
+            Column::Plain("n"),
+        ],
+        scope: "1 = 1",
+        parents: &[],
+    },
+    Table {
+        name: "product",
+        columns: &[Column::Plain("id"), Column::Plain("stock")],
+        scope: "1 = 1",
+        parents: &[],
+    },
+];
+
+/// `upload` and the like for the publication, `identity` and the like for the orders.
+fn orders(publication: &str, of_orders: &str) -> Scenario {
+    let sums = "conflict = { resolve = [\"additive(stock)\"] }";
+    resolving(publication, of_orders, sums)
+}
+
+fn resolving(publication: &str, of_orders: &str, of_products: &str) -> Scenario {
+    let schema = "
+        CREATE TABLE orders (id INTEGER NOT NULL PRIMARY KEY, customer TEXT NOT NULL);
+        CREATE TABLE line (order_id INTEGER NOT NULL REFERENCES orders, product TEXT NOT NULL,
+            n INTEGER NOT NULL, PRIMARY KEY (order_id, product));
+        CREATE INDEX line_order ON line (order_id);
+        CREATE TABLE product (id INTEGER NOT NULL PRIMARY KEY, stock INTEGER NOT NULL);
+        INSERT INTO product VALUES (1, 10);";
+    let publication = format!(
+        r#"
+[[publication]]
+name = "main"
+{publication}
+
+[[publication.table]]
+name = "orders"
+partition = "everyone"
+{of_orders}
+
+[[publication.table]]
+name = "line"
+partition = {{ follows = "orders" }}
+
+[[publication.table]]
+name = "product"
+partition = "everyone"
+{of_products}
+"#
+    );
+    Scenario {
+        schema: schema.to_owned(),
+        publication: publication.leak(),
+        tables: TABLES,
+        users: &["ada", "bob"],
+        limits: "",
+    }
+}
+
+const LINES: &str = "SELECT order_id || ' ' || customer || ' ' || product FROM line
+    JOIN orders ON orders.id = order_id ORDER BY order_id, product";
+
+fn copy_files(from: &Path, to: &Path) {
+    for end in ["", "-wal", "-shm"] {
+        let file = |path: &Path| format!("{}{end}", path.display());
+        if Path::new(&file(from)).exists() {
+            std::fs::copy(file(from), file(to)).expect("it can be copied");
+        }
+    }
+}
+
+/// A copy of a device as it is now.
+fn copy_of(device: &Device, folder: &TempDir) -> Device {
+    let path = folder.path().join("copy.db");
+    copy_files(&device.path, &path);
+    Device::at(&path, device)
+}
+
+/// The order of ada's has met bob's; she sees her own, and nothing of his under it.
+fn assert_apart<B: Backend>(world: &World<B>, ada: &mut Device, refused: &[&str]) {
+    let listed = ada.refused();
+    let keys: Vec<String> = listed
+        .iter()
+        .map(|it| format!("{} {}", it.table, it.key))
+        .collect();
+    assert_eq!(keys, refused);
+    assert_eq!(ada.rows(LINES), ["10 Sven bananas"]);
+    assert_eq!(world.rows(LINES), ["10 Nora apples"]);
+}
+
+fn an_order_that_met_another_waits_with_its_lines_and_goes_up_under_a_new_key<B: Backend>() {
+    for publication in ["", "on_reject = \"abort\"", "upload = \"transactional\""] {
+        for resolve in ["server_wins", "client_wins"] {
+            let of_orders = format!("conflict = {{ resolve = \"{resolve}\" }}");
+            let world = World::<B>::open(orders(publication, &of_orders));
+            let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+            bob.edit(
+                "INSERT INTO orders VALUES (10, 'Nora'); INSERT INTO line VALUES (10, 'apples', 1)",
+            );
+            bob.sync();
+            ada.edit(
+                "BEGIN; INSERT INTO orders VALUES (10, 'Sven');
+                 INSERT INTO line VALUES (10, 'bananas', 2);
+                 INSERT INTO tidewater_transaction DEFAULT VALUES; COMMIT",
+            );
+            let report = ada.try_sync().expect("it syncs");
+            assert_eq!(
+                (report.refused, report.conflicts),
+                (2, 0),
+                "{publication} {resolve}"
+            );
+            let both = ["orders [10]", "line [10,\"bananas\"]"];
+            assert_apart(&world, &mut ada, &both);
+            // She goes on with it, and what she adds stays with it.
+            ada.edit(
+                "INSERT INTO line VALUES (10, 'cherries', 3);
+                 INSERT INTO tidewater_transaction DEFAULT VALUES",
+            );
+            let report = ada.try_sync().expect("it syncs");
+            assert!(report.refused > 0, "{publication} {resolve}");
+            assert_eq!(world.rows(LINES), ["10 Nora apples"]);
+            ada.sync_only(SyncDirection::DownloadOnly);
+            let id = ada
+                .refused()
+                .iter()
+                .find(|it| it.table == "orders")
+                .map(|it| it.id);
+            let id = id.expect("the order is refused");
+            let error = ada
+                .remote
+                .renumber_refused(id, None)
+                .expect_err("it has no numbers");
+            assert!(error.to_string().contains("neither numbers"), "{error}");
+            let key = ada
+                .remote
+                .renumber_refused(id, Some("11"))
+                .expect("it gets a key");
+            assert_eq!(key, "[11]");
+            for _ in 0..3 {
+                ada.try_sync().expect("it syncs");
+            }
+            bob.sync();
+            assert_eq!(ada.refused().len(), 0, "{publication} {resolve}");
+            let all = ["10 Nora apples", "11 Sven bananas", "11 Sven cherries"];
+            assert_eq!(world.rows(LINES), all, "{publication} {resolve}");
+            assert_eq!(world.server.refused().len(), 0, "{publication} {resolve}");
+            assert_converged(&world, &[&ada, &bob]);
+            // Under the first number, lines are the other order's now.
+            ada.edit("INSERT INTO line VALUES (10, 'dates', 1)");
+            assert_eq!(ada.sync().refused, 0);
+            assert_converged(&world, &[&ada]);
+        }
+    }
+}
+
+/// A phone that is restored from a backup numbers on from there.
+fn a_restored_file_that_numbers_on_keeps_its_orders_apart<B: Backend>() {
+    let world = World::<B>::open(orders("", "identity = { column = \"id\" }"));
+    let mut ada = world.synced("ada");
+    let folder = TempDir::new().expect("a temporary folder");
+    let backup = folder.path().join("backup.db");
+    ada.reopen(|| {});
+    copy_files(&ada.path, &backup);
+    let take = |device: &Device, customer: &str, product: &str| {
+        device.edit(&format!(
+            "BEGIN; INSERT INTO orders (customer) VALUES ('{customer}');
+             INSERT INTO line SELECT max(id), '{product}', 1 FROM orders; COMMIT"
+        ));
+    };
+    take(&ada, "Nora", "apples");
+    let report = ada.sync();
+    assert!(!report.starts_over);
+    let path = ada.path.clone();
+    ada.reopen(|| {
+        for end in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{}{end}", path.display()));
+        }
+        copy_files(&backup, &path);
+    });
+    take(&ada, "Sven", "bananas");
+    let report = ada.try_sync().expect("it syncs");
+    assert!(report.starts_over, "it says that it was restored");
+    assert_eq!(report.refused, 2);
+    let lines = "SELECT customer || ' ' || product FROM line JOIN orders ON id = order_id";
+    assert_eq!(world.rows(lines), ["Nora apples"]);
+    assert_eq!(ada.rows(lines), ["Sven bananas"]);
+    // It has numbers of its own by now.
+    take(&ada, "Olga", "cherries");
+    let report = ada.try_sync().expect("it syncs");
+    assert_eq!(report.refused, 0);
+    let id = ada.refused()[0].id;
+    ada.remote
+        .renumber_refused(id, None)
+        .expect("there are numbers");
+    for _ in 0..2 {
+        ada.sync();
+    }
+    let by_customer = format!("{lines} ORDER BY customer");
+    let all = ["Nora apples", "Olga cherries", "Sven bananas"];
+    assert_eq!(world.rows(&by_customer), all);
+    assert_converged(&world, &[&ada]);
+}
+
+/// A row that lost under its key goes up beside the other one.
+fn an_insert_that_lost_goes_up_under_a_new_key<B: Backend>() {
+    let world = World::<B>::open(resolving("", "", ""));
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    bob.edit("INSERT INTO product VALUES (5, 1)");
+    bob.sync();
+    ada.edit("INSERT INTO product VALUES (5, 2)");
+    assert_eq!(ada.sync().conflicts, 1);
+    let conflict = ada.remote.conflicts().expect("they can be read")[0].id;
+    let key = ada.remote.renumber_conflict(conflict, Some("6"));
+    assert_eq!(key.expect("it gets a key"), "[6]");
+    ada.sync();
+    bob.sync();
+    let all = ["1 10", "5 1", "6 2"];
+    assert_eq!(
+        bob.rows("SELECT id || ' ' || stock FROM product ORDER BY id"),
+        all
+    );
+    assert!(ada.remote.conflicts().expect("they can be read").is_empty());
+    assert_converged(&world, &[&ada, &bob]);
+}
+
+const STOCK: &str = "SELECT stock FROM product WHERE id = 1";
+
+fn a_sum_of_a_copied_file_is_never_counted_twice<B: Backend>() {
+    for copy_first in [false, true] {
+        let world = World::<B>::open(orders("", ""));
+        let mut ada = world.synced("ada");
+        ada.edit("UPDATE product SET stock = stock - 3");
+        let folder = TempDir::new().expect("a temporary folder");
+        let mut copy = copy_of(&ada, &folder);
+        let mut both = [&mut ada, &mut copy];
+        if copy_first {
+            both.reverse();
+        }
+        let [first, second] = both;
+        first.sync();
+        second.edit("UPDATE product SET stock = stock - 4");
+        let report = second.try_sync().expect("it syncs");
+        assert!(report.starts_over);
+        assert_eq!(report.conflicts, 1);
+        assert_eq!(world.rows(STOCK), ["7"], "nothing of it twice");
+        let conflicts = world.server.conflicts();
+        assert!(conflicts[0].is_open(), "the operator sees both");
+        // From now on it is a remote like any other.
+        for device in [&mut *first, &mut *second] {
+            device.edit("UPDATE product SET stock = stock - 1");
+        }
+        second.sync();
+        first.sync();
+        second.sync();
+        assert_eq!(world.rows(STOCK), ["5"]);
+        assert_converged(&world, &[&ada, &copy]);
+    }
+}
+
+/// The acknowledgement of a taken upload is lost, and the file is copied: both know the upload.
+fn a_sum_that_was_taken_before_the_copy_counts_once<B: Backend>() {
+    let world = World::<B>::open(orders("", ""));
+    let mut ada = world.synced("ada");
+    ada.edit("UPDATE product SET stock = stock - 3");
+    let place = Place::message(Way::Down, |it| matches!(it, Control::ResultEnd(_)));
+    ada.network.plan(place, Accident::CutInside);
+    ada.try_sync().expect_err("it is cut");
+    assert!(ada.network.finish_plan());
+    let folder = TempDir::new().expect("a temporary folder");
+    let mut copy = copy_of(&ada, &folder);
+    copy.edit("UPDATE product SET stock = stock - 4");
+    ada.sync();
+    copy.try_sync().expect("it syncs");
+    ada.sync();
+    assert_eq!(world.rows(STOCK), ["3"]);
+    assert_converged(&world, &[&ada, &copy]);
+}
+
+fn live_devices_that_count_together_lose_nothing<B: Backend>() {
+    let world = World::<B>::open(orders("", ""));
+    let devices = [
+        world.synced("ada"),
+        world.synced("bob"),
+        world.synced("ada"),
+    ];
+    let lives: Vec<_> = devices.iter().map(live).collect();
+    for _ in 0..20 {
+        for device in &devices {
+            device.edit("UPDATE product SET stock = stock + 1");
+        }
+    }
+    until(|| world.rows(STOCK) == ["70"]);
+    until(|| devices.iter().all(|it| it.rows(STOCK) == ["70"]));
+    for live in lives {
+        live.end();
+    }
+    let all: Vec<&Device> = devices.iter().collect();
+    assert_converged(&world, &all);
+}
+
+on_both_adapters!(
+    an_order_that_met_another_waits_with_its_lines_and_goes_up_under_a_new_key,
+    a_restored_file_that_numbers_on_keeps_its_orders_apart,
+    an_insert_that_lost_goes_up_under_a_new_key,
+    a_sum_of_a_copied_file_is_never_counted_twice,
+    a_sum_that_was_taken_before_the_copy_counts_once,
+    live_devices_that_count_together_lose_nothing,
+);
