@@ -41,6 +41,7 @@ mod retrying;
 mod row_security;
 mod schema_changes;
 mod scripts;
+mod second_way;
 mod serving;
 mod shop;
 mod signing_in;

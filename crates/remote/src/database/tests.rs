@@ -13,6 +13,7 @@ mod leaving;
 mod made;
 mod migration;
 mod model;
+mod new_keys;
 mod obstacles;
 mod old_library;
 mod outbox;
