@@ -27,6 +27,7 @@ mod publication;
 mod quote;
 mod route;
 mod rows;
+mod safe_time;
 mod scope;
 mod state;
 mod tls;
@@ -47,6 +48,7 @@ use self::connection::Address;
 use self::follow::Follower;
 use self::pool::Pool;
 use self::publication::{Publication, PublishedTable};
+use self::safe_time::SafeTimes;
 use self::triggers::LogSpec;
 use self::waits::Waits;
 use self::watermark::Marks;
@@ -70,6 +72,7 @@ struct Shared {
     /// When partitions that came could not be tracked the last time.
     adopt_failed_ms: AtomicI64,
     waits: Waits,
+    safe_times: SafeTimes,
     follower: Follower,
 }
 
@@ -129,6 +132,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
             served: RwLock::default(),
             adopt_failed_ms: AtomicI64::new(i64::MIN),
             waits: Waits::default(),
+            safe_times: SafeTimes::default(),
             follower: Follower::default(),
         }),
     })))

@@ -52,7 +52,8 @@ of the centre:
    \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"user\",\"publication\",\"detail\"}],
    \"numbers\":[{\"table\",\"column\",\"count\",\"highest\",\"remotes\"}],
    \"number_blocks\":[{\"table\",\"remote_id\",\"user\",\"first\",\"last\",\"at_ms\"}],
-   \"blockers\":[{\"process\",\"application\",\"user\",\"since_ms\",\"statement\"}],
+   \"keyless_rows\":[{\"table\",\"rows\":n}],
+   \"blockers\":[{\"process\",\"application\",\"user\",\"since_ms\",\"statement\",\"prepared\"}],
    \"server\":{\"admin\",\"reachable\",\"ready\",\"reason\",\"figures\":[{\"name\",\"labels\":{},\"value\"}]}}
 downloaded are the rows that were sent; a remote reports those that it wrote."))]
 pub(crate) struct StatusArgs {
@@ -262,6 +263,8 @@ struct BlockerObject<'a> {
     user: &'a str,
     since_ms: Option<i64>,
     statement: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prepared: Option<&'a String>,
 }
 
 #[derive(Serialize)]
@@ -380,6 +383,7 @@ impl BlockerObject<'_> {
             user: &blocker.user,
             since_ms: (blocker.since_ms != 0).then_some(blocker.since_ms),
             statement: &blocker.statement,
+            prepared: (!blocker.prepared.is_empty()).then_some(&blocker.prepared),
         }
     }
 }
@@ -575,6 +579,14 @@ fn describe_blocker(blocker: &Blocker) -> String {
         0 => "open".to_owned(),
         since_ms => format!("open since {}", moment(since_ms)),
     };
+    if !blocker.prepared.is_empty() {
+        return format!(
+            "for the transaction {:?}, prepared {} by {}: COMMIT PREPARED or ROLLBACK PREPARED ends it",
+            blocker.prepared,
+            moment(blocker.since_ms),
+            or(&blocker.user, "an unknown user"),
+        );
+    }
     format!(
         "for a transaction {since} of process {} ({}, user {}), last statement: {}",
         blocker.process,
