@@ -17,12 +17,13 @@ const DDL: &str = "
     CREATE TABLE cust_fought (cust_id INTEGER NOT NULL, old_name TEXT, new_name TEXT);
     CREATE TABLE journal (id INTEGER NOT NULL PRIMARY KEY, line TEXT NOT NULL)";
 
-fn script(table: &str, event: &str, sql: &str) -> ScriptSpec {
+/// A script of the default version.
+pub fn script(table: &str, event: &str, sql: &str) -> ScriptSpec {
     ScriptSpec::at("scripts", ["default", table, event], sql)
 }
 
 /// The databases' clock: scripts compare with what it says.
-fn now_ms() -> i64 {
+pub fn now_ms() -> i64 {
     let since = std::time::UNIX_EPOCH.elapsed();
     since.map_or(0, |it| it.as_millis() as i64)
 }

@@ -29,6 +29,7 @@ mod route;
 mod rows;
 mod safe_time;
 mod scope;
+mod script_times;
 mod state;
 mod tls;
 mod tracked;

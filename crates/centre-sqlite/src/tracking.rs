@@ -22,7 +22,7 @@ use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use tidewater_centre::engine::procedure::{Checked, Procedure};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::engine::script::{Dialect, Script};
-use tidewater_centre::engine::scripts::SetColumn;
+use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
@@ -120,9 +120,12 @@ impl Tracking for SqliteCentre {
         named: &str,
         script: &Script,
         set: &[SetColumn],
-    ) -> Result<Vec<String>, CentreError> {
+    ) -> Result<CheckedScript, CentreError> {
         let rows = usize::from(!set.is_empty());
-        Ok(calls::check(connection, named, script, rows)?.columns)
+        Ok(CheckedScript {
+            columns: calls::check(connection, named, script, rows)?.columns,
+            ..CheckedScript::default()
+        })
     }
 
     async fn check_allowed(

@@ -19,7 +19,7 @@ use crate::centre::CentreResult;
 use crate::download::{Downloaded, Downloading};
 use crate::engine::procedure::{Checked, Procedure};
 use crate::engine::script::{Dialect, Script};
-use crate::engine::scripts::SetColumn;
+use crate::engine::scripts::{CheckedScript, SetColumn};
 use crate::error::CentreError;
 use crate::procedure::{CallOutcome, Interrupt, ProcedureCall};
 use crate::publication::DeployStep;
@@ -167,7 +167,7 @@ pub trait Tracking: Send + Sync + 'static {
     }
 
     /// Checks that a statement of a script can be run, which reads a relation of these columns, if it
-    /// reads one. It is named by its file. Gives the names of the columns that it yields.
+    /// reads one. It is named by its file.
     ///
     /// # Errors
     /// See [`crate::engine::scope::wrong`].
@@ -176,7 +176,7 @@ pub trait Tracking: Send + Sync + 'static {
         named: &str,
         script: &Script,
         set: &[SetColumn],
-    ) -> impl Future<Output = Result<Vec<String>, CentreError>> + Send;
+    ) -> impl Future<Output = Result<CheckedScript, CentreError>> + Send;
 
     /// How the role under which remotes act is asked for; `None` if the database has no roles.
     fn acting_sql(role: RoleAsked<'_>) -> Option<String> {
