@@ -492,7 +492,7 @@ impl Registered {
         let missing = in_place::missing(spec, id, self.members.as_deref(), catalog);
         // Restored triggers have all rows sent again as well.
         let lost = lost.iter().find(|lost| lost.id == id);
-        if let Some(lost) = lost.filter(|_| missing.is_empty()) {
+        if let Some(lost) = lost.filter(|it| missing.is_empty() && !it.goes_whole()) {
             let description = format!(
                 "send the rows of {} to all remotes again: {}",
                 spec.title,

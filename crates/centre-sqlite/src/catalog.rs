@@ -180,6 +180,8 @@ fn read_table(
         own_obstacle: is_own.then(|| {
             "names that begin with tidewater_ are Tidewater's own; rename the table".to_owned()
         }),
+        unnoticed: None,
+        is_tracked: false,
         is_part: false,
         checks: Vec::new(),
         setting_triggers: Vec::new(),
