@@ -11,7 +11,9 @@ mod verified;
 use prost::Message;
 
 pub use self::call::{Answer, Argument, Call, CallFailed, CallKind, Given, Returns};
-pub use self::channel::{Credit, MAX_ABOVE, MAX_BEARER_BYTES, Ping, Pong, Proof, SignIn, SignedIn};
+pub use self::channel::{
+    Credit, MAX_ABOVE, MAX_BEARER_BYTES, Ping, Pong, Proof, SignIn, SignedIn, bearer_too_long,
+};
 pub use self::numbers::{NumberBlock, NumbersLeft};
 pub use self::parameter::{MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, MAX_PARAMETERS, Parameter};
 pub use self::verified::{
