@@ -55,6 +55,7 @@ mod hierarchy;
 mod hostile;
 mod images;
 mod live;
+mod names;
 mod offline;
 mod outbox;
 mod partitions;
