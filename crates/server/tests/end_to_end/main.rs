@@ -69,6 +69,7 @@ mod resumed;
 mod scripts;
 mod servers;
 mod signing_in;
+mod soft_deletes;
 mod sure;
 mod transactions;
 mod verifying;
