@@ -5,7 +5,7 @@ use rusqlite::OptionalExtension;
 
 use tidewater_protocol::Table;
 
-use super::catalog::Catalog;
+use super::catalog::{self, Catalog};
 use super::connection::Connection;
 use super::connection::spell;
 use super::publication::{Publication, PublishedTable};
@@ -26,6 +26,7 @@ use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
+use tidewater_centre::records::KeylessRows;
 
 /// The columns of a change log's table, in order: name, type, NOT NULL and default.
 const COLUMNS: &str = "SELECT json_group_array(json_array(name, type, \"notnull\", dflt_value))
@@ -251,6 +252,13 @@ impl Tracking for SqliteCentre {
 
     fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {
         Ok(answers.iter().any(|log| !log.rows.is_empty()))
+    }
+
+    async fn keyless_rows(
+        connection: &mut Connection,
+        tables: &[String],
+    ) -> Result<Vec<KeylessRows>, CentreError> {
+        catalog::keyless_rows(connection, tables)
     }
 
     async fn log_sizes(connection: &mut Connection) -> Result<Vec<(String, u64)>, CentreError> {

@@ -568,7 +568,9 @@ pub struct CentreStatus {
     pub numbers: Vec<NumbersStatus>,
     /// The last blocks of numbers that were handed out, newest first, at most 20.
     pub blocks: Vec<BlockRecord>,
-    /// Sessions of applications that hold locks for which syncs wait, or have waited in vain.
+    /// Published tables with rows that no remote can have, because a column of their key is NULL.
+    pub keyless_rows: Vec<KeylessRows>,
+    /// Transactions of applications that hold locks for which syncs wait, or have waited in vain.
     pub blockers: Vec<Blocker>,
 }
 

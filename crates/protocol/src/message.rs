@@ -383,6 +383,10 @@ pub struct TableBegin {
     /// remote.
     #[prost(bool, tag = "7")]
     pub follows_changes: bool,
+    /// Download, of a table that the remote compares: rows of its partitions that have no key (a
+    /// column of it is NULL), and so can be on no remote.
+    #[prost(uint64, tag = "8")]
+    pub keyless_rows: u64,
 }
 
 /// A column of the rows that follow.
@@ -429,6 +433,7 @@ impl TableBegin {
             key: table.key.iter().map(|&index| index as u32).collect(),
             ranges: Vec::new(),
             follows_changes: false,
+            keyless_rows: 0,
         }
     }
 

@@ -23,7 +23,7 @@ use crate::engine::scripts::{CheckedScript, SetColumn};
 use crate::error::CentreError;
 use crate::procedure::{CallOutcome, Interrupt, ProcedureCall};
 use crate::publication::DeployStep;
-use crate::records::Blocker;
+use crate::records::{Blocker, KeylessRows};
 use crate::scripting::ScriptRun;
 use crate::settling::{Choice, RefusedChoice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome};
@@ -153,6 +153,16 @@ pub trait Tracking: Send + Sync + 'static {
     /// How a statement spells the relation of a table's rows that has these columns, by parameters
     /// from this number on: [`Rows::run_set`](super::upload::rows::Rows::run_set) binds them.
     fn rows_sql(table: &Self::Table, columns: &[SetColumn], first: usize) -> String;
+
+    /// The rows of these tables, as remotes call them, that have no key. Where a primary key is never
+    /// NULL there are none.
+    fn keyless_rows(
+        connection: &mut Self::Connection,
+        tables: &[String],
+    ) -> impl Future<Output = Result<Vec<KeylessRows>, CentreError>> + Send {
+        let _ = (connection, tables);
+        async { Ok(Vec::new()) }
+    }
 
     /// Checks that it can be told up to when everything is visible that was written, by
     /// [`Opened::safe_until`](super::download::Opened::safe_until).

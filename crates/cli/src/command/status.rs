@@ -230,6 +230,7 @@ struct CentreObject<'a> {
     incidents: Vec<IncidentObject<'a>>,
     numbers: Vec<NumbersObject<'a>>,
     number_blocks: Vec<BlockObject<'a>>,
+    keyless_rows: Vec<KeylessObject<'a>>,
     blockers: Vec<BlockerObject<'a>>,
     server: &'a RunningServer,
     /// A branch's line to headquarters, as `tidewater status` shows a remote.
@@ -254,6 +255,12 @@ struct BlockObject<'a> {
     first: i64,
     last: i64,
     at_ms: i64,
+}
+
+#[derive(Serialize)]
+struct KeylessObject<'a> {
+    table: &'a str,
+    rows: u64,
 }
 
 #[derive(Serialize)]
@@ -315,6 +322,10 @@ struct Downloaded {
 impl<'a> CentreObject<'a> {
     fn of(status: &'a CentreStatus, server: &'a RunningServer) -> CentreObject<'a> {
         let logs = status.logs.iter();
+        let keyless = status.keyless_rows.iter().map(|it| KeylessObject {
+            table: &it.table,
+            rows: it.rows,
+        });
         CentreObject {
             users: status.users[0],
             users_disabled: status.users[1],
@@ -337,6 +348,7 @@ impl<'a> CentreObject<'a> {
             incidents: status.incidents.iter().map(IncidentObject::of).collect(),
             numbers: status.numbers.iter().map(NumbersObject::of).collect(),
             number_blocks: status.blocks.iter().map(BlockObject::of).collect(),
+            keyless_rows: keyless.collect(),
             blockers: status.blockers.iter().map(BlockerObject::of).collect(),
             server,
             upstream: None,
@@ -480,6 +492,14 @@ fn describe_centre(
         ),
     };
     let _ = writeln!(text, "refused    {} open{list}", status.refused);
+    for keyless in &status.keyless_rows {
+        let _ = writeln!(
+            text,
+            "no key     {} of {} can be on no device: a column of their primary key is NULL",
+            output::counted(keyless.rows, "row", "rows"),
+            printable(&keyless.table)
+        );
+    }
     for blocker in &status.blockers {
         let _ = writeln!(text, "waiting    {}", describe_blocker(blocker));
     }
