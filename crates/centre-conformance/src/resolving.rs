@@ -73,7 +73,7 @@ impl<'w, F: Fixture> Contest<'w, F> {
 
 /// What each resolver makes of an update of both sides: berta's row, anna's, and what is there in
 /// the end.
-const UPDATES: [(&[&str], &str, &str, &str, ConflictOutcome); 16] = [
+const UPDATES: [(&[&str], &str, &str, &str, ConflictOutcome); 17] = [
     (
         &["server_wins"],
         "1|tea|8|1.50|2026-01-02T00:00:00.000000|x",
@@ -149,6 +149,14 @@ const UPDATES: [(&[&str], &str, &str, &str, ConflictOutcome); 16] = [
         "1|tea|10|1.50|2026-01-01T10:00:00.000000|ONE\ntwo\nthree\nfour\nfive\n",
         "1|tea|10|1.50|2026-01-01T10:00:00.000000|one\ntwo\nthree\nfour\nFIVE\n",
         "1|tea|10|1.50|2026-01-01T10:00:00.000000|ONE\ntwo\nthree\nfour\nFIVE\n",
+        ConflictOutcome::Merged,
+    ),
+    (
+        // Lines next to each other are two lines.
+        &["merge_text(notes)"],
+        "1|tea|10|1.50|2026-01-01T10:00:00.000000|ONE\ntwo\nthree\nfour\nFIVE\n",
+        "1|tea|10|1.50|2026-01-01T10:00:00.000000|one\nTWO\nthree\nfour\nfive\nsix",
+        "1|tea|10|1.50|2026-01-01T10:00:00.000000|ONE\nTWO\nthree\nfour\nFIVE\nsix",
         ConflictOutcome::Merged,
     ),
     (

@@ -596,7 +596,7 @@ pub(super) async fn check(
 }
 
 /// What is wrong with a statement that the operator wrote.
-fn refused_by_database(named: &str, error: Error) -> CentreError {
+pub(super) fn refused_by_database(named: &str, error: Error) -> CentreError {
     let Some(refusal) = error.as_db_error() else {
         return refused("checking a statement")(error);
     };
@@ -621,21 +621,6 @@ pub(super) async fn check_safe_time(connection: &mut Connection) -> Result<(), C
                 that are committed late would be missing on remotes";
     let hint = "GRANT pg_read_all_stats TO the role of the consolidated URL";
     Err(wrong("download_cursor", what, hint))
-}
-
-/// See [`check_script`](tidewater_centre::engine::database::Tracking::check_script).
-pub(super) async fn check_script(
-    connection: &mut Connection,
-    named: &str,
-    script: &Script,
-) -> Result<Vec<String>, CentreError> {
-    match connection.client().prepare(&script.sql).await {
-        Ok(statement) => {
-            let columns = statement.columns().iter();
-            Ok(columns.map(|it| it.name().to_owned()).collect())
-        }
-        Err(error) => Err(refused_by_database(named, error)),
-    }
 }
 
 // ---------------------------------------------------------------------------

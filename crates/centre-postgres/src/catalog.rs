@@ -216,7 +216,25 @@ impl Catalog {
         }
         let partitions = client.query(PARTITIONS, &[]).await.map_err(error)?;
         catalog.take_partitions(&partitions);
+        catalog.take_tracked(client).await?;
         Ok(catalog)
+    }
+
+    /// Notes which tables have change logs.
+    async fn take_tracked(&mut self, client: &impl GenericClient) -> Result<(), CentreError> {
+        let error = |error| refused("reading the deployed state")(error);
+        let is_there = "SELECT to_regclass('tidewater.change_log') IS NOT NULL";
+        let is_there = client.query_one(is_there, &[]).await.map_err(error)?;
+        if !is_there.get::<_, bool>(0) {
+            return Ok(());
+        }
+        let tracked = "SELECT DISTINCT table_oid FROM tidewater.change_log";
+        for row in &client.query(tracked, &[]).await.map_err(error)? {
+            if let Some(at) = self.at(row.get(0)) {
+                self.infos[at].is_tracked = true;
+            }
+        }
+        Ok(())
     }
 
     /// Reads the columns; gives their indexes by table and attribute number.
@@ -299,7 +317,7 @@ impl Catalog {
                 continue;
             }
             let root = self.tables[at].title.clone();
-            let (mut user_triggers, mut obstacle) = (false, None);
+            let (mut user_triggers, mut obstacle, mut unnoticed) = (false, None, None);
             for oid in members.oids() {
                 let Some(at) = self.at(oid) else {
                     obstacle = Some("one of its partitions is a table of an extension".into());
@@ -308,15 +326,16 @@ impl Catalog {
                 let member = &self.tables[at];
                 user_triggers |= member.user_triggers;
                 if let Some(reason) = member.member_obstacle {
-                    obstacle = Some(format!("its partition {} is {reason}", member.title));
+                    unnoticed = Some(format!("its partition {} is {reason}", member.title));
                 }
                 let below = format!("it is a partition of {root}: publish {root}");
                 self.infos[at].own_obstacle = Some(below);
                 self.infos[at].is_part = true;
             }
             self.tables[at].user_triggers |= user_triggers;
-            let own = &mut self.infos[at].own_obstacle;
-            *own = own.take().or(obstacle);
+            let info = &mut self.infos[at];
+            info.own_obstacle = info.own_obstacle.take().or(obstacle);
+            info.unnoticed = info.unnoticed.take().or(unnoticed);
         }
     }
 
@@ -330,6 +349,8 @@ impl Catalog {
     }
 }
 
+const FOREIGN: &str = "a foreign table, whose changes nobody sees here";
+
 /// A table of a row of [`TABLES`].
 fn table(row: &Row) -> (TableInfo, Table) {
     let (schema, name, kind): (String, String, String) = (row.get(1), row.get(2), row.get(3));
@@ -338,7 +359,7 @@ fn table(row: &Row) -> (TableInfo, Table) {
     let ancestor: Option<String> = row.get(9);
     let is_partitioned = kind == "p";
     let member_obstacle = match kind.as_str() {
-        "f" => Some("a foreign table, whose changes nobody sees here"),
+        "f" => Some(FOREIGN),
         _ if has_rules => Some("a table with rewrite rules, which write what triggers do not see"),
         _ if persistence == "u" => Some("an unlogged table, which loses its rows in a crash"),
         _ => None,
@@ -347,8 +368,9 @@ fn table(row: &Row) -> (TableInfo, Table) {
         "public" => name.clone(),
         _ => format!("{schema}.{name}"),
     };
+    let own_obstacle = (kind == "f").then(|| format!("it is {FOREIGN}"));
     // The triggers of one of them see nothing of what is written through the other.
-    let own_obstacle = match (member_obstacle, heir, ancestor) {
+    let unnoticed = match (member_obstacle, heir, ancestor) {
         (Some(reason), ..) => Some(format!("it is {reason}")),
         (None, Some(heir), _) => Some(format!(
             "{heir} inherits from it, and what is written to one of them is not noticed at the \
@@ -383,6 +405,8 @@ fn table(row: &Row) -> (TableInfo, Table) {
         indexed: Vec::new(),
         ignores_case: false,
         own_obstacle,
+        unnoticed,
+        is_tracked: false,
         is_part: false,
         checks: Vec::new(),
         setting_triggers: Vec::new(),

@@ -111,7 +111,6 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
             "idle_in_transaction_session_timeout",
             IDLE_TIMEOUT_MS.to_string(),
         ),
-        ("TimeZone", "UTC".into()),
         ("DateStyle", "ISO".into()),
         ("IntervalStyle", "iso_8601".into()),
         ("bytea_output", "hex".into()),

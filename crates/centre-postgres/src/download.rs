@@ -296,15 +296,6 @@ pub(super) fn publications(
 /// Policies may look at the user for whom the server reads.
 const HAS_POLICIES: &str = "SELECT relrowsecurity FROM pg_catalog.pg_class WHERE oid = $1";
 
-/// When the oldest transaction that is open began, in microseconds since 1970; now if there is none.
-/// What it writes may be dated so, and is committed later.
-const SAFE_UNTIL: &str = "
-SELECT (extract(epoch FROM least(pg_catalog.clock_timestamp(), min(a.xact_start),
-  (SELECT min(p.prepared) FROM pg_catalog.pg_prepared_xacts p
-   WHERE p.database = pg_catalog.current_database()))) * 1000000)::int8
-FROM pg_catalog.pg_stat_activity a
-WHERE a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backend_pid()";
-
 type Found = Vec<(Opened, LogReading)>;
 
 /// Opens the snapshot; first takes in the partitions that came or went, if it can be done
@@ -315,7 +306,7 @@ async fn open_adopting(
     jobs: &[&DownloadJob],
     publications: &[Arc<Publication>],
 ) -> Result<Found, CentreError> {
-    let (found, strange) = open(connection, jobs, publications).await?;
+    let (found, strange) = open(connection, shared, jobs, publications).await?;
     let now_ms = jobs.first().map_or(0, |job| job.context.now_ms);
     if strange.is_empty() || !shared.may_adopt(now_ms) {
         return Ok(found);
@@ -343,13 +334,14 @@ async fn open_adopting(
     }
     let rollback = connection.client().batch_execute("ROLLBACK").await;
     rollback.map_err(refused("opening a download"))?;
-    Ok(open(connection, jobs, publications).await?.0)
+    Ok(open(connection, shared, jobs, publications).await?.0)
 }
 
 /// Opens the snapshot and finds out what each subscription needs; with the change logs
 /// whose table has other partitions than are tracked.
 async fn open(
     connection: &mut Connection,
+    shared: &Shared,
     jobs: &[&DownloadJob],
     publications: &[Arc<Publication>],
 ) -> Result<(Found, Vec<i32>), CentreError> {
@@ -394,15 +386,10 @@ async fn open(
     let names: Vec<&str> = names.collect();
     let parameters: [&(dyn ToSql + Sync); 4] = [&marks, &snapshots, &remotes, &names];
     let has_scripts = |it: &&Publication| it.scripts.values().any(|it| it.has_downloads());
-    let safe_until = match served.iter().any(has_scripts) {
-        true => {
-            // Before the snapshot: who is not in it has begun by then, or later.
-            let asked = client.query_one(SAFE_UNTIL, &[]).await;
-            asked
-                .map_err(refused("looking for open transactions"))?
-                .get(0)
-        }
-        false => 0,
+    // Before the snapshot: who is not in it has begun by then, or later.
+    let safe_time = match served.iter().any(has_scripts) {
+        true => Some(shared.safe_times.look(client).await?),
+        false => None,
     };
     // One flight: each future sends when it is first polled, in this order.
     let begin = begin(&served);
@@ -460,6 +447,10 @@ async fn open(
         let rules = rules.collect();
         let (job, subscription) = subscriptions[number];
         let serial = subscription.checkpoint.as_ref().map(|it| it.serial);
+        let watermark = held.as_ref().map(|it| &it.presented.watermark);
+        // Times of another history say nothing of this one.
+        let watermark = watermark.filter(|_| marked_ms.is_some());
+        let last_download = watermark.and_then(|it| it.last_download);
         let mut news = held.is_none() || has_news[number];
         if let Some(held) = held.as_ref().filter(|_| !news && marked_ms.is_some()) {
             let own = own_version(subscription);
@@ -476,7 +467,7 @@ async fn open(
             standing: Standing::of(serial, serials(row)),
             news,
             marked_ms,
-            safe_until,
+            safe_until: safe_time.map_or(0, |it| it.for_remote(last_download)),
         };
         let logs = LogReading {
             job,

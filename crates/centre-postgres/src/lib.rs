@@ -27,7 +27,9 @@ mod publication;
 mod quote;
 mod route;
 mod rows;
+mod safe_time;
 mod scope;
+mod script_times;
 mod state;
 mod tls;
 mod tracked;
@@ -47,6 +49,7 @@ use self::connection::Address;
 use self::follow::Follower;
 use self::pool::Pool;
 use self::publication::{Publication, PublishedTable};
+use self::safe_time::SafeTimes;
 use self::triggers::LogSpec;
 use self::waits::Waits;
 use self::watermark::Marks;
@@ -70,6 +73,7 @@ struct Shared {
     /// When partitions that came could not be tracked the last time.
     adopt_failed_ms: AtomicI64,
     waits: Waits,
+    safe_times: SafeTimes,
     follower: Follower,
 }
 
@@ -77,7 +81,8 @@ struct Shared {
 /// as of now: whether a trigger can change the key of a row before it is inserted, or keep it
 /// out; whether a unique constraint can be deferred; whether row security holds for us; whether
 /// what a default, a check or an index computes looks at settings, or depends on a function of the
-/// application, which may.
+/// application, which may; whether a trigger can do something else than delete a row; and whether
+/// there are policies, for whomever they hold.
 const FINGERPRINTS: &str = "
 SELECT c.oid, c.relhasrules::text
   || ';' || coalesce((SELECT string_agg(t.oid::text || t.tgenabled::text, ',' ORDER BY t.oid)
@@ -100,7 +105,13 @@ SELECT c.oid, c.relhasrules::text
         AND p.objid = o.oid AND p.refclassid = 'pg_catalog.pg_proc'::regclass)))
   OR EXISTS (SELECT FROM pg_catalog.pg_depend p JOIN pg_catalog.pg_index i ON i.indexrelid = p.objid
     WHERE i.indrelid = c.oid AND p.classid = 'pg_catalog.pg_class'::regclass
-      AND p.refclassid = 'pg_catalog.pg_proc'::regclass)
+      AND p.refclassid = 'pg_catalog.pg_proc'::regclass),
+  EXISTS (SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+    WHERE (t.tgrelid = c.oid OR c.relkind = 'p'
+        AND t.tgrelid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(c.oid) m))
+      AND (t.tgtype & 11) = 11 AND t.tgenabled IN ('O', 'A')
+      AND p.pronamespace <> 'tidewater'::regnamespace),
+  c.relrowsecurity
 FROM pg_catalog.pg_class c WHERE c.oid = ANY($1)";
 
 /// Tells whether anything of tables is not as it was when they were loaded: what [`FINGERPRINTS`]
@@ -129,6 +140,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
             served: RwLock::default(),
             adopt_failed_ms: AtomicI64::new(i64::MIN),
             waits: Waits::default(),
+            safe_times: SafeTimes::default(),
             follower: Follower::default(),
         }),
     })))

@@ -90,9 +90,10 @@ CREATE TABLE tidewater.tracked (
   since text NOT NULL,
   PRIMARY KEY (trigger_oid)
 );
--- Sessions that have kept syncs waiting, and when their transaction began.
+-- Transactions that have kept syncs waiting: the session's process, or the name of one that is
+-- prepared, and when it began or was prepared.
 CREATE TABLE tidewater.blocker (
-  pid integer PRIMARY KEY,
+  holder text PRIMARY KEY,
   began text NOT NULL,
   at_ms bigint NOT NULL
 );

@@ -93,6 +93,11 @@ SELECT CASE
   WHEN EXISTS (SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid)
     THEN 'it has rewrite rules'
   WHEN c.relpersistence = 'u' THEN 'it is unlogged, and loses its rows in a crash'
+  WHEN c.relkind = 'p' THEN (SELECT 'its partition ' || min(m.oid::regclass::text)
+      || ' is a foreign or an unlogged table, or has rewrite rules'
+    FROM pg_catalog.pg_partition_tree(c.oid) p JOIN pg_catalog.pg_class m ON m.oid = p.relid
+    WHERE m.relkind = 'f' OR m.relpersistence = 'u'
+      OR EXISTS (SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = m.oid))
   ELSE (SELECT CASE min(h.inhrelid) WHEN c.oid
       THEN 'it inherits from ' || min(h.inhparent::regclass::text)
       ELSE min(h.inhrelid::regclass::text) || ' inherits from it' END
@@ -133,7 +138,12 @@ fn remember_types(published: &[Publication]) -> String {
 pub(super) fn remember_all(published: &[Publication]) -> String {
     let triggers = as_they_are("TRUE", "TRUE");
     let types = remember_types(published);
-    format!("DELETE FROM tidewater.untracked; {triggers}{types}")
+    // What no trigger sees goes on to be sent whole.
+    format!(
+        "DELETE FROM tidewater.untracked u WHERE NOT EXISTS (SELECT FROM tidewater.change_log l
+           WHERE l.id = u.log_id AND ({WRITTEN_ELSEWHERE}) IS NOT NULL);
+         {triggers}{types}"
+    )
 }
 
 /// Remembers the triggers of a log on these tables as they are; before, it knew none of them, or
@@ -180,6 +190,11 @@ impl Lost {
             retyped: row.get(2),
             written_elsewhere: row.get(3),
         }
+    }
+
+    /// Whether the table is sent whole by every download, whatever is done about its triggers.
+    pub(super) fn goes_whole(&self) -> bool {
+        self.written_elsewhere.is_some()
     }
 
     /// What has happened to a table whose triggers all fire.

@@ -18,8 +18,8 @@ use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
 use super::{
-    FINGERPRINTS, Postgres, VERSION, acting, calls, grants, in_place, numbers, scope, waits,
-    watermark,
+    FINGERPRINTS, Postgres, VERSION, acting, calls, grants, in_place, numbers, scope, script_times,
+    waits, watermark,
 };
 use tidewater_centre::engine::acting::Assumed;
 use tidewater_centre::engine::catalog::TableInfo;
@@ -30,7 +30,7 @@ use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use tidewater_centre::engine::procedure::{Checked, Procedure};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::engine::script::{Dialect, Script};
-use tidewater_centre::engine::scripts::SetColumn;
+use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
@@ -128,8 +128,8 @@ impl Tracking for Postgres {
         named: &str,
         script: &Script,
         _: &[SetColumn],
-    ) -> Result<Vec<String>, CentreError> {
-        calls::check_script(connection, named, script).await
+    ) -> Result<CheckedScript, CentreError> {
+        script_times::check_script(connection, named, script).await
     }
 
     fn acting_sql(role: RoleAsked<'_>) -> Option<String> {
@@ -492,7 +492,7 @@ impl Registered {
         let missing = in_place::missing(spec, id, self.members.as_deref(), catalog);
         // Restored triggers have all rows sent again as well.
         let lost = lost.iter().find(|lost| lost.id == id);
-        if let Some(lost) = lost.filter(|_| missing.is_empty()) {
+        if let Some(lost) = lost.filter(|it| missing.is_empty() && !it.goes_whole()) {
             let description = format!(
                 "send the rows of {} to all remotes again: {}",
                 spec.title,

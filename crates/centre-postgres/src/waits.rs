@@ -1,4 +1,4 @@
-//! Locks that other sessions hold: how long a sync waits for them, and who holds them.
+//! Locks that other sessions and prepared transactions hold: how long a sync waits for them, and who holds them.
 //!
 //! A sync waits for some time and is then sent away, so that a transaction of an application that
 //! is left open takes no worker for long. For a while after that the others do not wait as long.
@@ -81,11 +81,23 @@ pub(super) async fn watched<T>(
     work.await
 }
 
-/// Who is in the way of the backend `$1`.
+/// Who is in the way of the backend `$1`. A prepared transaction has no process: PostgreSQL tells 0 for
+/// it, and among its locks is that on its own number.
 const BLOCKING: &str = "
-SELECT b.pid, b.application_name, coalesce(b.usename::text, ''), coalesce(b.xact_start::text, '')
+SELECT b.pid::text, b.pid, b.application_name, coalesce(b.usename::text, ''),
+  coalesce(b.xact_start::text, ''), ''
 FROM unnest(pg_catalog.pg_blocking_pids($1)) AS p (pid)
-JOIN pg_catalog.pg_stat_activity b ON b.pid = p.pid AND b.application_name <> 'tidewater'";
+JOIN pg_catalog.pg_stat_activity b ON b.pid = p.pid AND b.application_name <> 'tidewater'
+UNION ALL
+SELECT p.gid, 0, '', p.owner::text, p.prepared::text, p.gid FROM pg_catalog.pg_prepared_xacts p
+WHERE 0 = ANY(pg_catalog.pg_blocking_pids($1)) AND EXISTS (SELECT FROM pg_catalog.pg_locks w
+  JOIN pg_catalog.pg_locks h ON (h.locktype, h.database, h.relation, h.page, h.tuple, h.transactionid,
+      h.classid, h.objid, h.objsubid) IS NOT DISTINCT FROM
+    (w.locktype, w.database, w.relation, w.page, w.tuple, w.transactionid,
+      w.classid, w.objid, w.objsubid)
+  JOIN pg_catalog.pg_locks x ON x.virtualtransaction = h.virtualtransaction AND x.pid IS NULL
+  WHERE w.pid = $1 AND NOT w.granted AND h.granted AND h.pid IS NULL
+    AND x.locktype = 'transactionid' AND x.transactionid = p.transaction)";
 
 async fn note(shared: &Shared, backend: i32, now_ms: i64) -> Result<(), CentreError> {
     let error = |error| refused("looking who holds a lock")(error);
@@ -94,39 +106,47 @@ async fn note(shared: &Shared, backend: i32, now_ms: i64) -> Result<(), CentreEr
     let client = connection.client();
     let found = client.query(&blocking, &[&backend]).await.map_err(error)?;
     for row in found {
-        let (pid, began): (i32, String) = (row.get(0), row.get(3));
+        let (holder, process, began): (String, i32, String) = (row.get(0), row.get(1), row.get(4));
         // Without its statement, which may hold what nobody wants in a log.
         tracing::warn!(
-            process = pid,
-            application = row.get::<_, &str>(1),
-            user = row.get::<_, &str>(2),
+            process,
+            application = row.get::<_, &str>(2),
+            user = row.get::<_, &str>(3),
             since = began,
-            "a sync waits for a lock that another session holds"
+            prepared = row.get::<_, &str>(5),
+            "a sync waits for a lock that another session, or a prepared transaction, holds"
         );
         let remember =
             "WITH old AS (DELETE FROM tidewater.blocker WHERE at_ms < $3::bigint - 86400000)
-             INSERT INTO tidewater.blocker (pid, began, at_ms) VALUES ($1, $2, $3)
-             ON CONFLICT (pid) DO UPDATE SET began = excluded.began, at_ms = excluded.at_ms";
-        let remembered = client.execute(remember, &[&pid, &began, &now_ms]).await;
+             INSERT INTO tidewater.blocker (holder, began, at_ms) VALUES ($1, $2, $3)
+             ON CONFLICT (holder) DO UPDATE SET began = excluded.began, at_ms = excluded.at_ms";
+        let remembered = client.execute(remember, &[&holder, &began, &now_ms]).await;
         remembered.map_err(error)?;
     }
     Ok(())
 }
 
-/// Sessions for which syncs wait, or have waited and would again: they are in the same transaction.
+/// Transactions for which syncs wait, or have waited and would again, because they have not ended.
 pub(super) async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>, CentreError> {
     let select = own!(
-        "SELECT b.pid, coalesce(b.application_name, ''), coalesce(b.usename::text, ''),
-           coalesce((extract(epoch FROM b.xact_start) * 1000)::int8, 0), coalesce(b.query, '')
+        "WITH waiting AS (
+           SELECT w.pid FROM pg_catalog.pg_stat_activity w
+           WHERE w.application_name = 'tidewater' AND w.datname = current_database()
+             AND w.wait_event_type = 'Lock')
+         SELECT b.pid, coalesce(b.application_name, ''), coalesce(b.usename::text, ''),
+           coalesce((extract(epoch FROM b.xact_start) * 1000)::int8, 0) AS since,
+           coalesce(b.query, ''), ''
          FROM pg_catalog.pg_stat_activity b
          WHERE b.application_name <> 'tidewater' AND (
-           b.pid IN (SELECT unnest(pg_catalog.pg_blocking_pids(w.pid))
-             FROM pg_catalog.pg_stat_activity w
-             WHERE w.application_name = 'tidewater' AND w.datname = current_database()
-               AND w.wait_event_type = 'Lock')
+           b.pid IN (SELECT unnest(pg_catalog.pg_blocking_pids(w.pid)) FROM waiting w)
            OR b.xact_start IS NOT NULL AND EXISTS (SELECT FROM tidewater.blocker k
-             WHERE k.pid = b.pid AND k.began = b.xact_start::text))
-         ORDER BY b.xact_start"
+             WHERE k.holder = b.pid::text AND k.began = b.xact_start::text))
+         UNION ALL
+         SELECT 0, '', p.owner::text, (extract(epoch FROM p.prepared) * 1000)::int8, '', p.gid
+         FROM pg_catalog.pg_prepared_xacts p
+         WHERE p.database = current_database() AND EXISTS (SELECT FROM tidewater.blocker k
+           WHERE k.holder = p.gid AND k.began = p.prepared::text)
+         ORDER BY since"
     );
     let answer = connection.run_one("reading the status", select).await?;
     let rows = answer.rows.iter().map(|row| {
@@ -136,20 +156,23 @@ pub(super) async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>
             user: row.get(2)?,
             since_ms: row.get(3)?,
             statement: row.get(4)?,
+            prepared: row.get(5)?,
         })
     });
     rows.collect()
 }
 
-/// When the oldest transaction began that is open in this database, and how many of its sessions wait
-/// for a lock. When those of other users began is only known to who may read all statistics.
+/// When the oldest transaction began that is open in this database, or was prepared, and how many of its
+/// sessions wait for a lock. When those of other users began is only known to who may read all statistics.
 pub(super) async fn load(
     connection: &mut Connection,
 ) -> Result<(Option<i64>, Option<u64>), CentreError> {
     let load = own!(
-        "SELECT (SELECT (extract(epoch FROM min(xact_start)) * 1000)::int8
-             FROM pg_catalog.pg_stat_activity
-             WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()),
+        "SELECT (extract(epoch FROM least(
+             (SELECT min(xact_start) FROM pg_catalog.pg_stat_activity
+               WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()),
+             (SELECT min(prepared) FROM pg_catalog.pg_prepared_xacts
+               WHERE database = current_database()))) * 1000)::int8,
            (SELECT count(DISTINCT l.pid) FROM pg_catalog.pg_locks l
              JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
              WHERE NOT l.granted AND a.datname = current_database())"

@@ -4,11 +4,12 @@ use tidewater_protocol::{ForeignKeyAction, index_sql};
 
 use super::connection::Connection;
 use super::upstream::Upstream;
-use super::{failure, values};
+use super::{failure, quote, values};
 use tidewater_centre::engine::catalog::{
     self, CheckInfo, ColumnInfo, Numbering, Reference, TableInfo, checks, default_of,
 };
 use tidewater_centre::error::CentreError;
+use tidewater_centre::records::KeylessRows;
 
 /// All tables of the application, by name.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(super) struct Table {
     /// the transaction: triggers of the application, conflict clauses.
     pub(super) has_triggers: bool,
     pub(super) has_conflict_clauses: bool,
+    /// The columns of the primary key that may be NULL, as in SQLite they may.
+    pub(super) nullable_key: Vec<usize>,
 }
 
 /// The primary key or a unique index.
@@ -52,6 +55,17 @@ pub(super) enum Term {
 impl catalog::Catalog for Catalog {
     fn tables(&self) -> &[TableInfo] {
         &self.infos
+    }
+}
+
+impl Table {
+    /// The condition that a row, by this alias, has no key; `None` if every row has one.
+    pub(super) fn has_no_key(&self, info: &TableInfo, alias: &str) -> Option<String> {
+        let columns = self.nullable_key.iter();
+        let are_null =
+            columns.map(|&it| format!("{alias}.{} IS NULL", quote(&info.columns[it].name)));
+        let are_null: Vec<String> = are_null.collect();
+        (!are_null.is_empty()).then(|| format!("({})", are_null.join(" OR ")))
     }
 }
 
@@ -155,7 +169,11 @@ fn read_table(
             key.push((position, columns.len()));
         }
         let default: Option<String> = row.get(3)?;
-        let is_nullable = row.get::<_, i64>(2)? == 0 && position == 0;
+        let may_be_null = row.get::<_, i64>(2)? == 0;
+        let is_nullable = may_be_null && position == 0;
+        if may_be_null && position > 0 {
+            table.nullable_key.push(columns.len());
+        }
         let is_generated = row.get::<_, i64>(5)? != 0;
         columns.push(column(
             row.get(0)?,
@@ -180,6 +198,8 @@ fn read_table(
         own_obstacle: is_own.then(|| {
             "names that begin with tidewater_ are Tidewater's own; rename the table".to_owned()
         }),
+        unnoticed: None,
+        is_tracked: false,
         is_part: false,
         checks: Vec::new(),
         setting_triggers: Vec::new(),
@@ -187,6 +207,12 @@ fn read_table(
     };
     info.checks = table_checks(&info.columns, sql);
     number(&mut info, sql);
+    // The row's number is never NULL.
+    if let [key] = info.key[..]
+        && info.columns[key].numbering.is_some()
+    {
+        table.nullable_key.clear();
+    }
     read_indexes(connection, &mut info, &mut table)?;
     info.unique = table.uniques.iter().filter_map(Unique::columns).collect();
     Ok((info, table))
@@ -432,4 +458,33 @@ fn action(name: &str) -> ForeignKeyAction {
         "SET DEFAULT" => ForeignKeyAction::SetDefault,
         _ => ForeignKeyAction::NoAction,
     }
+}
+
+/// The rows of these tables that have no key.
+pub(super) fn keyless_rows(
+    connection: &Connection,
+    tables: &[String],
+) -> Result<Vec<KeylessRows>, CentreError> {
+    let catalog = Catalog::read(connection)?;
+    let mut found = Vec::new();
+    for (info, table) in catalog.infos.iter().zip(&catalog.tables) {
+        let has_no_key = table.has_no_key(info, "t");
+        let Some(condition) = has_no_key.filter(|_| tables.contains(&info.name)) else {
+            continue;
+        };
+        let sql = format!(
+            "SELECT count(*) FROM {} t WHERE {condition}",
+            quote(&info.name)
+        );
+        let rows: i64 = connection
+            .query_row(&sql, [], |row| row.get(0))
+            .map_err(failure("looking for rows without a key"))?;
+        if rows > 0 {
+            found.push(KeylessRows {
+                table: info.title.clone(),
+                rows: rows.unsigned_abs(),
+            });
+        }
+    }
+    Ok(found)
 }

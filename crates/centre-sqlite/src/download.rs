@@ -186,16 +186,18 @@ impl<'p> FileSnapshot<'p> {
         Ok(false)
     }
 
-    fn each_row(
+    /// A query for the rows of a part of one partition, which begins so; and its parameters behind the
+    /// partition's.
+    fn of_part(
         &self,
         place: Place,
         part: &Part<'_>,
-        mut take: impl FnMut(&[Datum<'_>]) -> Result<()>,
-    ) -> Result<()> {
-        let (rule, types) = (&self.table(place).rules[part.rule], self.types(place));
+        begins: &str,
+    ) -> Result<(String, Vec<Native>)> {
+        let rule = &self.table(place).rules[part.rule];
         let publication = self.publications[place.subscription];
         let windows = &publication.rules[publication.rules_of(place.table)][part.rule].windows;
-        let mut sql = rule.select.clone();
+        let mut sql = begins.to_owned();
         let mut bounds = Vec::new();
         if !rule.types.is_empty() {
             sql.push_str(&rule.is_in_partition);
@@ -229,6 +231,29 @@ impl<'p> FileSnapshot<'p> {
             }
             sql.push_str(&format!(" ORDER BY {names}"));
         }
+        Ok((sql, bounds))
+    }
+
+    fn each_row(
+        &self,
+        place: Place,
+        part: &Part<'_>,
+        take: impl FnMut(&[Datum<'_>]) -> Result<()>,
+    ) -> Result<()> {
+        let select = &self.table(place).rules[part.rule].select;
+        self.each(place, part, (select, self.types(place)), take)
+    }
+
+    /// Runs a query for each partition of a part: how it begins, and the types of what it yields.
+    fn each(
+        &self,
+        place: Place,
+        part: &Part<'_>,
+        (begins, types): (&str, &[ColumnType]),
+        mut take: impl FnMut(&[Datum<'_>]) -> Result<()>,
+    ) -> Result<()> {
+        let (sql, bounds) = self.of_part(place, part, begins)?;
+        let rule = &self.table(place).rules[part.rule];
         if rule.types.is_empty() {
             return query_rows(self.connection, &sql, bounds, types, take);
         }
@@ -302,6 +327,22 @@ impl Snapshot for FileSnapshot<'_> {
             self.each_row(place, part, |row| {
                 with_kept(self.connection, types, row, |kept| take(kept, Some(row)))?
             })
+        })
+    }
+
+    fn keyless_rows<'s>(&'s mut self, place: Place, part: &'s Part<'s>) -> CentreResult<'s, u64> {
+        Box::pin(async move {
+            let Some(count) = &self.table(place).rules[part.rule].count_keyless else {
+                return Ok(0);
+            };
+            let mut found = 0;
+            self.each(place, part, (count, &[ColumnType::Integer]), |row| {
+                if let [Datum::Integer(rows)] = row {
+                    found += rows.unsigned_abs();
+                }
+                Ok(())
+            })?;
+            Ok(found)
         })
     }
 

@@ -62,6 +62,9 @@ pub(super) struct TableRule {
     pub(super) select: String,
     /// The keys of the same rows.
     pub(super) select_keys: String,
+    /// The number of the rows that have no key, and else would be among them; `None` where every row
+    /// has one.
+    pub(super) count_keyless: Option<String>,
     /// Conditions for the rows of one partition; the parameters are its values.
     pub(super) is_in_partition: String,
     /// Of the partition columns: their types, and whether their affinity is TEXT.
@@ -225,6 +228,8 @@ impl<'r> Reading<'r> {
         };
         let key = self.key_names();
         let key: Vec<String> = key.iter().map(|it| format!("t.{}", quote(it))).collect();
+        let own = published.table;
+        let keyless = self.catalog.tables[own].has_no_key(&self.catalog.infos[own], "t");
         TableRule {
             select: format!(
                 "SELECT {} FROM {} WHERE {}",
@@ -238,6 +243,10 @@ impl<'r> Reading<'r> {
                 self.from(Some(number)),
                 not_null(key.iter())
             ),
+            count_keyless: keyless.map(|has_no_key| {
+                let from = self.from(Some(number));
+                format!("SELECT count(*) FROM {from} WHERE {has_no_key}")
+            }),
             is_in_partition: conditions.collect(),
             types: types.collect(),
             names,

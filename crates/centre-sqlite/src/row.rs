@@ -24,6 +24,8 @@ pub(super) enum Fate {
     Applied,
     /// The centre has something else, or a row where there should be none.
     PassedOver,
+    /// A trigger has done something else than delete the row.
+    Kept,
     /// It has no such row to change.
     Missing,
     /// Not taken, whatever else happens.
@@ -132,9 +134,7 @@ impl<'a> TableWriter<'a> {
         let old = self.settle(&row.old);
         match op {
             Op::Update if self.insists || matches(&old, &now) => self.update(&key, &now, &row.new),
-            Op::Delete if self.insists || matches(&old, &now) => {
-                self.execute(&self.table.table.delete_key, key, true)
-            }
+            Op::Delete if self.insists || matches(&old, &now) => self.delete(key),
             _ => Ok(Fate::PassedOver),
         }
     }
@@ -270,6 +270,14 @@ impl<'a> TableWriter<'a> {
         self.execute(&self.updates[&columns], values, false)
     }
 
+    fn delete(&self, key: Vec<Native>) -> Result<Fate, RowError> {
+        let deleted = self.execute(&self.table.table.delete_key, key.clone(), true)?;
+        match deleted {
+            Fate::Kept if self.central(&key)?.is_none() => Ok(Fate::Applied),
+            fate => Ok(fate),
+        }
+    }
+
     fn execute(&self, sql: &str, values: Vec<Native>, deleting: bool) -> Result<Fate, RowError> {
         let table = &self.publication.schema.tables[self.table.index].name;
         let mut statement = self
@@ -277,6 +285,7 @@ impl<'a> TableWriter<'a> {
             .prepare_cached(sql)
             .map_err(failure("preparing to write a row"))?;
         match statement.execute(params_from_iter(values)) {
+            Ok(0) if deleting => Ok(Fate::Kept),
             Ok(0) => Ok(Fate::Failed(Refusal {
                 code: Code::RowConstraint,
                 reason: format!("a trigger of {table} ignored the change"),

@@ -326,6 +326,7 @@ impl<'c> Rows for UploadRows<'c> {
             };
             match fate {
                 Ok(Fate::Applied) => written.applied += 1,
+                Ok(Fate::Kept) => written.kept.push(at),
                 Ok(Fate::PassedOver | Fate::Missing) => written.passed_over.push(at),
                 Ok(Fate::Refused(refusal)) => written.refused.push(Failed::new(at, refusal)),
                 Ok(Fate::Failed(refusal)) => written.failed.push(Failed::new(at, refusal)),

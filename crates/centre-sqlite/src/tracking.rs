@@ -5,7 +5,7 @@ use rusqlite::OptionalExtension;
 
 use tidewater_protocol::Table;
 
-use super::catalog::Catalog;
+use super::catalog::{self, Catalog};
 use super::connection::Connection;
 use super::connection::spell;
 use super::publication::{Publication, PublishedTable};
@@ -22,10 +22,11 @@ use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use tidewater_centre::engine::procedure::{Checked, Procedure};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::engine::script::{Dialect, Script};
-use tidewater_centre::engine::scripts::SetColumn;
+use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
+use tidewater_centre::records::KeylessRows;
 
 /// The columns of a change log's table, in order: name, type, NOT NULL and default.
 const COLUMNS: &str = "SELECT json_group_array(json_array(name, type, \"notnull\", dflt_value))
@@ -120,9 +121,12 @@ impl Tracking for SqliteCentre {
         named: &str,
         script: &Script,
         set: &[SetColumn],
-    ) -> Result<Vec<String>, CentreError> {
+    ) -> Result<CheckedScript, CentreError> {
         let rows = usize::from(!set.is_empty());
-        Ok(calls::check(connection, named, script, rows)?.columns)
+        Ok(CheckedScript {
+            columns: calls::check(connection, named, script, rows)?.columns,
+            ..CheckedScript::default()
+        })
     }
 
     async fn check_allowed(
@@ -248,6 +252,13 @@ impl Tracking for SqliteCentre {
 
     fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {
         Ok(answers.iter().any(|log| !log.rows.is_empty()))
+    }
+
+    async fn keyless_rows(
+        connection: &mut Connection,
+        tables: &[String],
+    ) -> Result<Vec<KeylessRows>, CentreError> {
+        catalog::keyless_rows(connection, tables)
     }
 
     async fn log_sizes(connection: &mut Connection) -> Result<Vec<(String, u64)>, CentreError> {

@@ -568,7 +568,9 @@ pub struct CentreStatus {
     pub numbers: Vec<NumbersStatus>,
     /// The last blocks of numbers that were handed out, newest first, at most 20.
     pub blocks: Vec<BlockRecord>,
-    /// Sessions of applications that hold locks for which syncs wait, or have waited in vain.
+    /// Published tables with rows that no remote can have, because a column of their key is NULL.
+    pub keyless_rows: Vec<KeylessRows>,
+    /// Transactions of applications that hold locks for which syncs wait, or have waited in vain.
     pub blockers: Vec<Blocker>,
 }
 
@@ -618,19 +620,31 @@ pub struct BlockRecord {
     pub at_ms: i64,
 }
 
-/// A session of an application that syncs wait for.
+/// Rows of a published table that have no key: a column of it is NULL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeylessRows {
+    /// The table's name in the centre.
+    pub table: String,
+    /// How many there are.
+    pub rows: u64,
+}
+
+/// A transaction of an application that syncs wait for: of a session, or a prepared one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocker {
-    /// The database's number for it.
+    /// The database's number for the session; 0 for a prepared transaction.
     pub process: i64,
     /// What it calls itself.
     pub application: String,
     /// The database's user.
     pub user: String,
-    /// When its transaction began, in milliseconds since 1970; 0 if that may not be known.
+    /// When its transaction began, or was prepared, in milliseconds since 1970; 0 if that may not be
+    /// known.
     pub since_ms: i64,
     /// Its last statement.
     pub statement: String,
+    /// The name of a prepared transaction; empty for a session.
+    pub prepared: String,
 }
 
 /// How long things are kept, in milliseconds.

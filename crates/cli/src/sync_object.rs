@@ -60,7 +60,7 @@ impl SyncObject<'_> {
         let stale = report.stale.iter().map(|row| KeptRow {
             table: &row.table,
             key: embedded(&row.key),
-            reason: row.reason,
+            reason: &row.reason,
         });
         SyncObject {
             uploaded: report.uploaded,

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use tidewater_carrier::ClientCertificate;
-use tidewater_protocol::message::MAX_BEARER_BYTES;
+use tidewater_protocol::message::{MAX_BEARER_BYTES, bearer_too_long};
 use tidewater_remote::SyncError;
 
 /// A token of an identity provider (a JWT).
@@ -36,19 +36,19 @@ impl Bearer {
     /// There is none in the file.
     pub fn read(&self) -> Result<String, SyncError> {
         let (text, from) = match self {
-            Bearer::Token(token) => (token.clone(), "it".to_owned()),
-            Bearer::File(file) => (read(file)?, file.display().to_string()),
+            Bearer::Token(token) => (token.clone(), None),
+            Bearer::File(file) => (read(file)?, Some(file.display().to_string())),
         };
         let token = text.trim();
         if token.is_empty() || token.contains(char::is_whitespace) {
+            let from = from.as_deref().unwrap_or("it");
             return Err(unusable(format!("{from} holds no token")));
         }
         match token.len() > MAX_BEARER_BYTES {
-            true => Err(unusable(format!(
-                "{from} has {} bytes, and servers take {MAX_BEARER_BYTES}: have the identity \
-                 provider put less into it",
-                token.len()
-            ))),
+            true => Err(unusable(match from {
+                Some(file) => format!("{file}: {}", bearer_too_long(token.len())),
+                None => bearer_too_long(token.len()),
+            })),
             false => Ok(token.to_owned()),
         }
     }

@@ -12,7 +12,7 @@ use tidewater_protocol::Code;
 use tidewater_protocol::message::{Answer, CallFailed};
 use tidewater_remote::database::{
     Account, Adopt, Conflict, Database, Interest, LeftTable, Parameters, RefusedRow, SettledRow,
-    Status, TableDifferences, Which,
+    StaleRow, Status, TableDifferences, Which,
 };
 use tidewater_remote::{Progress, RemoteError, Report, SyncDirection, SyncError, Verify};
 
@@ -29,7 +29,7 @@ use crate::retry::Retry;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Verification {
-    /// Whether all tables are equal to the centre now.
+    /// Whether all tables are equal to the centre now, and it has no rows without a key.
     pub is_equal: bool,
     /// Whether something differed and the centre's rows were taken.
     pub repaired: bool,
@@ -37,6 +37,8 @@ pub struct Verification {
     pub rebuilt: Vec<String>,
     /// What was found in each table, before the repair.
     pub tables: Vec<TableDifferences>,
+    /// Of the rows that differ still, those of which it is known what keeps them as they are.
+    pub kept: Vec<StaleRow>,
     /// The sync before the compare.
     pub sync: Report,
 }
@@ -331,23 +333,46 @@ impl Remote {
         self.options.verify = Verify::Look;
         let mut tables = self.sync_once(progress)?.compared;
         tables.sort_by(|left, right| left.table.cmp(&right.table));
-        let mut is_equal = tables.iter().all(TableDifferences::is_equal);
-        let repaired = repair && !is_equal;
+        let differs = |it: &TableDifferences| !it.is_equal();
+        let are_equal =
+            |tables: &[TableDifferences]| tables.iter().all(|it| !differs(it) && it.keyless == 0);
+        let mut is_equal = are_equal(&tables);
+        let repaired = repair && tables.iter().any(differs);
+        let mut left = Vec::new();
         if repaired {
             self.options.verify = Verify::Repair;
             self.sync_once(progress)?;
             // Something of the application's may keep a row as it is.
             self.options.verify = Verify::Look;
-            let left = self.sync_once(progress)?.compared;
-            is_equal = left.iter().all(TableDifferences::is_equal);
+            left = self.sync_once(progress)?.compared;
+            is_equal = are_equal(&left);
         }
+        let differing = if repaired { &left } else { &tables };
+        let kept = match is_equal {
+            true => Vec::new(),
+            false => self.kept_rows(differing)?,
+        };
         Ok(Verification {
+            kept,
             is_equal,
             repaired,
             rebuilt: Vec::new(),
             tables,
             sync,
         })
+    }
+
+    /// Those of some rows that differ of which it is known what keeps them as they are.
+    fn kept_rows(&mut self, differing: &[TableDifferences]) -> Result<Vec<StaleRow>, ClientError> {
+        let (_, mut stale) = self.database()?.stale(usize::MAX)?;
+        stale.retain(|row| {
+            let mut rows = differing
+                .iter()
+                .filter(|it| it.table == row.table)
+                .flat_map(|it| &it.rows);
+            rows.any(|it| it.key == row.key)
+        });
+        Ok(stale)
     }
 
     fn sync_once(

@@ -8,7 +8,9 @@ use tidewater_protocol::frame::{
     CHANNELS, CONNECTION_CHANNEL, Frame, HEADER_BYTES, INITIAL_CREDIT_BYTES, Message, PREFACE,
     announced, put_control, take_frame, take_preface,
 };
-use tidewater_protocol::message::{Control, Credit, PROTOCOL_VERSION, Ping, Pong};
+use tidewater_protocol::message::{
+    Control, Credit, MAX_BEARER_BYTES, PROTOCOL_VERSION, Ping, Pong,
+};
 
 use crate::Fault;
 use crate::channel::{Channel, Class, Incoming, drop_if_empty};
@@ -18,8 +20,11 @@ use crate::channel::{Channel, Class, Incoming, drop_if_empty};
 pub const STRANGER_BYTES: usize = 64 << 10;
 
 /// The largest frame that is taken of such a peer. A larger one of a channel waits until it is let
-/// in; of the connection itself there is none.
+/// in; of the connection itself there is none but the first.
 const STRANGER_FRAME_BYTES: usize = 16 << 10;
+
+/// The largest first frame, which says who the peer is: with a token of an identity provider.
+const SIGN_IN_FRAME_BYTES: usize = MAX_BEARER_BYTES + STRANGER_FRAME_BYTES;
 
 /// Answers to pings that wait; a peer that takes none gets no more of them.
 const MAX_PONGS: usize = 16;
@@ -351,8 +356,7 @@ impl Connection {
         }
         while self.wants_input() {
             if let Some((length, channel)) = announced(input)
-                && self.peer != Peer::Friend
-                && length > STRANGER_FRAME_BYTES
+                && length > self.frame_limit(channel)
             {
                 if self.peer == Peer::Unknown || channel == CONNECTION_CHANNEL {
                     return Err(Fault::TooMuch(channel));
@@ -368,6 +372,15 @@ impl Connection {
             self.take_frame(frame, payload)?;
         }
         Ok(())
+    }
+
+    /// The largest frame of a channel that is taken now.
+    fn frame_limit(&self, channel: u8) -> usize {
+        match self.peer {
+            Peer::Friend => usize::MAX,
+            Peer::Unknown if channel == CONNECTION_CHANNEL => SIGN_IN_FRAME_BYTES,
+            Peer::Unknown | Peer::Stranger => STRANGER_FRAME_BYTES,
+        }
     }
 
     fn take_frame(&mut self, frame: Frame, payload: usize) -> Result<(), Fault> {

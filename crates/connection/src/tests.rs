@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tidewater_protocol::frame::{
     HEADER_BYTES, INITIAL_CREDIT_BYTES, MAX_MESSAGE_BYTES, Message, PREFACE, put_rows,
 };
-use tidewater_protocol::message::{Control, Ping, Waiting};
+use tidewater_protocol::message::{Control, MAX_BEARER_BYTES, Ping, Proof, SignIn, Waiting};
 
 use super::*;
 
@@ -148,15 +148,44 @@ fn a_large_frame_of_a_stranger_waits_until_it_is_let_in() {
     server.let_in();
     server.handle_input(&mut input, NOW).unwrap();
     assert_eq!(receive_bytes(&mut server, 1), 20_000);
-    // Of the connection itself there is none, and nothing is taken of who has not said a word.
-    for channel in [0, 1] {
+    // Of the connection itself there is none but the first, and nothing else is taken of who has not
+    // said a word.
+    for (channel, length) in [(0, 100_000_u32), (1, 20_000)] {
         let mut header = PREFACE.to_vec();
-        header.extend_from_slice(&20_000_u32.to_le_bytes());
+        header.extend_from_slice(&length.to_le_bytes());
         header.extend_from_slice(&[1, channel]);
         let [_, mut server] = pair();
         let refused = server.handle_bytes(&header, NOW);
         assert_eq!(refused, Err(Fault::TooMuch(channel)));
     }
+    let [mut remote, mut server] = pair();
+    remote.send_control(0, waiting(0)).unwrap();
+    let mut input = BytesMut::new();
+    remote.poll_transmit(&mut input, 1 << 20);
+    input.extend_from_slice(&20_000_u32.to_le_bytes());
+    input.extend_from_slice(&[1, 0]);
+    assert_eq!(server.handle_input(&mut input, NOW), Err(Fault::TooMuch(0)));
+}
+
+/// With the longest token that an identity provider may give.
+#[test]
+fn the_longest_sign_in_of_a_stranger_is_taken() {
+    let [mut remote, mut server] = pair();
+    let sign_in = Control::SignIn(Box::new(SignIn {
+        proof: Some(Proof::Bearer("x".repeat(MAX_BEARER_BYTES))),
+        user: "u".repeat(512),
+        ..SignIn::default()
+    }));
+    remote.send_control(0, sign_in.clone()).unwrap();
+    let mut input = BytesMut::new();
+    remote.poll_transmit(&mut input, 1 << 20);
+    // As a network brings it.
+    let mut held = BytesMut::new();
+    while !input.is_empty() {
+        held.extend_from_slice(&input.split_to(input.len().min(7_000)));
+        server.handle_input(&mut held, NOW).unwrap();
+    }
+    assert_eq!(server.receive(0), Some(Incoming::Control(sign_in)));
 }
 
 #[test]

@@ -11,7 +11,9 @@ mod verified;
 use prost::Message;
 
 pub use self::call::{Answer, Argument, Call, CallFailed, CallKind, Given, Returns};
-pub use self::channel::{Credit, MAX_ABOVE, MAX_BEARER_BYTES, Ping, Pong, Proof, SignIn, SignedIn};
+pub use self::channel::{
+    Credit, MAX_ABOVE, MAX_BEARER_BYTES, Ping, Pong, Proof, SignIn, SignedIn, bearer_too_long,
+};
 pub use self::numbers::{NumberBlock, NumbersLeft};
 pub use self::parameter::{MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, MAX_PARAMETERS, Parameter};
 pub use self::verified::{
@@ -385,6 +387,10 @@ pub struct TableBegin {
     /// remote.
     #[prost(bool, tag = "7")]
     pub follows_changes: bool,
+    /// Download, of a table that the remote compares: rows of its partitions that have no key (a
+    /// column of it is NULL), and so can be on no remote.
+    #[prost(uint64, tag = "8")]
+    pub keyless_rows: u64,
 }
 
 /// A column of the rows that follow.
@@ -431,6 +437,7 @@ impl TableBegin {
             key: table.key.iter().map(|&index| index as u32).collect(),
             ranges: Vec::new(),
             follows_changes: false,
+            keyless_rows: 0,
         }
     }
 

@@ -215,7 +215,7 @@ mod tests {
             stale: vec![StaleRow {
                 table: "t".into(),
                 key: "[3]".into(),
-                reason: "it is",
+                reason: "it is".into(),
             }],
             ..Report::default()
         };

@@ -37,7 +37,7 @@ use tidewater_carrier::listen::{Shown, Stream};
 use tidewater_carrier::{DEFAULT_PATH, MAX_BODY_BYTES};
 use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
 use tidewater_protocol::json;
-use tidewater_protocol::message::{Answer, Argument, Call};
+use tidewater_protocol::message::{Answer, Argument, Call, MAX_BEARER_BYTES};
 
 use self::caller::{Identified, Peer};
 use self::carry::Carried;
@@ -59,8 +59,9 @@ const BODY: Duration = Duration::from_secs(60);
 /// under way by then is answered, with the word that the connection ends.
 const LAST_REQUEST: Duration = Duration::from_secs(1);
 
-/// Bytes of a sign-in: nobody knows who sends them.
-const SIGN_IN_BYTES: usize = 16 << 10;
+/// Bytes of a sign-in: nobody knows who sends them. A token that is somewhat too long is read, so that
+/// it is refused in the same words as elsewhere.
+const SIGN_IN_BYTES: usize = 2 * MAX_BEARER_BYTES;
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -203,12 +204,23 @@ impl FromRequest<Web> for Sent {
     type Rejection = Response;
 
     async fn from_request(request: Request, web: &Web) -> Result<Sent, Response> {
-        receive(request, web, BODY).await.map(Sent)
+        receive(request, web, BODY, MAX_MESSAGE_BYTES)
+            .await
+            .map(Sent)
     }
 }
 
-async fn receive(request: Request, web: &Web, within: Duration) -> Result<Bytes, Response> {
+/// The body of a request, which may have so many bytes.
+async fn receive(
+    request: Request,
+    web: &Web,
+    within: Duration,
+    max_bytes: usize,
+) -> Result<Bytes, Response> {
     match timeout(within, Bytes::from_request(request, web)).await {
+        Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            Err(Problem::too_long(max_bytes).into_response())
+        }
         Ok(received) => received.map_err(IntoResponse::into_response),
         Err(_) => Err(Problem::late().into_response()),
     }

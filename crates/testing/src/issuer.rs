@@ -131,6 +131,27 @@ impl Issuer {
         keys.published = newest.into_iter().collect();
     }
 
+    /// Signs with a new key under the id of the one before, and tells of it in that one's place.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn rotate_in_place(&self) -> Result<()> {
+        self.rotate()?;
+        let mut keys = lock(&self.state.keys);
+        let newest = keys.published.pop();
+        let before = keys.published.pop();
+        let (mut newest, before) = newest.zip(before).context("there is a key before it")?;
+        newest["kid"] = before["kid"].clone();
+        keys.published.push(newest);
+        let id = before["kid"]
+            .as_str()
+            .context("keys have an id")?
+            .to_owned();
+        let signing = keys.signing.take().context("it signs with a key")?;
+        keys.signing = Some((id, signing.1));
+        Ok(())
+    }
+
     /// Signs with a new key, and tells nobody of that.
     ///
     /// # Errors

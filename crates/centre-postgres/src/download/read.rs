@@ -18,6 +18,7 @@ use crate::decoder::{RowDecoder, recycle};
 use crate::publication::{PublishedTable, TableRule};
 use crate::quote::literal;
 use crate::scope::{partition_arrays, partition_types};
+use crate::script_times;
 use crate::values::Kind;
 use tidewater_centre::engine::download::{Bound, Order, Part, TakeKey, TakeRow};
 use tidewater_centre::engine::exact::unpack;
@@ -184,7 +185,7 @@ impl Reader<'_> {
         values: &[Value],
         take: TakeRow<'_>,
     ) -> Result<(), CentreError> {
-        let prepared = connection.prepare(&statement.script.sql, &[]).await?;
+        let prepared = script_times::prepare(connection, &statement.script).await?;
         let arguments = calls::of_script(statement, values, &prepared);
         let error = |error| self.failed("running a download script", error);
         let client = connection.client();

@@ -99,6 +99,10 @@ struct Live {
     /// What a default, a check or an index computes may depend on who uploads: it calls functions
     /// of the application, or looks at settings.
     calls_application: bool,
+    /// A trigger can do something else than delete a row.
+    keeps_deletes: bool,
+    /// There are policies for rows, which hold for some roles.
+    has_policies: bool,
 }
 
 impl Live {
@@ -113,6 +117,8 @@ impl Live {
             defers_unique: row.get(3),
             row_security: row.get(4),
             calls_application: row.get(5),
+            keeps_deletes: row.get(6),
+            has_policies: row.get(7),
         });
         live.collect()
     }

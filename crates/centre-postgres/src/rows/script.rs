@@ -17,6 +17,7 @@ use crate::decoder::RowDecoder;
 use crate::own::all_at_once;
 use crate::publication::PublishedTable;
 use crate::quote::ident;
+use crate::script_times;
 use crate::values::Kind;
 use tidewater_centre::engine::scripts::{self, SCRIPT_TIMEOUT, SetColumn};
 use tidewater_centre::engine::upload::rows::{Refusal, RowSet, ScriptRan};
@@ -116,7 +117,7 @@ impl UploadRows<'_> {
     ) -> Result<Vec<Statement>> {
         let mut prepared = Vec::with_capacity(statements.len());
         for statement in statements {
-            prepared.push(self.connection.prepare(&statement.script.sql, &[]).await?);
+            prepared.push(script_times::prepare(self.connection, &statement.script).await?);
         }
         Ok(prepared)
     }

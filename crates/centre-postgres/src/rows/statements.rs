@@ -46,6 +46,11 @@ struct Writing<'b, 'u> {
     is_guarded: bool,
     /// Updates give rows other keys.
     gives_keys: bool,
+    /// Deletes that a trigger keeps from happening are told apart from those that do not find their
+    /// rows as they expect them.
+    finds_kept: bool,
+    /// See [`Batch::insists`].
+    insists: bool,
 }
 
 impl UploadRows<'_> {
@@ -77,6 +82,11 @@ impl UploadRows<'_> {
             statement: self.connection.prepare(&text, &[]).await?,
             is_guarded: op == Op::Insert && live.edits_inserts,
             gives_keys: changed.iter().any(|it| table.table.key.contains(it)),
+            // What policies keep from a role, no trigger has kept.
+            finds_kept: op == Op::Delete
+                && live.keeps_deletes
+                && !(self.acting.is_another() && live.has_policies),
+            insists,
         };
         let mut written = Written::default();
         let mut rest = rows;
@@ -104,6 +114,8 @@ impl UploadRows<'_> {
             is_strict,
             is_guarded,
             gives_keys,
+            finds_kept,
+            insists,
             ..
         } = writing;
         let mut waiting = vec![batch.to_vec()];
@@ -114,6 +126,10 @@ impl UploadRows<'_> {
             if is_guarded || gives_keys {
                 self.savepoint(GUARD).await?;
             }
+            let expected = match finds_kept {
+                true => self.lock_deletable(table, rows, insists).await?,
+                false => Vec::new(),
+            };
             let executed = self.execute(&writing.statement, &parameters).await?;
             if gives_keys {
                 let is_elsewhere = matches!(&executed, Executed::Rows(result)
@@ -148,6 +164,10 @@ impl UploadRows<'_> {
                         let done: Vec<RowRef> = done.copied().collect();
                         self.log_moved(table, &done).await?;
                     }
+                    let (kept, passed_over) = passed_over
+                        .into_iter()
+                        .partition(|at| expected.contains(at));
+                    written.kept.extend::<Vec<RowRef>>(kept);
                     pass_over(written, table, is_strict, passed_over);
                 }
                 Executed::Failed(refusal) => match rows {
@@ -254,8 +274,8 @@ impl UploadRows<'_> {
         Ok(met)
     }
 
-    /// See [`Rows::with_children`](tidewater_centre::engine::upload::rows::Rows::with_children).
-    pub(super) async fn look_for_children(
+    /// Locks those of some rows that a delete finds as it expects them.
+    async fn lock_deletable(
         &mut self,
         table: &Incoming<'_>,
         rows: &[RowRef],
@@ -274,11 +294,22 @@ impl UploadRows<'_> {
             let result = result.map_err(refused("looking for rows to delete"))?;
             found.extend(result.iter().map(|row| some[ordinal(row, 0)]));
         }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// See [`Rows::with_children`](tidewater_centre::engine::upload::rows::Rows::with_children).
+    pub(super) async fn look_for_children(
+        &mut self,
+        table: &Incoming<'_>,
+        rows: &[RowRef],
+        insists: bool,
+    ) -> Result<Vec<RowRef>> {
+        let found = self.lock_deletable(table, rows, insists).await?;
         if found.is_empty() {
             return Ok(found);
         }
         // Only now, when nobody can add children any more.
-        found.sort_unstable();
         let statement = self.connection.prepare(&sql::parents(table), &[]).await?;
         let arrays = read_parameters(table, Op::Delete, &found, Image::Old)?;
         let client = self.connection.client();

@@ -38,6 +38,10 @@ pub struct TableInfo {
     pub ignores_case: bool,
     /// Why the database cannot publish it, and the way out; see [`Self::obstacle`].
     pub own_obstacle: Option<String>,
+    /// Why not all that is written to it is noticed, and the way out, if that is so.
+    pub unnoticed: Option<String>,
+    /// It has a change log already: what is not noticed of it is known, and goes to remotes whole.
+    pub is_tracked: bool,
     /// It is a part of another one, which is listed in its place.
     pub is_part: bool,
     /// The rules for its rows that remotes can check.
@@ -191,7 +195,10 @@ impl TableInfo {
                 .collect(),
             primary_key: key.map(|&it| self.columns[it].name.clone()).collect(),
             references: references.collect(),
-            obstacle: self.obstacle().or(unpublishable),
+            obstacle: self
+                .obstacle()
+                .or_else(|| self.unnoticed.clone())
+                .or(unpublishable),
         }
     }
 }

@@ -279,7 +279,13 @@ impl<D: Database> Centre for EngineCentre<D> {
             state::check::<D>(connection).await?;
             let logs = D::log_sizes(connection).await?;
             let blockers = D::blockers(connection).await?;
-            records::status(connection, logs, blockers).await
+            let tables = recorded::Recorded::read(connection).await?.tables();
+            let keyless_rows = D::keyless_rows(connection, &tables).await?;
+            let status = records::status(connection, logs, blockers).await?;
+            Ok(CentreStatus {
+                keyless_rows,
+                ..status
+            })
         }))
     }
 

@@ -113,7 +113,7 @@ pub fn compile<'s>(
     let mut indexes: Vec<usize> = Vec::with_capacity(spec.tables.len());
     for table in &spec.tables {
         let place = place(spec, table);
-        let index = find(&place, catalog, &named(catalog, &table.name))?;
+        let index = find(&place, table, catalog, &named(catalog, &table.name))?;
         let name = &catalog[index].name;
         if indexes.iter().any(|&it| catalog[it].name == *name) {
             return Err(wrong(
@@ -151,13 +151,18 @@ pub fn compile<'s>(
     Ok((schema, tables))
 }
 
+/// Whether changes of a table are read from a change log.
+fn is_logged(spec: &TableSpec) -> bool {
+    spec.tracking != Tracking::Off && spec.direction.downloads()
+}
+
 /// Where a table stands in the configuration.
 fn place(spec: &PublicationSpec, table: &TableSpec) -> String {
     format!("publication {:?}: table {:?}", spec.name, table.name)
 }
 
 /// The one table that is meant.
-fn find(place: &str, catalog: &[TableInfo], meant: &[usize]) -> Result<usize> {
+fn find(place: &str, spec: &TableSpec, catalog: &[TableInfo], meant: &[usize]) -> Result<usize> {
     let index = match *meant {
         [index] => index,
         [] => {
@@ -179,7 +184,13 @@ fn find(place: &str, catalog: &[TableInfo], meant: &[usize]) -> Result<usize> {
             ));
         }
     };
-    match catalog[index].obstacle() {
+    let table = &catalog[index];
+    // Of a table that is served already nobody may lose all syncs: it goes whole.
+    let unnoticed = table
+        .unnoticed
+        .clone()
+        .filter(|_| is_logged(spec) && !table.is_tracked);
+    match table.obstacle().or(unnoticed) {
         None => Ok(index),
         Some(obstacle) => Err(wrong(
             format!("{place} cannot be published: {obstacle}"),
@@ -260,7 +271,7 @@ impl<'s> Published<'s> {
             acts_on_delete,
             acts_on_update: references.clone().any(|it| it.on_update.acts()),
             children: Vec::new(),
-            is_logged: spec.tracking != Tracking::Off && spec.direction.downloads(),
+            is_logged: is_logged(spec),
         })
     }
 
@@ -347,6 +358,12 @@ impl<'s> Published<'s> {
     /// What remotes will find slow or refused.
     pub fn warnings(&self, catalog: &[TableInfo], table: &Table) -> Vec<String> {
         let mut warnings = self.offline_warnings(&catalog[self.table], table);
+        let unnoticed = catalog[self.table].unnoticed.iter();
+        let unnoticed = unnoticed.filter(|_| self.is_logged);
+        warnings.extend(unnoticed.map(|why| {
+            let place = &self.place;
+            format!("{place}: every download sends the whole table, because {why}")
+        }));
         warnings.extend(self.writes.warnings(&self.place, &catalog[self.table]));
         for rule in &self.rules {
             let root = &catalog[rule.root(self.table)];

@@ -19,11 +19,11 @@ use crate::centre::CentreResult;
 use crate::download::{Downloaded, Downloading};
 use crate::engine::procedure::{Checked, Procedure};
 use crate::engine::script::{Dialect, Script};
-use crate::engine::scripts::SetColumn;
+use crate::engine::scripts::{CheckedScript, SetColumn};
 use crate::error::CentreError;
 use crate::procedure::{CallOutcome, Interrupt, ProcedureCall};
 use crate::publication::DeployStep;
-use crate::records::Blocker;
+use crate::records::{Blocker, KeylessRows};
 use crate::scripting::ScriptRun;
 use crate::settling::{Choice, RefusedChoice, SettleOutcome};
 use crate::upload::{SyncUpload, UploadOutcome};
@@ -154,6 +154,16 @@ pub trait Tracking: Send + Sync + 'static {
     /// from this number on: [`Rows::run_set`](super::upload::rows::Rows::run_set) binds them.
     fn rows_sql(table: &Self::Table, columns: &[SetColumn], first: usize) -> String;
 
+    /// The rows of these tables, as remotes call them, that have no key. Where a primary key is never
+    /// NULL there are none.
+    fn keyless_rows(
+        connection: &mut Self::Connection,
+        tables: &[String],
+    ) -> impl Future<Output = Result<Vec<KeylessRows>, CentreError>> + Send {
+        let _ = (connection, tables);
+        async { Ok(Vec::new()) }
+    }
+
     /// Checks that it can be told up to when everything is visible that was written, by
     /// [`Opened::safe_until`](super::download::Opened::safe_until).
     ///
@@ -167,7 +177,7 @@ pub trait Tracking: Send + Sync + 'static {
     }
 
     /// Checks that a statement of a script can be run, which reads a relation of these columns, if it
-    /// reads one. It is named by its file. Gives the names of the columns that it yields.
+    /// reads one. It is named by its file.
     ///
     /// # Errors
     /// See [`crate::engine::scope::wrong`].
@@ -176,7 +186,7 @@ pub trait Tracking: Send + Sync + 'static {
         named: &str,
         script: &Script,
         set: &[SetColumn],
-    ) -> impl Future<Output = Result<Vec<String>, CentreError>> + Send;
+    ) -> impl Future<Output = Result<CheckedScript, CentreError>> + Send;
 
     /// How the role under which remotes act is asked for; `None` if the database has no roles.
     fn acting_sql(role: RoleAsked<'_>) -> Option<String> {

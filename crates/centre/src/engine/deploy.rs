@@ -4,7 +4,7 @@
 //! change logs, and the publications as they are configured. A dry run tells it, deploying carries
 //! it out in one transaction, and a server serves what nothing has to be done for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tidewater_protocol::{Code, Table};
@@ -22,6 +22,7 @@ use crate::publication::{
     self, DeployReport, DeployStep, Deployed, PublicationSpec, Replay, circle_warnings,
     self_service_warnings,
 };
+use crate::records::KeylessRows;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -183,6 +184,7 @@ pub(super) async fn deploy<T: Tracking>(
     let prepared = T::prepare(connection, mode == Mode::DryRun).await?;
     T::begin_alone(connection).await?;
     let plan = Plan::<T>::make(connection, specs, now_ms, random).await?;
+    plan.check_keys(connection).await?;
     let schemas: Vec<_> = plan.publications.iter().map(|it| &*it.schema).collect();
     let review = plan.recorded.review(connection, &schemas).await?;
     review.allow(mode)?;
@@ -375,6 +377,30 @@ impl<T: Tracking> Plan<T> {
         loaded.version = T::version(connection, loaded.tables()).await?;
         connection.commit().await?;
         Ok(loaded)
+    }
+
+    /// Refuses tables with rows that no remote could have.
+    async fn check_keys(&self, connection: &mut T::Connection) -> Result<()> {
+        let schemas = self.publications.iter().map(|it| &it.schema);
+        let tables = schemas.flat_map(|it| it.tables.iter().map(|it| it.name.clone()));
+        let tables: BTreeSet<String> = tables.collect();
+        let tables: Vec<String> = tables.into_iter().collect();
+        let keyless = T::keyless_rows(connection, &tables).await?;
+        let Some(KeylessRows { table, rows }) = keyless.first() else {
+            return Ok(());
+        };
+        Err(CentreError::Configuration {
+            message: format!(
+                "table {table:?} cannot be published: {} whose primary key is NULL, and no device \
+                 could have them",
+                match rows {
+                    1 => "it has a row".to_owned(),
+                    rows => format!("it has {rows} rows"),
+                }
+            ),
+            hint: "give them a key or delete them, and declare the columns of the key NOT NULL"
+                .into(),
+        })
     }
 
     async fn make(

@@ -160,6 +160,13 @@ pub trait Snapshot: Send {
         })
     }
 
+    /// How many rows of a part, in whatever order, have no key; see
+    /// [`keyless_rows`](super::database::Tracking::keyless_rows).
+    fn keyless_rows<'s>(&'s mut self, place: Place, part: &'s Part<'s>) -> CentreResult<'s, u64> {
+        let _ = (place, part);
+        Box::pin(std::future::ready(Ok(0)))
+    }
+
     /// Reads the keys that have changed since what the remote holds, by each of the table's rules
     /// in these partitions; `None`: of everybody.
     fn changes<'s>(

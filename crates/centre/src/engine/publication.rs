@@ -223,7 +223,8 @@ pub async fn compile_one<T: Tracking>(
         warnings.extend(published.warnings(infos, table));
         tables.push(served);
     }
-    let scripts = scripts::compile::<T>(connection, spec, &schema, &tables).await?;
+    let (scripts, told) = scripts::compile::<T>(connection, spec, &schema, &tables).await?;
+    warnings.extend(told);
     let written = writes.iter().filter_map(|it| it.rule.as_ref());
     let queries = rules
         .iter()

@@ -1,6 +1,6 @@
 //! What is deployed, as the server's own tables say, and what another deployment means to remotes.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use tidewater_protocol::{PublicationSchema, RemoteId};
@@ -80,6 +80,14 @@ impl Recorded {
     pub fn schema(&self, publication: &str) -> Option<PublicationSchema> {
         let stored = self.publications.get(publication)?;
         PublicationSchema::decode(&stored.schema).ok()
+    }
+
+    /// The tables that are deployed, as remotes call them, each once.
+    pub fn tables(&self) -> Vec<String> {
+        let schemas = self.publications.keys().filter_map(|it| self.schema(it));
+        let tables = schemas.flat_map(|schema| schema.tables.into_iter().map(|it| it.name));
+        let tables: BTreeSet<String> = tables.collect();
+        tables.into_iter().collect()
     }
 
     /// The publications that are deployed, with the columns that remotes know of them.

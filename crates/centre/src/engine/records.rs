@@ -555,6 +555,7 @@ pub(super) async fn status(
         numbers,
         blocks,
         blockers,
+        keyless_rows: Vec::new(),
     })
 }
 

@@ -46,7 +46,7 @@ fn sentence(found: &ExplainedRow) -> String {
             refused.operation, refused.code, refused.reason
         ));
     }
-    if let Some(reason) = found.stale {
+    if let Some(reason) = &found.stale {
         said.push(format!("the centre has it otherwise, and {reason}"));
     }
     if let Some(lost) = found.conflicts.last() {
@@ -129,7 +129,7 @@ fn describe(found: &ExplainedRow, remote: &Path) -> String {
             ),
         );
     }
-    if let Some(reason) = found.stale {
+    if let Some(reason) = &found.stale {
         say("stale", reason);
     }
     if found.compare_due {
@@ -243,7 +243,7 @@ impl RowObject<'_> {
             refused: refused.collect(),
             settled: settled.collect(),
             conflicts: conflicts.collect(),
-            stale: found.stale,
+            stale: found.stale.as_deref(),
             last_sync_ms: found.last_sync_ms,
             compare_due: found.compare_due,
         }

@@ -52,7 +52,8 @@ of the centre:
    \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"user\",\"publication\",\"detail\"}],
    \"numbers\":[{\"table\",\"column\",\"count\",\"highest\",\"remotes\"}],
    \"number_blocks\":[{\"table\",\"remote_id\",\"user\",\"first\",\"last\",\"at_ms\"}],
-   \"blockers\":[{\"process\",\"application\",\"user\",\"since_ms\",\"statement\"}],
+   \"keyless_rows\":[{\"table\",\"rows\":n}],
+   \"blockers\":[{\"process\",\"application\",\"user\",\"since_ms\",\"statement\",\"prepared\"}],
    \"server\":{\"admin\",\"reachable\",\"ready\",\"reason\",\"figures\":[{\"name\",\"labels\":{},\"value\"}]}}
 downloaded are the rows that were sent; a remote reports those that it wrote."))]
 pub(crate) struct StatusArgs {
@@ -229,6 +230,7 @@ struct CentreObject<'a> {
     incidents: Vec<IncidentObject<'a>>,
     numbers: Vec<NumbersObject<'a>>,
     number_blocks: Vec<BlockObject<'a>>,
+    keyless_rows: Vec<KeylessObject<'a>>,
     blockers: Vec<BlockerObject<'a>>,
     server: &'a RunningServer,
     /// A branch's line to headquarters, as `tidewater status` shows a remote.
@@ -256,12 +258,20 @@ struct BlockObject<'a> {
 }
 
 #[derive(Serialize)]
+struct KeylessObject<'a> {
+    table: &'a str,
+    rows: u64,
+}
+
+#[derive(Serialize)]
 struct BlockerObject<'a> {
     process: i64,
     application: &'a str,
     user: &'a str,
     since_ms: Option<i64>,
     statement: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prepared: Option<&'a String>,
 }
 
 #[derive(Serialize)]
@@ -312,6 +322,10 @@ struct Downloaded {
 impl<'a> CentreObject<'a> {
     fn of(status: &'a CentreStatus, server: &'a RunningServer) -> CentreObject<'a> {
         let logs = status.logs.iter();
+        let keyless = status.keyless_rows.iter().map(|it| KeylessObject {
+            table: &it.table,
+            rows: it.rows,
+        });
         CentreObject {
             users: status.users[0],
             users_disabled: status.users[1],
@@ -334,6 +348,7 @@ impl<'a> CentreObject<'a> {
             incidents: status.incidents.iter().map(IncidentObject::of).collect(),
             numbers: status.numbers.iter().map(NumbersObject::of).collect(),
             number_blocks: status.blocks.iter().map(BlockObject::of).collect(),
+            keyless_rows: keyless.collect(),
             blockers: status.blockers.iter().map(BlockerObject::of).collect(),
             server,
             upstream: None,
@@ -380,6 +395,7 @@ impl BlockerObject<'_> {
             user: &blocker.user,
             since_ms: (blocker.since_ms != 0).then_some(blocker.since_ms),
             statement: &blocker.statement,
+            prepared: (!blocker.prepared.is_empty()).then_some(&blocker.prepared),
         }
     }
 }
@@ -476,6 +492,14 @@ fn describe_centre(
         ),
     };
     let _ = writeln!(text, "refused    {} open{list}", status.refused);
+    for keyless in &status.keyless_rows {
+        let _ = writeln!(
+            text,
+            "no key     {} of {} can be on no device: a column of their primary key is NULL",
+            output::counted(keyless.rows, "row", "rows"),
+            printable(&keyless.table)
+        );
+    }
     for blocker in &status.blockers {
         let _ = writeln!(text, "waiting    {}", describe_blocker(blocker));
     }
@@ -575,6 +599,14 @@ fn describe_blocker(blocker: &Blocker) -> String {
         0 => "open".to_owned(),
         since_ms => format!("open since {}", moment(since_ms)),
     };
+    if !blocker.prepared.is_empty() {
+        return format!(
+            "for the transaction {:?}, prepared {} by {}: COMMIT PREPARED or ROLLBACK PREPARED ends it",
+            blocker.prepared,
+            moment(blocker.since_ms),
+            or(&blocker.user, "an unknown user"),
+        );
+    }
     format!(
         "for a transaction {since} of process {} ({}, user {}), last statement: {}",
         blocker.process,

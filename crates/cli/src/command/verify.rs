@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use tidewater_client::{Remote, Verification};
+use tidewater_client::{Remote, TableDifferences, Verification};
 
 use super::network::NetworkArgs;
 use super::sync;
@@ -42,8 +42,9 @@ Here, 5 also means: something differs, and was not repaired.
 
 The object of --json:
   {\"is_equal\":bool,\"repaired\":bool,\"rebuilt\":[tables that were made again],
-   \"tables\":[{\"table\",\"equal\":n,\"missing\":n,\"extra\":n,\"different\":n,
+   \"tables\":[{\"table\",\"keyless\":n,\"equal\":n,\"missing\":n,\"extra\":n,\"different\":n,
              \"rows\":[{\"key\",\"what\":\"missing\"|\"extra\"|\"different\"}, the first 100]}],
+   \"kept\":[{\"table\",\"key\",\"reason\"}, of the rows that differ still],
    \"sync\":{see tidewater sync --help}}
 `tables` tells what was found before the repair; `is_equal` how it ended."))]
 pub(crate) struct VerifyArgs {
@@ -101,7 +102,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Done, Failure> {
     if verification.is_equal {
         return Ok(Done::Fully);
     }
-    output::note(&advice(args.repair, &args.remote));
+    output::note(&advice(args.repair, &verification, &args.remote));
     Ok(Done::WithDifferences)
 }
 
@@ -112,12 +113,21 @@ struct VerifyObject<'a> {
     repaired: bool,
     rebuilt: &'a [String],
     tables: Vec<TableObject<'a>>,
+    kept: Vec<KeptObject<'a>>,
     sync: SyncObject<'a>,
+}
+
+#[derive(Serialize)]
+struct KeptObject<'a> {
+    table: &'a str,
+    key: Embedded,
+    reason: &'a str,
 }
 
 #[derive(Serialize)]
 struct TableObject<'a> {
     table: &'a str,
+    keyless: u64,
     equal: u64,
     missing: u64,
     extra: u64,
@@ -135,6 +145,7 @@ impl VerifyObject<'_> {
     fn of(verification: &Verification, refused_before: u64) -> VerifyObject<'_> {
         let tables = verification.tables.iter().map(|table| TableObject {
             table: &table.table,
+            keyless: table.keyless,
             equal: table.equal,
             missing: table.missing,
             extra: table.extra,
@@ -148,11 +159,17 @@ impl VerifyObject<'_> {
                 })
                 .collect(),
         });
+        let kept = verification.kept.iter().map(|row| KeptObject {
+            table: &row.table,
+            key: embedded(&row.key),
+            reason: &row.reason,
+        });
         VerifyObject {
             is_equal: verification.is_equal,
             repaired: verification.repaired,
             rebuilt: &verification.rebuilt,
             tables: tables.collect(),
+            kept: kept.collect(),
             sync: SyncObject::of(&verification.sync, refused_before),
         }
     }
@@ -204,11 +221,37 @@ fn tell_rows(verification: &Verification) {
     if !rows.is_empty() {
         output::note(rows.render(0).trim_end());
     }
+    for table in verification.tables.iter().filter(|it| it.keyless > 0) {
+        output::note(&format!(
+            "{} of {} in the centre can be on no device: a column of the primary key is NULL",
+            output::counted(table.keyless, "row", "rows"),
+            output::printable(&table.table)
+        ));
+    }
+    let mut kept = Table::new(&["stays in", "key", "because"]);
+    for row in &verification.kept {
+        kept.row([row.table.clone(), row.key.clone(), row.reason.clone()]);
+    }
+    if !kept.is_empty() {
+        output::note(kept.render(0).trim_end());
+    }
 }
 
-fn advice(repair: bool, remote: &Path) -> String {
+fn advice(repair: bool, verification: &Verification, remote: &Path) -> String {
     let path = remote.display();
+    let mut tables = verification.tables.iter();
+    let has_keyless = tables.clone().any(|it| it.keyless > 0);
+    let is_repaired = verification.repaired && verification.kept.is_empty();
+    if has_keyless && (is_repaired || tables.all(TableDifferences::is_equal)) {
+        return "the centre's operator can give these rows keys: tidewater status names their tables"
+            .to_owned();
+    }
     match repair {
+        true if !verification.kept.is_empty() => format!(
+            "what keeps rows as they are is told above: a change that has not gone up goes with a \
+             sync, one that is refused waits for you (tidewater refused list {path}), and a rule of \
+             the file's own is yours to change; then repair again"
+        ),
         false => format!("to take the centre's rows: tidewater verify {path} --repair"),
         true => "something of the file's own (a unique index, a trigger) keeps rows from being \
                  written; see what it forbids, then repair again"

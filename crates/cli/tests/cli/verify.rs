@@ -2,7 +2,7 @@
 
 use crate::centre::Centre;
 use crate::program::{Place, until};
-use crate::shop::{Remote, Shop, TABLES, configure};
+use crate::shop::{Remote, Shop, TABLES, add_user, configure};
 
 /// Changes rows without any trace: the triggers are the same before and after.
 fn behind_the_back(remote: &Remote, table: &str, sql: &str) {
@@ -74,6 +74,87 @@ fn what_differs_is_told_by_key_and_exit_code_and_repaired_on_request() {
             ["Ada"]
         );
         assert!(verify(&["--json"]).done().json()["is_equal"] == true);
+    });
+}
+
+/// SQLite lets the column of a primary key be NULL, if nobody says NOT NULL.
+#[test]
+fn rows_without_a_key_are_told_by_deploy_status_and_verify() {
+    let place = Place::new();
+    let centre = Centre::sqlite(&place);
+    centre.execute(
+        "CREATE TABLE bin (k TEXT PRIMARY KEY, note TEXT); INSERT INTO bin (note) VALUES ('a')",
+    );
+    let bin = "[[publication]]\nname = \"main\"\n[[publication.table]]\nname = \"bin\"\n\
+               partition = \"everyone\"\n";
+    configure(&place, &centre, "", bin);
+    for command in ["check", "deploy"] {
+        let refused = place.tidewater(&[command]).exits(1);
+        for part in ["bin", "it has a row whose primary key is NULL", "NOT NULL"] {
+            assert!(refused.stderr.contains(part), "{command}: {refused:#?}");
+        }
+    }
+    centre.execute("UPDATE bin SET k = 'a'");
+    place.tidewater(&["deploy"]).done();
+    add_user(&place, "nancy");
+    let server = place.serve(&[]);
+    place.first_sync("nancy", server.url(), "main", &[]).done();
+    // One that comes later.
+    centre.execute("INSERT INTO bin (note) VALUES ('b'), ('c')");
+    let status = place.tidewater(&["status"]).done();
+    let told = "2 rows of bin can be on no device";
+    assert!(status.stdout.contains(told), "{status:#?}");
+    let status = place.tidewater(&["status", "--json"]).done().json();
+    assert_eq!(status["keyless_rows"][0]["rows"], 2);
+    let told = "2 rows of bin in the centre can be on no device";
+    for arguments in [
+        &["verify", "nancy.db"][..],
+        &["verify", "nancy.db", "--repair"],
+    ] {
+        let verified = place.tidewater(arguments).exits(5);
+        assert!(verified.stderr.contains(told), "{verified:#?}");
+    }
+    centre.execute("DELETE FROM bin WHERE k IS NULL");
+    place.tidewater(&["verify", "nancy.db"]).done();
+}
+
+/// The centre does not have the parent any more, and the child is refused: who keeps whom is told.
+#[test]
+fn the_row_that_keeps_its_parent_is_named() {
+    Shop::on_both_centres(|shop| {
+        shop.centre.execute("INSERT INTO rep VALUES (3, 'other')");
+        let nancy = shop.remote("nancy");
+        nancy.execute("INSERT INTO customer VALUES (30, 3, 'Not hers', NULL)");
+        shop.sync(&nancy).exits(6);
+        shop.centre.execute("DELETE FROM rep WHERE rep_id = 3");
+        shop.sync(&nancy);
+        let keeps =
+            "the row [30] of customer refers to it, and what was changed of that here is refused";
+        for arguments in [
+            &["verify", "nancy.db"][..],
+            &["verify", "nancy.db", "--repair"],
+        ] {
+            let found = shop.place.tidewater(arguments).exits(5);
+            for part in ["rep", "[3]", "only here", keeps] {
+                assert!(found.stderr.contains(part), "{part}: {found:#?}");
+            }
+        }
+        let repaired = shop.place.tidewater(&["verify", "nancy.db", "--repair"]);
+        let repaired = repaired.exits(5);
+        assert!(
+            repaired.stderr.contains("tidewater refused list nancy.db"),
+            "{repaired:#?}"
+        );
+        let object = shop.place.tidewater(&["verify", "nancy.db", "--json"]);
+        let object = object.exits(5).json();
+        assert_eq!(object["kept"][0]["table"], "rep");
+        assert_eq!(object["kept"][0]["key"][0], 3);
+        let explained = shop.place.tidewater(&["explain", "nancy.db", "rep", "3"]);
+        assert!(explained.done().stdout.contains(keeps));
+        let discard = ["refused", "discard", "nancy.db", "--all"];
+        shop.place.tidewater(&discard).done();
+        let repaired = shop.place.tidewater(&["verify", "nancy.db", "--repair"]);
+        repaired.done();
     });
 }
 

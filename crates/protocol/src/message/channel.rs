@@ -32,7 +32,15 @@ pub struct SignIn {
 
 /// A token of an identity provider has no more bytes: a SignIn has to fit into what a server reads
 /// of a stranger.
-pub const MAX_BEARER_BYTES: usize = 12 << 10;
+pub const MAX_BEARER_BYTES: usize = 64 << 10;
+
+/// Why a token with so many bytes is not taken, in the words of both sides and of every carrier.
+pub fn bearer_too_long(bytes: usize) -> String {
+    format!(
+        "it has {bytes} bytes, and servers take {MAX_BEARER_BYTES}: have the identity provider put \
+         less into it"
+    )
+}
 
 /// How a remote proves who it is.
 #[derive(Clone, PartialEq, prost::Oneof)]

@@ -456,6 +456,13 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
             }),
         ),
         (
+            "table-begin-keyless-rows",
+            Control::TableBegin(TableBegin {
+                keyless_rows: 3,
+                ..TableBegin::of(&publication().tables[0])
+            }),
+        ),
+        (
             "compare-table",
             Control::CompareTable(CompareTable {
                 subscription: 1,

@@ -40,7 +40,7 @@ pub struct ExplainedRow {
     /// Changes that met somebody else's, and lost or were merged.
     pub conflicts: Vec<Conflict>,
     /// Why the centre's row is not here yet, if it came and could not be applied.
-    pub stale: Option<&'static str>,
+    pub stale: Option<String>,
     /// When the publication last synced, in milliseconds since 1970.
     pub last_sync_ms: Option<i64>,
     /// Whether the next sync compares everything with the centre.

@@ -10,7 +10,9 @@ use crate::error::{Doing, RemoteError};
 /// The format that this program reads and writes.
 pub(crate) const FORMAT_VERSION: i64 = 1;
 
-/// The prefix of every internal table, index and trigger.
+/// The prefix of every internal table, index and trigger. Behind it, what belongs to a table is called
+/// after its kind, `_`, and the table. No kind begins with another one and `_`: else the objects of two
+/// tables could meet in one name, whatever is done about characters.
 pub(crate) const PREFIX: &str = "tidewater_";
 
 /// The prefix of everything that belongs to a centre in the same file: a branch's file is a remote

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 use serde::Serialize;
 use tidewater_protocol::{Datum, PublicationSchema, Table, Value};
 
-use super::apply::needed_by;
+use super::apply::referring_row;
 use super::subscription::load_all;
 use super::tables::Names;
 use super::take::PARKED;
@@ -195,12 +195,11 @@ pub struct StaleRow {
     /// The key, readable: a JSON array.
     pub key: String,
     /// What keeps it.
-    pub reason: &'static str,
+    pub reason: String,
 }
 
 const CHANGED: &str = "it was changed here too, and the change has not gone up";
 const REFUSED: &str = "a change of it is refused";
-const NEEDED: &str = "a row that was changed here refers to it";
 const KEPT: &str =
     "it arrives with the next sync, unless something of the application keeps it out";
 
@@ -271,24 +270,23 @@ fn keeps(
     schema: &PublicationSchema,
     table: &Table,
     key: &[Value],
-) -> rusqlite::Result<&'static str> {
+) -> rusqlite::Result<String> {
     let names = Names::of(table);
     if changes::later_than(connection, &names, key, PARKED)?.is_some() {
-        return Ok(CHANGED);
+        return Ok(CHANGED.into());
     }
     if changes::has_change(connection, &names, key, PARKED)? {
-        return Ok(REFUSED);
+        return Ok(REFUSED.into());
     }
-    for needed in needed_by(connection, schema, table)? {
-        let mut statement = connection.prepare_cached(&format!(
-            "SELECT 1 FROM {} AS p WHERE {} AND {needed}",
-            names.table,
-            names.key_is_bound()
-        ))?;
-        names.bind_key(&mut statement, key)?;
-        if statement.raw_query().next()?.is_some() {
-            return Ok(NEEDED);
-        }
+    if let Some(child) = referring_row(connection, schema, table, key)? {
+        let change = match child.is_refused {
+            true => "is refused",
+            false => "has not gone up",
+        };
+        let (table, key) = (child.table, child.key);
+        return Ok(format!(
+            "the row {key} of {table} refers to it, and what was changed of that here {change}"
+        ));
     }
-    Ok(KEPT)
+    Ok(KEPT.into())
 }

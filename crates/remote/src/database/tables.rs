@@ -419,7 +419,7 @@ pub(crate) fn create_rekeyed_table(table: &Table) -> String {
          PRIMARY KEY (generation, {})\n) WITHOUT ROWID;\n\
          CREATE INDEX {} ON {rekeyed} (generation, {})",
         names.new_key.join(", "),
-        quote::name(&format!("{PREFIX}rekeyed_from_{}", table.name)),
+        quote::name(&former_key_index(&table.name)),
         names.old_key.join(", "),
         rekeyed = names.rekeyed,
     )
@@ -450,6 +450,11 @@ pub(crate) fn create_indexes(table: &Table) -> Vec<String> {
         ));
     }
     statements
+}
+
+/// The name of the index of a table's changed keys by what they were. See [`PREFIX`].
+fn former_key_index(table: &str) -> String {
+    format!("{PREFIX}former_key_{table}")
 }
 
 fn index_name(table: &str, number: usize) -> String {

@@ -208,7 +208,7 @@ fn ensure_table(
         let is_there = found.table.eq_ignore_ascii_case(&table.name);
         is_there.then_some(&found.sql)
     };
-    if has_new_index(&writer, &unique, of_table("insert_displaces")) {
+    if has_new_index(&writer, &unique, of_table("displacing_insert")) {
         missed = Some(Missed::Displaced);
     }
     let is_gone = |kind| wanted.contains_key(kind) && of_table(kind).is_none();
@@ -308,17 +308,17 @@ const KINDS: [&[&str]; 4] = [&RECORDING, &DISPLACING, &SPELLING, &NUMBERING];
 /// Without these, changes go unnoticed.
 const RECORDING: [&str; 8] = [
     "insert",
-    "insert_over",
+    "over_insert",
     "inserted",
     "update",
     "rekey",
     "rekeyed",
     "delete",
-    "delete_rekeyed",
+    "forget_rekeyed",
 ];
 
 /// Without these, only what `REPLACE` pushes out through a unique index does.
-const DISPLACING: [&str; 2] = ["insert_displaces", "update_displaces"];
+const DISPLACING: [&str; 2] = ["displacing_insert", "displacing_update"];
 
 /// These record nothing.
 const SPELLING: [&str; 2] = ["spelling_insert", "spelling_update"];
@@ -331,6 +331,7 @@ const NUMBERING: [&str; 4] = [
     "move_identity",
 ];
 
+/// See [`PREFIX`]: no two tables have a trigger of one name.
 fn trigger_name(kind: &str, table: &str) -> String {
     format!("{PREFIX}{kind}_{table}")
 }
@@ -350,12 +351,12 @@ fn statements(
     }
     let mut statements = BTreeMap::from([
         ("insert", writer.insert()),
-        ("insert_over", writer.insert_over()),
+        ("over_insert", writer.over_insert()),
         ("update", writer.gone("update", "BEFORE UPDATE")),
         ("rekey", writer.rekey(without_rowid)),
         ("rekeyed", writer.rekeyed(without_rowid)),
         ("delete", writer.gone("delete", "BEFORE DELETE")),
-        ("delete_rekeyed", writer.delete_rekeyed()),
+        ("forget_rekeyed", writer.forget_rekeyed()),
     ]);
     let mut key = writer.table.key_columns();
     let is_computed = key.any(|it| it.default.as_deref().is_some_and(tables::is_computed));
@@ -375,8 +376,30 @@ fn statements(
     }
     let unique: Vec<&UniqueIndex> = unique.iter().filter(|index| index.is_known()).collect();
     if !unique.is_empty() {
-        statements.insert("insert_displaces", writer.insert_displaces(&unique));
-        statements.insert("update_displaces", writer.update_displaces(&unique));
+        statements.insert("displacing_insert", writer.displacing_insert(&unique));
+        statements.insert("displacing_update", writer.displacing_update(&unique));
     }
     statements
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kinds of tables and indexes are in one namespace, those of triggers in another.
+    #[test]
+    fn names_of_two_tables_objects_never_meet() {
+        let objects = ["change", "rekeyed", "former_key", "index"];
+        for kinds in [KINDS.concat(), objects.to_vec()] {
+            for (one, other) in kinds
+                .iter()
+                .flat_map(|it| kinds.iter().map(move |o| (it, o)))
+            {
+                let meets = other
+                    .strip_prefix(one)
+                    .is_some_and(|it| it.starts_with('_'));
+                assert!(!meets, "{one} of a table could be {other} of another");
+            }
+        }
+    }
 }

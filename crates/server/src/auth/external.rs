@@ -28,7 +28,7 @@ use crate::fault::Fault;
 use crate::sign_in::MAX_NAME_BYTES;
 
 /// As much may be kept of a user, as JSON.
-const MAX_CLAIMS_BYTES: usize = 16 << 10;
+const MAX_CLAIMS_BYTES: usize = 64 << 10;
 
 /// When somebody comes back whose provider does not answer now.
 const AWAY_RETRY_AFTER_MS: u64 = 5_000;

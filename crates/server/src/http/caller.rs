@@ -20,7 +20,7 @@ use tidewater_protocol::identity::parse_uuid;
 use tidewater_protocol::message::{PROTOCOL_VERSION, Proof, SignIn};
 
 use super::problem::Problem;
-use super::{Web, forwarded, receive};
+use super::{SIGN_IN_BYTES, Web, forwarded, receive};
 use crate::auth::signing::TOKEN_LIFETIME_MS;
 use crate::calls::Caller;
 use crate::fault::Fault;
@@ -137,7 +137,7 @@ pub(super) async fn sign_in(
     request: Request,
 ) -> Result<Json<Token>, Response> {
     let peer = forwarded::client(&peer, request.headers(), &web.server.proxies);
-    let body = receive(request, &web, web.server.limits.handshake).await?;
+    let body = receive(request, &web, web.server.limits.handshake, SIGN_IN_BYTES).await?;
     let token = exchange(&web, &body, &peer).await;
     token.map_err(IntoResponse::into_response)
 }

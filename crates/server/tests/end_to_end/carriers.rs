@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tidewater_carrier::CarrierError;
 use tidewater_client::{ClientError, Code, Given, Link, LinkOptions, Request, Since};
-use tidewater_server::dev_certificate;
+use tidewater_server::{Config, dev_certificate};
 
 use crate::backend::Backend;
 use crate::compare::assert_converged;
@@ -22,17 +22,25 @@ use crate::world::{LiveServer, PASSWORD, World};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Every scheme that there is.
-const SCHEMES: [&str; 6] = ["tcp", "tls", "ws", "wss", "http", "https"];
+pub(crate) const SCHEMES: [&str; 6] = ["tcp", "tls", "ws", "wss", "http", "https"];
 
 /// A server that speaks everything at one address, and the file with its certificate.
-struct Everything {
-    server: LiveServer,
-    address: SocketAddr,
-    certificate: std::path::PathBuf,
+pub(crate) struct Everything {
+    pub(crate) server: LiveServer,
+    pub(crate) address: SocketAddr,
+    pub(crate) certificate: std::path::PathBuf,
     _folder: tempfile::TempDir,
 }
 
 fn everything<B: Backend>(world: &World<B>) -> Everything {
+    everything_with(world, |_| ())
+}
+
+/// The same with more in its configuration.
+pub(crate) fn everything_with<B: Backend>(
+    world: &World<B>,
+    more: impl FnOnce(&mut Config),
+) -> Everything {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let tls = dev_certificate(folder.path(), &["127.0.0.1".into()]).expect("it can be made");
     let free = TcpListener::bind("127.0.0.1:0").expect("a port is free");
@@ -44,6 +52,7 @@ fn everything<B: Backend>(world: &World<B>) -> Everything {
         config.server.listen = urls.collect();
         config.server.http = Some(format!("http://{address}"));
         config.server.tls = Some(tls);
+        more(config);
     });
     Everything {
         server,

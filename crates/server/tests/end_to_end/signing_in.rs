@@ -15,6 +15,7 @@ use tidewater_testing::Issuer;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;
+use crate::carriers::{SCHEMES, everything_with};
 use crate::clocks::Wrong;
 use crate::device::Device;
 use crate::scenario::Scenario;
@@ -281,27 +282,94 @@ fn a_token_that_proves_nothing_is_refused_with_the_reason_and_others_go_on<B: Ba
         assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
         assert!(answer.contains("proof_rejected"), "{answer}");
     }
-    // More than a server reads of a stranger.
-    let mut much = claims(&issuer, "nancy", "north");
-    much["more"] = "x".repeat(9_500).into();
-    let much = issuer.sign(&much).unwrap();
-    let error = Stranger::with_token(&server, much.clone())
-        .try_sync()
-        .unwrap_err();
-    assert_eq!(error.code(), Code::Usage, "{error}");
-    let body = json!({ "token": much }).to_string();
-    let answer = whole(send(&server, "POST /v1/sign-in HTTP/1.1", &body));
-    assert!(
-        answer.starts_with("HTTP/1.1 401") && answer.contains("bytes"),
-        "{answer}"
-    );
     assert_eq!(users(&world), before);
     let remotes = world.server.ask(async |centre| centre.remotes().await);
     assert_eq!(remotes.unwrap().len(), 1);
     nancy.sync();
-    let mut most = claims(&issuer, "olga", "south");
-    most["more"] = "x".repeat(8_000).into();
-    Stranger::with_token(&server, issuer.sign(&most).unwrap()).sync();
+}
+
+/// Users of large companies are in hundreds of groups: a token of up to 64 KiB counts, and a longer one
+/// is refused in the same words, whatever carries it.
+fn a_token_with_hundreds_of_groups_counts_over_every_carrier<B: Backend>() {
+    let world = World::<B>::open(regions());
+    let issuer = Issuer::start().unwrap();
+    let everything = everything_with(&world, |config| {
+        config.sign_in = trusting(&issuer, "");
+    });
+    let groups = |count: usize| {
+        let mut claims = claims(&issuer, "nancy", "north");
+        let name = |at: usize| json!(format!("CN=group {at:04},OU=groups,DC=example,DC=com"));
+        claims["groups"] = (0..count).map(name).collect::<Value>();
+        issuer.sign(&claims).unwrap()
+    };
+    let (large, largest, over) = (groups(300), groups(1_000), groups(1_200));
+    assert!(large.len() > 17_000 && largest.len() > 58_000 && largest.len() < 65_536);
+    let too_long = format!(
+        "the token cannot be read: it has {} bytes, and servers take 65536",
+        over.len()
+    );
+    for scheme in SCHEMES {
+        let mut stranger = Stranger::at(&everything.server);
+        let url = format!("{scheme}://{}", everything.address);
+        stranger.remote.subscribe(&url, "", &["main"]).unwrap();
+        let trusted = stranger.remote.set_ca_file(Some(&everything.certificate));
+        trusted.unwrap();
+        stranger.remote.set_bearer(Bearer::Token(over.clone()));
+        let error = stranger.try_sync().unwrap_err();
+        assert!(error.to_string().contains(&too_long), "{scheme}: {error}");
+        for token in [&large, &largest] {
+            stranger.remote.set_bearer(Bearer::Token(token.clone()));
+            stranger.sync();
+        }
+        assert_eq!(stranger.ids(), ["1", "3"], "{scheme}");
+        assert_eq!(stranger.user(), "nancy");
+    }
+    for (token, status, words) in [
+        (&largest, "HTTP/1.1 200", "\"nancy\""),
+        (&over, "HTTP/1.1 401", &*too_long),
+    ] {
+        let body = json!({ "token": token }).to_string();
+        let answer = whole(send(&everything.server, "POST /v1/sign-in HTTP/1.1", &body));
+        assert!(
+            answer.starts_with(status) && answer.contains(words),
+            "{answer}"
+        );
+    }
+    let endless = json!({ "token": "x".repeat(200_000) }).to_string();
+    let answer = whole(send(
+        &everything.server,
+        "POST /v1/sign-in HTTP/1.1",
+        &endless,
+    ));
+    assert!(
+        answer.starts_with("HTTP/1.1 413") && answer.contains("too long"),
+        "{answer}"
+    );
+}
+
+/// A key under the id of another one is fetched at once; who forges tokens has the issuer asked at most
+/// once in three seconds.
+fn a_key_that_takes_the_id_of_another_is_fetched<B: Backend>() {
+    let world = World::<B>::open(regions());
+    let issuer = Issuer::start().unwrap();
+    let server = server_for(&world, &issuer);
+    let old = token(&issuer, "nancy", "north");
+    Stranger::with_token(&server, old.clone()).sync();
+    issuer.rotate_in_place().unwrap();
+    Stranger::with_token(&server, token(&issuer, "olga", "south")).sync();
+    assert_eq!(issuer.asked(), 2);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let error = Stranger::with_token(&server, old.clone()).try_sync();
+                let error = error.unwrap_err();
+                assert_eq!(error.code(), Code::ProofRejected);
+                assert!(error.to_string().contains("signature"), "{error}");
+            });
+        }
+    });
+    assert!(issuer.asked() <= 4, "{} times", issuer.asked());
+    Stranger::with_token(&server, token(&issuer, "nancy", "north")).sync();
 }
 
 fn keys_rotate_and_an_issuer_is_not_asked_for_each_token<B: Backend>() {
@@ -586,6 +654,8 @@ on_both_adapters! {
     nobody_is_proven_to_be_the_user_of_an_image,
     a_token_that_proves_nothing_is_refused_with_the_reason_and_others_go_on,
     keys_rotate_and_an_issuer_is_not_asked_for_each_token,
+    a_key_that_takes_the_id_of_another_is_fetched,
+    a_token_with_hundreds_of_groups_counts_over_every_carrier,
     an_issuer_that_is_away_keeps_nobody_else_out,
     a_token_that_runs_out_in_a_long_sync_does_not_break_it,
     who_was_proven_long_ago_is_wanted_again,

@@ -68,7 +68,7 @@ impl Application {
             return Ok(false);
         }
         Ok(!self.has("index", &format!("{UNIQUE}{name}"))?
-            || self.has_trigger(table, "insert_displaces")?)
+            || self.has_trigger(table, "displacing_insert")?)
     }
 
     /// The rows whose place in the application's own unique index a row with this code takes.

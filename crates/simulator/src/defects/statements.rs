@@ -53,7 +53,7 @@ fn is_left_out(defect: Defect, table: &str, trigger: Option<&str>) -> bool {
     match defect {
         Defect::DisplacedNotTracked => {
             let trigger = trigger.unwrap_or_default();
-            table.starts_with("tidewater_change_") && trigger.contains("_displaces_")
+            table.starts_with("tidewater_change_") && trigger.contains("_displacing_")
         }
         Defect::MoveLoggedOnce => by(&["_move"]),
         Defect::DeleteNotLogged => by(&["_delete"]),

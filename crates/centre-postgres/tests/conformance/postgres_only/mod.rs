@@ -8,6 +8,7 @@ mod partitions;
 mod plans;
 mod races;
 mod replication;
+mod script_times;
 mod serving;
 mod tls;
 mod tracking;

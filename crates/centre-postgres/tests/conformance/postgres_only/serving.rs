@@ -297,6 +297,38 @@ async fn the_status_names_who_keeps_syncs_waiting() {
     assert!(matches!(outcome, UploadOutcome::Applied { .. }));
 }
 
+/// A prepared transaction has no session that could be named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_status_names_the_prepared_transaction_that_keeps_syncs_waiting() {
+    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut application = world.fixture.begin().await;
+    application
+        .execute("UPDATE product SET name = 'cocoa' WHERE product_id = 2")
+        .await;
+    application
+        .execute("PREPARE TRANSACTION 'the transfer'")
+        .await;
+    let upload = anna.next_upload(&[update("product", "2|coffee", "2|espresso")]);
+    let outcome = anna.apply(upload.clone()).await;
+    assert!(matches!(
+        outcome,
+        UploadOutcome::Failed {
+            error: CentreError::Locked { .. }
+        }
+    ));
+    let found = world.centre.status().await.unwrap().blockers;
+    let [blocker] = &found[..] else {
+        panic!("{found:?}")
+    };
+    assert_eq!(blocker.prepared, "the transfer");
+    assert!(blocker.process == 0 && blocker.since_ms > 0 && !blocker.user.is_empty());
+    world.execute("ROLLBACK PREPARED 'the transfer'").await;
+    assert_eq!(world.centre.status().await.unwrap().blockers, []);
+    let outcome = anna.apply(upload).await;
+    assert!(matches!(outcome, UploadOutcome::Applied { .. }));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_download_does_not_wait_for_ever_for_a_table_that_is_locked() {
     let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;

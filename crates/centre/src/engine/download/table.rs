@@ -392,7 +392,19 @@ impl<'a> TableReading<'a, '_> {
                 .kept_rows(self.place, &part, &mut take)
                 .await?;
         }
+        let mut keyless_rows = 0;
+        for rule in 0..self.rules.len() {
+            let part = self.whole(rule);
+            keyless_rows += self.snapshot.keyless_rows(self.place, &part).await?;
+        }
+        if let Some(begin) = self.output.begin.as_mut().filter(|_| keyless_rows > 0) {
+            begin.keyless_rows = keyless_rows;
+        }
         let Some(differences) = comparison.outcome() else {
+            // Otherwise nothing need be said of a table that is equal.
+            if keyless_rows > 0 {
+                self.output.announce();
+            }
             return Ok(());
         };
         let selection = differences.selection()?;

@@ -7,6 +7,7 @@ use tidewater_protocol::decimal::Decimal;
 use tidewater_protocol::{ColumnType, Datum, Value};
 
 use super::Computed;
+use super::merge_text::merge_text;
 
 /// The value of a column that both sides have changed; `None` if there is none, because one of
 /// them is NULL or no number, or because both have changed the same lines.
@@ -22,7 +23,7 @@ pub(super) fn compute(
             let Some(Datum::Text(old)) = old else {
                 return None;
             };
-            diffy::merge(old, new, central).ok().map(Value::Text)
+            merge_text(old, new, central).map(Value::Text)
         }
         (Computed::MergedText, ..) => None,
         (_, Datum::Integer(new), Datum::Integer(central)) => {

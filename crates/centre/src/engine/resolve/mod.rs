@@ -5,6 +5,7 @@
 //! the affair of [`super::upload`].
 
 mod compute;
+mod merge_text;
 mod rules;
 #[cfg(test)]
 mod tests;

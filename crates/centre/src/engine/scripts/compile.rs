@@ -6,8 +6,8 @@ use tidewater_protocol::{ColumnType, PublicationSchema, Table};
 
 use super::events::parameter_type;
 use super::{
-    Compiled, EVENTS, Event, Form, Images, RESOLVING, Scripts, SetColumn, Statement, Transaction,
-    Versions, event,
+    CheckedScript, Compiled, EVENTS, Event, Form, Images, RESOLVING, Scripts, SetColumn, Statement,
+    Transaction, Versions, event,
 };
 use crate::engine::database::Tracking;
 use crate::engine::scope::wrong;
@@ -36,7 +36,8 @@ const FORBIDDEN: [&str; 12] = [
     "DETACH",
 ];
 
-/// Reads the scripts of a publication, and has the database read them.
+/// Reads the scripts of a publication, and has the database read them. Tells beside them what their
+/// operator may not have thought of.
 ///
 /// # Errors
 /// [`CentreError::Scripts`], with everything that is wrong.
@@ -45,15 +46,15 @@ pub async fn compile<T: Tracking>(
     spec: &PublicationSpec,
     schema: &PublicationSchema,
     tables: &[T::Table],
-) -> Result<Versions> {
+) -> Result<(Versions, Vec<String>)> {
     let mut versions: BTreeMap<String, Scripts> = BTreeMap::new();
-    let mut faults = Vec::new();
+    let (mut faults, mut warnings) = (Vec::new(), Vec::new());
     for script in &spec.scripts {
         let scripts = versions.entry(script.version.clone()).or_default();
         scripts
             .tables
             .resize_with(schema.tables.len(), Default::default);
-        let compiled = one::<T>(connection, script, schema, tables).await;
+        let compiled = one::<T>(connection, script, schema, tables, &mut warnings).await;
         let compiled = compiled.and_then(|compiled| {
             beside_handlers(&compiled, script, spec)?;
             Ok(compiled)
@@ -94,7 +95,8 @@ pub async fn compile<T: Tracking>(
         return Err(CentreError::Scripts { faults });
     }
     let versions = versions.into_iter();
-    Ok(versions.map(|(name, it)| (name, it.into())).collect())
+    let versions = versions.map(|(name, it)| (name, it.into()));
+    Ok((versions.collect(), warnings))
 }
 
 /// Keeps what is wrong with the configuration; passes on what else failed.
@@ -156,6 +158,7 @@ async fn one<T: Tracking>(
     spec: &ScriptSpec,
     schema: &PublicationSchema,
     tables: &[T::Table],
+    warnings: &mut Vec<String>,
 ) -> Result<Compiled> {
     let place = spec.file.clone();
     let Some(event) = event(&spec.event) else {
@@ -246,7 +249,10 @@ async fn one<T: Tracking>(
         for parameter in &script.parameters {
             types.push(type_of(&place, event, table, parameter)?);
         }
-        let found = T::check_script(connection, &place, &script, &set).await?;
+        let checked = T::check_script(connection, &place, &script, &set).await?;
+        let told = checked.warnings.iter();
+        warnings.extend(told.map(|it| format!("the script {place} {it}")));
+        let found = &checked.columns;
         if is_query && found.len() != yields.len() {
             let names = match event.form {
                 Form::Keys => table.map(|it| it.key_columns().map(|it| &*it.name).collect()),
@@ -262,10 +268,10 @@ async fn one<T: Tracking>(
             return Err(wrong(&place, &what, hint));
         }
         if is_query && let Some(table) = table {
-            check_order(&place, event, table, &found)?;
+            check_order(&place, event, table, found)?;
         }
         let sets = match event.form {
-            Form::Once => sets(&place, event, &word, &script, &found)?,
+            Form::Once => sets(&place, event, &word, &script, &checked)?,
             _ => Vec::new(),
         };
         compiled.statements.push(Statement {
@@ -326,8 +332,16 @@ fn sets(
     event: &Event,
     word: &str,
     script: &Script,
-    found: &[String],
+    checked: &CheckedScript,
 ) -> Result<Vec<Option<Parameter>>> {
+    let found = &checked.columns;
+    let is_time = |name: &String| event.sets.contains(&&**name) && is_time(name);
+    if let Some(name) = checked.zoneless.iter().find(|it| is_time(it)) {
+        let what =
+            format!("sets {name} to a time without a zone, which may be any moment of a day");
+        let hint = "cast it: (...)::timestamptz is that time in the time zone of the database";
+        return Err(wrong(place, &what, hint));
+    }
     let is_set = |it: &&Parameter| match it {
         Parameter::System(name) => event.sets.contains(name),
         it => matches!(it, Parameter::User(_)),
@@ -373,6 +387,10 @@ fn sets(
         true => columns,
         false => Vec::new(),
     })
+}
+
+fn is_time(name: &str) -> bool {
+    parameter_type(name) == ColumnType::TimestampTz
 }
 
 /// What a query yields is taken by its place: whoever names the table's columns in another order

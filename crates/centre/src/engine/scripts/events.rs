@@ -240,7 +240,7 @@ pub fn parameters() -> impl Iterator<Item = &'static str> {
 }
 
 /// The type of a `{s.name}` parameter.
-pub(super) fn parameter_type(name: &str) -> ColumnType {
+pub fn parameter_type(name: &str) -> ColumnType {
     const TEXTS: [&str; 5] = [
         "table",
         "password",

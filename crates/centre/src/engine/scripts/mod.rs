@@ -19,7 +19,7 @@ use tidewater_protocol::ColumnType;
 pub use self::around::{Connected, after_download, downloaded};
 pub use self::compile::compile;
 pub use self::events::{
-    COMMON, CONNECTION, EVENTS, Event, Form, Images, Transaction, event, parameters,
+    COMMON, CONNECTION, EVENTS, Event, Form, Images, Transaction, event, parameter_type, parameters,
 };
 
 pub use self::running::{ABORT, failed, run};
@@ -37,6 +37,17 @@ pub const RESOLVING: [&str; 3] = [
 
 /// How long a statement of a script may take.
 pub const SCRIPT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a database says of a statement of a script.
+#[derive(Clone, Debug, Default)]
+pub struct CheckedScript {
+    /// The names of the columns that it yields.
+    pub columns: Vec<String>,
+    /// Those among them that are times without a zone.
+    pub zoneless: Vec<String>,
+    /// What its operator may not have thought of: each is a sentence about the statement.
+    pub warnings: Vec<String>,
+}
 
 /// The scripts of a publication, by version.
 pub type Versions = BTreeMap<String, Arc<Scripts>>;

@@ -1,5 +1,6 @@
 //! What the centre has made of the rows that it took: a trigger stamps them, a generated column is
-//! computed, a type rounds a value or spells it otherwise. Their remote is told, so that the next
+//! computed, a type rounds a value or spells it otherwise; or it keeps a row that was deleted. Their
+//! remote is told, so that the next
 //! change of such a row finds its pre-image.
 
 use tidewater_protocol::{Datum, Op, RowShape};
@@ -32,10 +33,24 @@ pub(super) async fn note<R: Rows>(
         let is_scripted = scripts.is_some_and(|it| it.uploads(table.index));
         let are_all = rows.makes_something(table) || are_completed || is_scripted;
         let are_changed = outcomes.fates().has_changed_some(table.index);
-        if !are_all && !are_changed && !outcomes.has_resolved(table) {
+        // Where a script says what comes down, it says so of these rows, too.
+        let by_script = scripts.is_some_and(|it| it.downloads(table.index));
+        let kept = match by_script {
+            true => Vec::new(),
+            false => outcomes.kept(table),
+        };
+        if !are_all && !are_changed && !outcomes.has_resolved(table) && kept.is_empty() {
             continue;
         }
         let mut membership = admission.held(publication, table.index).of_any_age();
+        if !kept.is_empty() {
+            let mut made = |_, central: &[Datum<'_>]| {
+                if membership.has(central) {
+                    outcomes.made(table, central);
+                }
+            };
+            find_all(rows, publication, table, (Op::Delete, &kept), &mut made).await?;
+        }
         for (op, taken) in taken(publication, table, outcomes, are_all)? {
             let (changed, taken) = match are_changed {
                 true => split(publication, table, outcomes, taken)?,
@@ -68,7 +83,7 @@ pub(super) async fn find<R: Rows>(
     find_some(rows, publication, table, (op, taken), (&is_other, made)).await
 }
 
-/// Finds rows that handlers have changed.
+/// Finds rows that handlers have changed, or that are kept.
 async fn find_all<R: Rows>(
     rows: &mut R,
     publication: &Publication<R::Table>,

@@ -35,6 +35,8 @@ pub(crate) struct Outcomes<'p> {
     records: Records,
     /// Rows that were resolved, by table and packed key, and whether the remote is told that.
     resolved: HashMap<(usize, Vec<u8>), bool>,
+    /// By table, the deletes in whose place the centre has done something else.
+    kept: HashMap<usize, Vec<RowRef>>,
     /// See [`Self::leaves_to_download`].
     leaves_to_download: bool,
 }
@@ -51,12 +53,28 @@ impl<'p> Outcomes<'p> {
             builder: ResultBuilder::new(schema, shapes),
             records: Records::default(),
             resolved: HashMap::new(),
+            kept: HashMap::new(),
             leaves_to_download: false,
         }
     }
 
     pub(crate) fn applied(&mut self, op: Op, rows: u64) {
         self.builder.applied(op, rows);
+    }
+
+    /// The centre keeps rows that were deleted, such as with a mark: that is no conflict, and their
+    /// remote gets them back.
+    pub(crate) fn keep<T>(&mut self, incoming: &Incoming<'_, T>, rows: &[RowRef]) {
+        if !rows.is_empty() {
+            self.kept.entry(incoming.index).or_default().extend(rows);
+        }
+    }
+
+    /// The deleted rows of a table that the centre keeps.
+    pub(crate) fn kept<T>(&self, incoming: &Incoming<'_, T>) -> Vec<RowRef> {
+        let mut kept = self.kept.get(&incoming.index).cloned().unwrap_or_default();
+        kept.sort_unstable();
+        kept
     }
 
     /// Whether something is decided of rows of a table.

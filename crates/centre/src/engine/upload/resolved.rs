@@ -441,8 +441,12 @@ impl<R: Rows> Run<'_, R> {
                 failed: failing,
                 refused: never,
                 elsewhere,
+                kept,
                 ..
             } = written;
+            let mut kept: Vec<RowRef> = kept.into_iter().map(|it| rows.origin(it)).collect();
+            kept.sort_unstable();
+            progress.outcomes.keep(table, &kept);
             let many = [&passed_over, &elsewhere].into_iter().flatten();
             vain.extend(many.chain(failing.iter().chain(&never).map(|it| &it.at)));
             lost.extend(elsewhere);

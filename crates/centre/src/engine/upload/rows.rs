@@ -155,6 +155,9 @@ pub struct Written {
     pub refused: Vec<Failed>,
     /// Those that a trigger of the centre has put under another key.
     pub elsewhere: Vec<RowRef>,
+    /// Deletes in whose place a trigger of the centre has done something else, such as mark the row:
+    /// each was there as it was expected, and is there still.
+    pub kept: Vec<RowRef>,
 }
 
 /// A row of the centre that an uploaded one met.

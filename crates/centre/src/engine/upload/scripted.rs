@@ -398,17 +398,15 @@ impl<R: Rows> Run<'_, R> {
                 ScriptRan::Refused(refusal) => failed.push(Failed::new(*row, refusal)),
             }
         }
-        let mut kept = Vec::new();
-        let downloads = |it: &Scripting<'_>| it.scripts.downloads(table.index);
-        if op == Op::Delete && !self.scripting.as_ref().is_some_and(downloads) {
+        if op == Op::Delete {
             // A row that its script leaves where it is, its remote gets back.
             let met = self.rows.find(table, op, &done, Image::Old).await?;
             let there = done.iter().zip(&met).filter(|it| it.1.is_some());
-            kept = there.map(|it| *it.0).collect();
+            let kept: Vec<RowRef> = there.map(|it| *it.0).collect();
+            progress.outcomes.keep(table, &kept);
         }
-        let gone = done.len() - kept.len();
-        progress.outcomes.applied(op, gone as u64);
-        self.lose(table, op, &kept, progress).await
+        progress.outcomes.applied(op, done.len() as u64);
+        Ok(())
     }
 
     async fn update_by_script(

@@ -692,7 +692,8 @@ fn note<T>(
     progress: &mut Progress<'_>,
 ) -> Result<Vec<RowRef>> {
     let outcomes = &mut progress.outcomes;
-    outcomes.applied(op, written.applied);
+    outcomes.applied(op, written.applied + written.kept.len() as u64);
+    outcomes.keep(table, &written.kept);
     outcomes.refuse(table, &written.refused)?;
     // The centre has what was uploaded under a key of its own, which the download brings. Under
     // the remote's key there is nothing.

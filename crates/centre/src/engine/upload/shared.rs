@@ -367,12 +367,17 @@ impl<'s, R: Rows> Sharing<'s, R> {
                 failed,
                 refused,
                 elsewhere,
+                kept,
                 ..
             } = written;
             let failed = failed.into_iter().chain(refused).map(|it| it.at);
             self.set_apart(
                 table,
-                passed_over.into_iter().chain(elsewhere).chain(failed),
+                passed_over
+                    .into_iter()
+                    .chain(elsewhere)
+                    .chain(kept)
+                    .chain(failed),
             );
             if !is_all {
                 return Ok(false);

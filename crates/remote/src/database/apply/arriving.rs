@@ -54,6 +54,9 @@ impl Applier {
                 && subscription.state.compare_due == CompareDue::Verify
                 && !self.only_tells;
         }
+        if begin.keyless_rows > 0 && !result {
+            compared::tell_keyless(&mut self.summary, &begin.table, begin.keyless_rows);
+        }
         if begin.replace && !result {
             if table.is_untracked || !begin.ranges.is_empty() {
                 compared::begin(connection, &mut table, &begin.ranges)?;

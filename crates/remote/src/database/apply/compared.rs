@@ -83,6 +83,11 @@ fn differences<'s>(summary: &'s mut ApplySummary, table: &str) -> &'s mut TableD
     &mut summary.compared[at]
 }
 
+/// Tells of rows of the centre that have no key.
+pub(super) fn tell_keyless(summary: &mut ApplySummary, table: &str, rows: u64) {
+    differences(summary, table).keyless = rows;
+}
+
 /// Keeps what was not equal, so that the server hears of it with the next Hello.
 pub(super) fn tell_server(
     connection: &Connection,

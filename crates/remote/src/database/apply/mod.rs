@@ -38,7 +38,7 @@ pub use self::summary::{
     ApplySummary, ConflictSummary, RefusedSummary, RowDifference, TableDifferences,
 };
 use self::table::TableApply;
-pub(super) use self::table::needed_by;
+pub(super) use self::table::referring_row;
 use self::user_triggers::UserTriggers;
 pub(super) use self::user_triggers::fire_harmless_triggers;
 use super::kept::{self, Copies, Keep};

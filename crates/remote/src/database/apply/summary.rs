@@ -53,6 +53,8 @@ pub struct TableDifferences {
     pub extra: u64,
     /// Rows that have other values.
     pub different: u64,
+    /// Rows of the centre that have no key, and so can be on no remote.
+    pub keyless: u64,
     /// The first 100 of those that differ.
     pub rows: Vec<RowDifference>,
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
+use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table, Value};
 
 use super::own_columns::Aside;
 use crate::database::tables::Names;
+use crate::database::take::PARKED;
 use crate::database::triggers::{self, UniqueIndex, unique_indexes};
 use crate::database::{SubscriptionState, quote, row};
 use crate::error::{Doing, RemoteError};
@@ -336,7 +337,74 @@ pub(in crate::database) fn needed_by(
     schema: &PublicationSchema,
     parent: &Table,
 ) -> rusqlite::Result<Vec<String>> {
-    let mut conditions = Vec::new();
+    let conditions = references_to(connection, schema, parent)?;
+    let conditions = conditions.into_iter().map(|(child, refers)| {
+        let names = Names::of(child);
+        format!(
+            "EXISTS (SELECT 1 FROM {} AS c JOIN {} AS h ON {} WHERE {refers})",
+            names.table,
+            names.change,
+            names.change_of("h", "c"),
+        )
+    });
+    Ok(conditions.collect())
+}
+
+/// A row with a local change that refers to another one, which stays for it.
+#[derive(Debug)]
+pub(in crate::database) struct ReferringRow {
+    pub(in crate::database) table: String,
+    /// Readable: a JSON array.
+    pub(in crate::database) key: String,
+    /// Its change is refused, and does not go up by itself.
+    pub(in crate::database) is_refused: bool,
+}
+
+/// The first row with a local change that refers to a row.
+pub(in crate::database) fn referring_row(
+    connection: &Connection,
+    schema: &PublicationSchema,
+    parent: &Table,
+    key: &[Value],
+) -> rusqlite::Result<Option<ReferringRow>> {
+    let parents = Names::of(parent);
+    let is_meant = quote::list(parents.key.iter().enumerate(), " AND ", |(at, column)| {
+        format!("p.{column} = ?{}", at + 1)
+    });
+    for (child, refers) in references_to(connection, schema, parent)? {
+        let names = Names::of(child);
+        let mut statement = connection.prepare_cached(&format!(
+            "SELECT {}, h.generation FROM {} AS p JOIN {} AS c ON {refers} JOIN {} AS h ON {} \
+             WHERE {is_meant} ORDER BY h.generation DESC LIMIT 1",
+            quote::list(&names.key, ", ", |key| format!("c.{key}")),
+            parents.table,
+            names.table,
+            names.change,
+            names.change_of("h", "c"),
+        ))?;
+        parents.bind_key(&mut statement, key)?;
+        let mut rows = statement.raw_query();
+        if let Some(found) = rows.next()? {
+            let count = names.key.len();
+            let key = row::owned(found, 0, count)?;
+            return Ok(Some(ReferringRow {
+                table: child.name.clone(),
+                key: row::readable_key(&row::datums(&row::key_types(child), &key)),
+                is_refused: found.get::<_, i64>(count)? == PARKED,
+            }));
+        }
+    }
+    Ok(None)
+}
+
+/// The references to a table from tables with local changes, each with the condition that a row of
+/// that one, alias `c`, refers to a row, alias `p`.
+fn references_to<'s>(
+    connection: &Connection,
+    schema: &'s PublicationSchema,
+    parent: &Table,
+) -> rusqlite::Result<Vec<(&'s Table, String)>> {
+    let mut found = Vec::new();
     for child in &schema.tables {
         let references: Vec<_> = child
             .foreign_keys
@@ -359,13 +427,8 @@ pub(in crate::database) fn needed_by(
                     quote::name(parent_column)
                 )
             });
-            conditions.push(format!(
-                "EXISTS (SELECT 1 FROM {} AS c JOIN {} AS h ON {} WHERE {refers})",
-                names.table,
-                names.change,
-                names.change_of("h", "c"),
-            ));
+            found.push((child, refers));
         }
     }
-    Ok(conditions)
+    Ok(found)
 }

@@ -222,9 +222,12 @@ fn rows_that_stay_otherwise_than_in_the_centre_are_told_with_what_keeps_them() {
         });
     });
     let (count, stale) = remote.database().stale(10).unwrap();
-    let told: Vec<(&str, &str)> = stale.iter().map(|it| (&*it.key, it.reason)).collect();
+    let told: Vec<(&str, &str)> = stale.iter().map(|it| (&*it.key, &*it.reason)).collect();
     let expected = [
-        ("[1]", "a row that was changed here refers to it"),
+        (
+            "[1]",
+            "the row [10] of line refers to it, and what was changed of that here has not gone up",
+        ),
         (
             "[2]",
             "it was changed here too, and the change has not gone up",

@@ -181,7 +181,7 @@ impl Writer<'_> {
         )
     }
 
-    /// Records that nothing is under a new key. Apart from [`Writer::insert_over`], because
+    /// Records that nothing is under a new key. Apart from [`Writer::over_insert`], because
     /// SQLite puts what it selects aside first, row by row, where the same trigger has read the
     /// table that it goes to.
     pub(super) fn insert(&self) -> String {
@@ -201,13 +201,13 @@ impl Writer<'_> {
     }
 
     /// Records the row that is under a new key, and is about to be displaced.
-    pub(super) fn insert_over(&self) -> String {
+    pub(super) fn over_insert(&self) -> String {
         let when = format!(
             "WHEN {} AND {}\n",
             self.is_over_a_row(),
             self.new_key_is_new()
         );
-        self.create("insert_over", "BEFORE INSERT", &when, &self.under_new_key())
+        self.create("over_insert", "BEFORE INSERT", &when, &self.under_new_key())
     }
 
     /// Records that a row whose key SQLite assigned was not there.
@@ -290,7 +290,7 @@ impl Writer<'_> {
     }
 
     /// A row that goes takes with it from where it had its key.
-    pub(super) fn delete_rekeyed(&self) -> String {
+    pub(super) fn forget_rekeyed(&self) -> String {
         let pairs = self.names.new_key.iter().zip(&self.names.key);
         let row = quote::list(pairs, " AND ", |(column, key)| {
             format!("{column} = OLD.{key}")
@@ -301,7 +301,7 @@ impl Writer<'_> {
             self.generation()
         );
         self.create(
-            "delete_rekeyed",
+            "forget_rekeyed",
             "BEFORE DELETE",
             &format!("WHEN EXISTS (SELECT 1 {noted})\n"),
             &format!("  DELETE {noted};\n"),
@@ -327,15 +327,15 @@ impl Writer<'_> {
         )
     }
 
-    pub(super) fn insert_displaces(&self, unique: &[&UniqueIndex]) -> String {
+    pub(super) fn displacing_insert(&self, unique: &[&UniqueIndex]) -> String {
         let body: String = unique
             .iter()
             .map(|index| self.displaced(index, ""))
             .collect();
-        self.create("insert_displaces", "BEFORE INSERT", "", &body)
+        self.create("displacing_insert", "BEFORE INSERT", "", &body)
     }
 
-    pub(super) fn update_displaces(&self, unique: &[&UniqueIndex]) -> String {
+    pub(super) fn displacing_update(&self, unique: &[&UniqueIndex]) -> String {
         let other = quote::list(&self.names.key, " AND ", |key| {
             format!("t.{key} = OLD.{key}")
         });
@@ -344,6 +344,6 @@ impl Writer<'_> {
             .iter()
             .map(|index| self.displaced(index, &condition))
             .collect();
-        self.create("update_displaces", "BEFORE UPDATE", "", &body)
+        self.create("displacing_update", "BEFORE UPDATE", "", &body)
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use tidewater_carrier::cryptography::signature::{
     self, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm,
 };
-use tidewater_protocol::message::MAX_BEARER_BYTES;
+use tidewater_protocol::message::{MAX_BEARER_BYTES, bearer_too_long};
 
 use crate::config::Algorithm;
 
@@ -41,7 +41,7 @@ pub(super) struct Header {
 /// Why a text is no token.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
-    #[error("it has {0} bytes, and {MAX_BEARER_BYTES} may be")]
+    #[error("{}", bearer_too_long(*.0))]
     TooLong(usize),
     #[error("it has not three parts with dots between them")]
     Parts,

@@ -1,9 +1,9 @@
 //! OpenID Connect: whether a token of an identity provider counts here, and whom it is of.
 //!
 //! Owns the keys of each issuer, which are fetched when they are needed, and again when they are
-//! old or a token names one that is not among them; never more often than every few seconds, one
-//! request at a time, and with a deadline. An issuer that is away costs nobody anything but those
-//! who bring a token whose key is not known yet.
+//! old, a token names one that is not among them, or none of them has signed it; never more often than
+//! every few seconds, one request at a time, and with a deadline. An issuer that is away costs nobody
+//! anything but those who bring a token whose key is not known yet.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -95,7 +95,9 @@ impl Issuer {
     /// It does not tell them.
     async fn keys(&self, will_do: impl Fn(&Keys) -> bool) -> Result<Arc<Keys>, Fault> {
         let arrived = Instant::now();
-        if let Some(keys) = self.known().usable(&will_do) {
+        // Signatures take time, and nobody waits for that.
+        let usable = self.known().usable();
+        if let Some(keys) = usable.filter(|keys| will_do(keys)) {
             return Ok(keys);
         }
         let _turn = self.asking.lock().await;
@@ -107,17 +109,20 @@ impl Issuer {
             }
             self.ask().await;
         }
-        let known = self.known();
-        let is_kept = known.told.is_some_and(|told| told.elapsed() < KEPT);
-        match &known.failure {
-            Some(failure) if !is_kept || !will_do(&known.keys) => Err(away(
+        let (keys, failure, is_kept) = {
+            let known = self.known();
+            let is_kept = known.told.is_some_and(|told| told.elapsed() < KEPT);
+            (known.keys.clone(), known.failure.clone(), is_kept)
+        };
+        match failure {
+            Some(failure) if !is_kept || !will_do(&keys) => Err(away(
                 format!(
                     "the identity provider {} does not tell its keys",
                     self.config.issuer
                 ),
-                failure,
+                &failure,
             )),
-            _ => Ok(known.keys.clone()),
+            _ => Ok(keys),
         }
     }
 
@@ -202,13 +207,13 @@ impl Issuer {
 }
 
 impl Known {
-    /// The keys, if nobody has to be asked.
-    fn usable(&self, will_do: impl Fn(&Keys) -> bool) -> Option<Arc<Keys>> {
+    /// The keys, if they are not too old.
+    fn usable(&self) -> Option<Arc<Keys>> {
         let age = self.told?.elapsed();
         let since = self.asked.map(|it| it.elapsed());
         let is_away = self.failure.is_some() && since.is_some_and(|it| it < AWAY_AGAIN_AFTER);
         let is_good = age < FRESH || (is_away && age < KEPT);
-        (is_good && will_do(&self.keys)).then(|| self.keys.clone())
+        is_good.then(|| self.keys.clone())
     }
 }
 
@@ -233,13 +238,16 @@ pub(super) async fn check(
     let config = &issuer.config;
     let algorithm = algorithm_of(config, &token)?;
     let id = token.header.kid.as_deref();
-    let keys = issuer.keys(|keys| !keys.for_token(id, algorithm).is_empty());
-    let keys = keys.await?;
-    let keys = keys.for_token(id, algorithm);
-    if keys.is_empty() {
+    // An issuer may have another key under an id that it had before.
+    let is_signed = |keys: &Keys| {
+        let keys = keys.for_token(id, algorithm);
+        keys.iter().any(|key| token.is_signed(key, algorithm))
+    };
+    let keys = issuer.keys(is_signed).await?;
+    if keys.for_token(id, algorithm).is_empty() {
         return Err(unknown_key(config, id));
     }
-    if !keys.iter().any(|key| token.is_signed(key, algorithm)) {
+    if !is_signed(&keys) {
         return Err(rejected(
             format!("the token's signature is not one of {}", config.issuer),
             "get a new token from the identity provider: this one was changed, or somebody else \
@@ -482,19 +490,18 @@ mod tests {
             asked: Some(Instant::now()),
             ..Known::default()
         };
-        assert!(known.usable(|_| true).is_some());
-        assert!(known.usable(|_| false).is_none(), "another key is wanted");
+        assert!(known.usable().is_some());
         advance(FRESH).await;
-        assert!(known.usable(|_| true).is_none(), "they are old");
+        assert!(known.usable().is_none(), "they are old");
         // It was asked, and did not answer.
         known.failure = Some("away".into());
         known.asked = Some(Instant::now());
-        assert!(known.usable(|_| true).is_some());
+        assert!(known.usable().is_some());
         advance(AWAY_AGAIN_AFTER).await;
-        assert!(known.usable(|_| true).is_none(), "it is asked again");
+        assert!(known.usable().is_none(), "it is asked again");
         advance(KEPT).await;
         known.asked = Some(Instant::now());
-        assert!(known.usable(|_| true).is_none(), "that is too long");
+        assert!(known.usable().is_none(), "that is too long");
     }
 
     #[test]
