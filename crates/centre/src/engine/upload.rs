@@ -12,6 +12,7 @@ mod circles;
 pub mod columns;
 mod decided;
 mod families;
+mod given;
 pub mod incoming;
 mod made;
 mod outcomes;
@@ -177,6 +178,8 @@ pub struct Admission {
     /// Become the result's.
     gained: Vec<GainedPartitions>,
     held: Option<u64>,
+    /// What scripts that say who gets which rows give of those that the upload meets.
+    given: given::GivenRows,
 }
 
 impl Admission {
@@ -207,6 +210,7 @@ impl Admission {
             graced,
             gained,
             held: checkpoint.map(|checkpoint| checkpoint.serial),
+            given: given::GivenRows::default(),
         }
     }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use tidewater_protocol::{Code, Datum, Op};
 
+use super::given::find_given;
 use super::incoming::{FEW_INSERTS, Incoming, RowRef};
 use super::made;
 use super::outcomes::Outcomes;
@@ -127,7 +128,10 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
     let uploaded: Vec<_> = tables.iter().map(Incoming::uploaded).collect();
     let families = Families::of(&publication.schema, &uploaded)?;
     let Admitted { serials, scope } = admitted;
-    let admission = admission(rows, &publication, upload, &serials, scope).await?;
+    let mut admission = admission(rows, &publication, upload, &serials, scope).await?;
+    let scripting = Scripting::of(&publication.scripts, &upload.context, &upload.publication)?
+        .map(|it| it.since(upload.checkpoint.as_ref()));
+    admission.given = find_given(rows, &publication, &tables, scripting.as_ref()).await?;
     let mut run = Run {
         rows,
         publication: &publication,
@@ -140,8 +144,7 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         fates,
         handed_over: Vec::new(),
         leaves_to_download: false,
-        scripting: Scripting::of(&publication.scripts, &upload.context, &upload.publication)?
-            .map(|it| it.since(upload.checkpoint.as_ref())),
+        scripting,
     };
     run.handed_over = run.find_handed_over()?;
     let result = match run.all().await? {
@@ -380,12 +383,11 @@ impl<'r, R: Rows> Run<'r, R> {
             return Ok(Filled::Decided(decided));
         }
         let admission = later.as_ref().unwrap_or(self.admission);
-        let scripts = self.scripting.as_ref().map(|it| &*it.scripts);
         made::note(
             self.rows,
             self.publication,
             self.tables,
-            (admission, scripts),
+            (admission, self.scripting.as_ref()),
             &mut progress.outcomes,
         )
         .await?;

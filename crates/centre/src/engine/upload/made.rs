@@ -5,12 +5,13 @@
 use tidewater_protocol::{Datum, Op, RowShape};
 
 use super::Admission;
+use super::given::RowsToTell;
 use super::incoming::{Incoming, RowRef};
 use super::outcomes::Outcomes;
 use super::rows::{Image, Rows};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
-use crate::engine::scripts::Scripts;
+use crate::engine::scripts::Scripting;
 use crate::engine::upload::decided::pack_key;
 use crate::error::CentreError;
 
@@ -24,30 +25,38 @@ pub(super) async fn note<R: Rows>(
     rows: &mut R,
     publication: &Publication<R::Table>,
     tables: &[Incoming<'_, R::Table>],
-    (admission, scripts): (&Admission, Option<&Scripts>),
+    (admission, scripting): (&Admission, Option<&Scripting<'_>>),
     outcomes: &mut Outcomes<'_>,
 ) -> Result<()> {
     for table in tables.iter().filter(|it| it.is_open) {
         let are_completed = publication.writes[table.index].are_completed;
-        let is_scripted = scripts.is_some_and(|it| it.uploads(table.index));
+        let is_scripted = scripting.is_some_and(|it| it.scripts.uploads(table.index));
         let are_all = rows.makes_something(table) || are_completed || is_scripted;
         let are_changed = outcomes.fates().has_changed_some(table.index);
         if !are_all && !are_changed && !outcomes.has_resolved(table) {
             continue;
         }
         let mut membership = admission.held(publication, table.index).of_any_age();
+        let schema = &publication.schema.tables[table.index];
+        let lookup = scripting.and_then(|it| Some((it, it.scripts.lookup(table.index)?)));
+        let mut to_tell = RowsToTell::new(publication, table.index);
         for (op, taken) in taken(publication, table, outcomes, are_all)? {
             let (changed, taken) = match are_changed {
                 true => split(publication, table, outcomes, taken)?,
                 false => (Vec::new(), taken),
             };
-            let mut made = |_, central: &[Datum<'_>]| {
-                if membership.has(central) {
-                    outcomes.made(table, central);
-                }
+            let mut made = |_, central: &[Datum<'_>]| match membership.has(central) {
+                true if lookup.is_some() => to_tell.add(schema, central),
+                true => outcomes.made(table, central),
+                false => {}
             };
             find(rows, publication, table, (op, &taken), &mut made).await?;
             find_all(rows, publication, table, (op, &changed), &mut made).await?;
+        }
+        if let Some((scripting, lookup)) = lookup {
+            let mut made = |central: &[Datum<'_>]| outcomes.made(table, central);
+            let of = (lookup, &*schema.name);
+            to_tell.tell(rows, scripting, of, &mut made).await?;
         }
     }
     Ok(())
