@@ -29,7 +29,7 @@ fn leave<F: Fixture>(word: &str) -> String {
     match F::DIALECT {
         Dialect::Postgres => format!(
             "SELECT set_config('app.left',
-                 current_setting('app.left', true) || '{word} ', false) IS NULL"
+                 coalesce(current_setting('app.left', true), '') || '{word} ', false) IS NULL"
         ),
         Dialect::Sqlite => format!("CREATE TEMP TABLE IF NOT EXISTS left_{word} (x)"),
     }
@@ -220,8 +220,8 @@ pub async fn a_row_that_a_script_does_not_give_is_not_shown<F: Fixture>() {
         told,
         [
             "1 inserted, 0 updated, 0 deleted, 1 conflicts, 1 refused",
+            "refused cust [2] Insert key_in_use: key in use",
             "conflict cust: 1|N|anna",
-            "refused cust [2] Insert row_key_in_use: key in use",
         ]
     );
     for change in [

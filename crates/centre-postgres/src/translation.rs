@@ -222,59 +222,32 @@ fn described(
         columns: table.columns.iter().map(|it| it.name.clone()).collect(),
         rows: Vec::new(),
     };
-    let mut is_row_id = false;
+    // SQLite numbers a key of one column that is declared so.
+    let is_row_id = |it: &Column| it.is_numbered && key == [it.name.clone()];
     for column in &table.columns {
-        let Column { name, declared, .. } = column;
-        let known = dialect::declared(declared);
-        if known.is_none() {
-            left_out.push(format!(
-                "the type {declared} of {}.{name}: it is text",
-                table.name
-            ));
-        }
-        let mut part = format!("{} {}", quote(name), known.unwrap_or("TEXT"));
-        if column.is_numbered && key == [name.clone()] {
-            // SQLite numbers what is called so.
-            is_row_id = true;
-            part = format!("{} INTEGER NOT NULL PRIMARY KEY", quote(name));
-        } else if column.is_numbered {
-            left_out.push(format!("the numbering of {}.{name}", table.name));
-        } else if column.is_not_null && !column.is_generated {
-            part.push_str(" NOT NULL");
-        }
-        if column.is_generated {
-            left_out.push(format!(
-                "what computes {}.{name}: it is a column like any other",
-                table.name
-            ));
-        } else if let Some(default) = &column.default {
-            match dialect::default(default) {
-                Some(default) => part.push_str(&format!(" DEFAULT {default}")),
-                None => left_out.push(format!("the default {default} of {}.{name}", table.name)),
-            }
-        }
+        let part = match is_row_id(column) {
+            true => format!("{} INTEGER NOT NULL PRIMARY KEY", quote(&column.name)),
+            false => declared(column, &table.name, left_out),
+        };
         translated.parts.push(part);
-        if let Some(length) = dialect::length(declared) {
-            let check = format!("CHECK (length({}) <= {length})", quote(name));
-            translated
-                .checks
-                .push((format!("the length of {name}"), check));
+        if let Some(length) = dialect::length(&column.declared) {
+            let check = format!("CHECK (length({}) <= {length})", quote(&column.name));
+            let what = format!("the length of {}", column.name);
+            translated.checks.push((what, check));
         }
     }
+    let has_row_id = table.columns.iter().any(is_row_id);
     for constraint in constraints {
         let name: String = constraint.get(1);
         let columns: Vec<String> = constraint.get::<_, Option<_>>(3).unwrap_or_default();
+        let columns = listed(&columns);
         match constraint.get::<_, String>(2).as_str() {
-            "p" if is_row_id => {}
-            "p" => translated
-                .parts
-                .push(format!("PRIMARY KEY ({})", listed(&columns))),
-            "u" => translated
-                .parts
-                .push(format!("UNIQUE ({})", listed(&columns))),
+            "p" if has_row_id => {}
+            "p" => translated.parts.push(format!("PRIMARY KEY ({columns})")),
+            "u" => translated.parts.push(format!("UNIQUE ({columns})")),
             "f" => match names.get(&constraint.get::<_, u32>(4)) {
                 Some(target) => {
-                    let sql = dialect::reference(constraint, &listed(&columns), &quote(target));
+                    let sql = dialect::reference(constraint, &columns, &quote(target));
                     translated.checks.push((name, sql));
                 }
                 None => left_out.push(format!("the reference {name} of {}", table.name)),
@@ -288,6 +261,33 @@ fn described(
         }
     }
     translated
+}
+
+/// How SQLite declares a column.
+fn declared(column: &Column, table: &str, left_out: &mut Vec<String>) -> String {
+    let Column { name, declared, .. } = column;
+    let known = dialect::declared(declared);
+    if known.is_none() {
+        left_out.push(format!("the type {declared} of {table}.{name}: it is text"));
+    }
+    let mut part = format!("{} {}", quote(name), known.unwrap_or("TEXT"));
+    if column.is_numbered {
+        left_out.push(format!("the numbering of {table}.{name}"));
+    } else if column.is_not_null && !column.is_generated {
+        part.push_str(" NOT NULL");
+    }
+    if column.is_generated {
+        let what = "it is a column like any other";
+        left_out.push(format!("what computes {table}.{name}: {what}"));
+        return part;
+    }
+    if let Some(default) = &column.default {
+        match dialect::default(default) {
+            Some(default) => part.push_str(&format!(" DEFAULT {default}")),
+            None => left_out.push(format!("the default {default} of {table}.{name}")),
+        }
+    }
+    part
 }
 
 /// The rows of a table, as SQLite keeps them.
