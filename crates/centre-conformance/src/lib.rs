@@ -42,6 +42,7 @@ pub mod redeploying;
 pub mod refusing;
 pub mod repeating;
 pub mod scopes;
+pub mod script_sessions;
 pub mod scripting;
 pub mod setting;
 pub mod sharing;
@@ -139,6 +140,7 @@ macro_rules! suite {
             previewing::what_is_deployed_already_changes_nothing,
             previewing::tables_and_columns_that_come_and_go_are_told,
             previewing::rows_that_follow_and_windows_are_counted_as_they_are_sent,
+            previewing::what_scripts_give_is_named_and_the_rest_is_counted,
             previewing::one_remote_can_be_asked_about_and_what_it_sets_is_not_guessed,
             downloading::the_first_download_brings_exactly_the_partitions,
             downloading::later_downloads_bring_what_changed,
@@ -234,6 +236,11 @@ macro_rules! suite {
             scripting::rows_are_downloaded_by_their_time_as_scripts_do_it,
             scripting::scripts_that_cannot_be_are_named,
             scripting::each_remote_has_the_version_that_it_asks_for,
+            script_sessions::what_a_version_leaves_in_a_session_no_other_sees,
+            script_sessions::what_a_sync_leaves_in_its_session_is_there_up_to_its_end,
+            script_sessions::a_script_that_fails_at_the_beginning_of_a_connection_leaves_nothing,
+            script_sessions::a_row_that_a_script_does_not_give_is_not_shown,
+            script_sessions::nobody_is_woken_by_a_table_of_which_a_script_says_who_gets_what,
             resolving::updates_of_both_sides_end_as_their_resolver_says,
             resolving::what_one_side_deletes_and_the_other_changes_ends_as_its_resolver_says,
             resolving::rows_that_both_sides_insert_end_as_their_resolver_says,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidewater_centre::preview::{Preview, PreviewAsked};
 use tidewater_centre::{
-    CentreError, Last, PublicationSpec, RuleBy, RuleSpec, TableSpec, Unit, WindowSpec,
+    CentreError, Last, PublicationSpec, RuleBy, RuleSpec, ScriptSpec, TableSpec, Unit, WindowSpec,
 };
 use tidewater_protocol::Direction;
 
@@ -271,5 +271,64 @@ pub async fn one_remote_can_be_asked_about_and_what_it_sets_is_not_guessed<F: Fi
     assert!(
         matches!(refused, CentreError::Configuration { .. }),
         "{refused}"
+    );
+}
+
+/// A table that a script gives is named with the script; the others are counted.
+pub async fn what_scripts_give_is_named_and_the_rest_is_counted<F: Fixture>() {
+    let ddl = "CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY, text TEXT NOT NULL);
+        CREATE TABLE plan (id INTEGER NOT NULL PRIMARY KEY, text TEXT NOT NULL);
+        INSERT INTO note VALUES (1, 'x'), (2, 'y');
+        INSERT INTO plan VALUES (1, 'x'), (2, 'y'), (3, 'z')";
+    let script = |version: &str, table: &str, event: &str, sql: &str| {
+        ScriptSpec::at("scripts", [version, table, event], sql)
+    };
+    let mut world = World::<F>::new(ddl, vec![everyone("note"), everyone("plan")]).await;
+    let log = "INSERT INTO note (id, text) VALUES (99, 'never')";
+    let write = "UPDATE plan SET text = {r.text} WHERE id = {r.id}";
+    world.specs[0].scripts = vec![
+        script("default", "connection", "end_upload", log),
+        script("default", "plan", "upload_update", write),
+    ];
+    world.deploy().await.unwrap();
+    synced(&world, "anna").await;
+    let mine = RuleSpec::columns(&["text"], "SELECT 'z'");
+    world.specs[0].tables[1].partition = vec![mine];
+    let all = "SELECT id, text FROM note";
+    let cursor = script("v2", "note", "download_cursor", all);
+    world.specs[0].scripts.push(cursor.clone());
+    let preview = world.centre.preview(&world.specs, &asked(0)).await.unwrap();
+    assert_eq!(told(&preview), ["anna plan +0 -2 \"\" \"\""]);
+    let notes = preview.notes.join("; ");
+    assert!(
+        notes.contains("counted as for script version \"default\""),
+        "{notes}"
+    );
+    assert!(
+        notes.contains("scripts/v2/note/download_cursor.sql says"),
+        "{notes}"
+    );
+    // Asked for the other version, which is not deployed yet.
+    let mut of_version = asked(0);
+    of_version
+        .parameters
+        .insert("script_version".into(), "v2".into());
+    let preview = world
+        .centre
+        .preview(&world.specs, &of_version)
+        .await
+        .unwrap();
+    let notes = preview.notes.join("; ");
+    assert!(
+        notes.contains("there is no script version \"v2\""),
+        "{notes}"
+    );
+    world.specs[0].scripts[2] = script("default", "note", "download_cursor", all);
+    let preview = world.centre.preview(&world.specs, &asked(0)).await.unwrap();
+    assert_eq!(told(&preview), ["anna plan +0 -2 \"\" \"\""]);
+    let notes = preview.notes.join("; ");
+    assert!(
+        notes.contains("note: not counted: scripts/default/note/download_cursor.sql says"),
+        "{notes}"
     );
 }

@@ -334,6 +334,11 @@ impl Connection {
         Ok(())
     }
 
+    /// The same, for transactions of the driver's.
+    pub(super) fn client_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
     /// The driver's client.
     pub(super) fn client(&self) -> &Client {
         &self.client

@@ -50,6 +50,13 @@ impl Lane for PostgresLane {
         !self.connection.is_closed()
     }
 
+    fn renew(&mut self) -> CentreResult<'_, ()> {
+        Box::pin(async move {
+            self.connection = Connection::open(&self.shared.address).await?;
+            Ok(())
+        })
+    }
+
     fn run<'a, T: Send + 'static>(&'a mut self, job: Job<Connection, T>) -> CentreResult<'a, T> {
         Box::pin(self.connection.run(job))
     }

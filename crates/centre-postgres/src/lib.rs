@@ -34,11 +34,14 @@ mod state;
 mod tls;
 mod tracked;
 mod tracking;
+mod translation;
 mod triggers;
 mod url;
 mod values;
 mod waits;
 mod watermark;
+
+pub use translation::{SqlNames, SqliteTranslation, TranslatedTable, translate, without_casts};
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};

@@ -6,8 +6,7 @@ use std::sync::{Arc, PoisonError};
 use super::calls::{Interrupter, SqliteCalls};
 use super::connection::Connection;
 use super::download::FileSnapshot;
-use super::environment::SqliteEnvironment;
-use super::file::OpenFile;
+use super::file::{DatabaseFile, OpenFile};
 use super::publication::PublishedTable;
 use super::rows::UploadRows;
 use super::served::refresh;
@@ -29,9 +28,9 @@ use tidewater_centre::{
 /// A connection that runs syncs.
 pub(crate) struct SqliteLane {
     thread: ConnectionThread<OpenFile>,
+    file: DatabaseFile,
     marker: Marker,
     served: SharedServed,
-    environment: SqliteEnvironment,
 }
 
 impl Lane for SqliteLane {
@@ -47,12 +46,21 @@ impl Lane for SqliteLane {
         true
     }
 
+    fn renew(&mut self) -> CentreResult<'_, ()> {
+        Box::pin(async move {
+            let file = self.file.clone();
+            let open = move || ConnectionThread::start(file.open()?, &file.environment().jobs);
+            self.thread = self.file.environment().jobs.blocking(open).await?;
+            Ok(())
+        })
+    }
+
     fn run<'a, T: Send + 'static>(&'a mut self, job: Job<Connection, T>) -> CentreResult<'a, T> {
         Box::pin(self.thread.run(|connection| at_once(job(connection))))
     }
 
     fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError> {
-        self.environment.random(bytes)
+        self.file.environment().random(bytes)
     }
 
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
@@ -132,9 +140,9 @@ impl Database for SqliteCentre {
         Box::pin(self.file.environment().jobs.blocking(move || {
             Ok(SqliteLane {
                 thread: ConnectionThread::start(file.open()?, &file.environment().jobs)?,
+                file,
                 marker,
                 served,
-                environment: file.environment().clone(),
             })
         }))
     }

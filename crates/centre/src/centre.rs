@@ -130,6 +130,10 @@ pub trait Centre: Send + Sync {
     /// Keeps a remote out. False if there is no such remote.
     fn revoke_remote(&self, id: RemoteId) -> CentreResult<'_, bool>;
 
+    /// Forgets a remote that was made for something which has come to nothing. False if there is no
+    /// such remote.
+    fn forget_remote(&self, id: RemoteId) -> CentreResult<'_, bool>;
+
     /// Lets a remote in again that was kept out, as it was. False if there is no such remote.
     fn restore_remote(&self, id: RemoteId) -> CentreResult<'_, bool>;
 

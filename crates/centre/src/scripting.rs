@@ -39,6 +39,8 @@ struct Notes {
     times: Vec<(&'static str, i64)>,
     /// What went wrong.
     reports: Vec<Report>,
+    /// The scripts of the beginning have run, for a remote that presented this.
+    begun: Option<Option<Checkpoint>>,
 }
 
 /// Something that went wrong, for the operator's scripts.
@@ -117,6 +119,28 @@ impl ScriptNotes {
                 .filter(|((of, named), _)| *named == name && (table.is_empty() || of == table));
             counts.map(|(_, count)| count).sum()
         })
+    }
+
+    /// Whether both are of the same sync.
+    pub fn is_same_sync(&self, other: &ScriptNotes) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Notes that the scripts of the beginning have run.
+    pub fn note_beginning(&self, publication: &str, checkpoint: Option<Checkpoint>) {
+        self.with(publication, |it| it.begun = Some(checkpoint));
+    }
+
+    /// The publications of which the scripts of the beginning have run, by name, with what the remote
+    /// presented of each.
+    pub fn beginnings(&self) -> Vec<(String, Option<Checkpoint>)> {
+        let all = self.lock();
+        let begun = all
+            .iter()
+            .filter_map(|(name, it)| Some((name.clone(), it.begun.clone()?)));
+        let mut begun: Vec<_> = begun.collect();
+        begun.sort_by(|(one, _), (other, _)| one.cmp(other));
+        begun
     }
 
     /// Keeps something to be reported.

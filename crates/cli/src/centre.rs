@@ -143,6 +143,7 @@ impl OpenCentre {
         }
         report.warnings.extend(config.claim_warnings());
         report.warnings.extend(config.handler_warnings());
+        report.warnings.extend(config.image_warnings());
         Ok(report)
     }
 
@@ -158,7 +159,10 @@ impl OpenCentre {
             deploy.await
         });
         match checked {
-            Ok(report) => Ok(Ok(report)),
+            Ok(mut report) => {
+                report.warnings.extend(config.image_warnings());
+                Ok(Ok(report))
+            }
             Err(CentreError::Scripts { faults }) => Ok(Err(faults)),
             Err(error) => Err(config.locate_error(error).into()),
         }

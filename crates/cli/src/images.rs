@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use tidewater_centre::Centre;
 use tidewater_client::{Code, Database, ImageContent, Remote};
+use tidewater_protocol::RemoteId;
 use tidewater_protocol::image::Manifest;
 use tidewater_server::config::{ImageRows, ImagesConfig, is_image_name};
-use tidewater_server::images::{ImageOf, describe, register};
-use tidewater_server::{Config, Environment, Server};
+use tidewater_server::images::{ImageOf, RegisteredRemote, describe, register};
+use tidewater_server::{Config, Environment, Running, Server, ServerError};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -97,6 +98,19 @@ impl Place {
         (is_there && holds(&database, wanted).ok()?).then_some(manifest.created_ms)
     }
 
+    /// Removes all of an image that there can be no more, which nobody is to fetch either; gives the
+    /// id of its own remote.
+    fn remove_all(&self) -> Option<RemoteId> {
+        let _ = fs::remove_file(&self.manifest);
+        self.remove_others(["", ""]);
+        let remote = self.remote();
+        let id = remote_file::open(&remote)
+            .ok()
+            .and_then(|it| it.account().ok()?.remote_id);
+        remove(&remote);
+        id
+    }
+
     /// Removes the images that are neither of these.
     fn remove_others(&self, kept: [&str; 2]) {
         let Ok(files) = fs::read_dir(self.folder()) else {
@@ -126,19 +140,37 @@ fn holds(database: &Database, wanted: &Wanted) -> Result<bool, Failure> {
     Ok(same && database.account()?.user == wanted.rows.user())
 }
 
+/// Why an image was not made.
+pub(crate) struct BuildFailure {
+    pub(crate) failure: Failure,
+    /// It is so until something else is deployed: there can be no such image.
+    is_lasting: bool,
+}
+
+impl<E: Into<Failure>> From<E> for BuildFailure {
+    fn from(error: E) -> BuildFailure {
+        BuildFailure {
+            failure: error.into(),
+            is_lasting: false,
+        }
+    }
+}
+
 /// Makes an image, or brings it up to date.
 ///
 /// # Errors
-/// It cannot be made; one that was there before stays.
+/// It cannot be made; one that was there before stays, unless there can be none any more. Of a first
+/// one nothing stays behind.
 pub(crate) async fn build(
     config: &Config,
     environment: &Environment,
     wanted: &Wanted,
     place: &Place,
     stop: &Arc<AtomicBool>,
-) -> Result<Manifest, Failure> {
+) -> Result<Manifest, BuildFailure> {
     fs::create_dir_all(place.folder())
         .map_err(|error| Failure::file("create the folder", place.folder(), &error))?;
+    let allowed = config.check_image(&wanted.publication);
     // Its own: what a server that runs serves is not touched.
     let centre = &tidewater_server::databases::connect(&config.server.consolidated).await?;
     let alone = for_nobody_else(config, &wanted.rows);
@@ -154,19 +186,61 @@ pub(crate) async fn build(
         part: &part,
         stop,
     };
-    let made = match &wanted.rows {
-        ImageRows::Of(_) => Ok(()),
-        ImageRows::In(_) => running.check_given(&**centre, &wanted.publication).await,
-    };
-    let made = match made {
-        Ok(()) => making.synced(centre, environment).await,
-        Err(error) => Err(error.into()),
+    let allowed = allowed.and_then(|()| running.check_image(&wanted.publication));
+    let mut registered = None;
+    let made = match allowed {
+        Ok(()) => {
+            making
+                .made(&running, centre, environment, &mut registered)
+                .await
+        }
+        Err(error) => Err(BuildFailure {
+            failure: error.into(),
+            is_lasting: true,
+        }),
     };
     running
         .shutdown()
         .with_subscriber(NoSubscriber::default())
         .await;
-    let content = made?;
+    let built = match made {
+        Ok(content) => write(&**centre, environment, place, (content, &part)).await,
+        Err(failure) => Err(failure),
+    };
+    if let Err(failure) = &built {
+        let tidied = tidy(&**centre, place, failure.is_lasting, registered).await;
+        if let Err(error) = tidied {
+            tracing::warn!(%error, "the remote of an image that failed stays behind");
+        }
+    }
+    built
+}
+
+/// Removes what a build leaves behind that failed: the remote that was registered for it, and all of
+/// an image that there can be no more.
+async fn tidy(
+    centre: &dyn Centre,
+    place: &Place,
+    is_lasting: bool,
+    registered: Option<RegisteredRemote>,
+) -> Result<(), ServerError> {
+    if let Some(registered) = registered {
+        registered.remove(centre).await?;
+        remove(&place.remote());
+    }
+    if is_lasting && let Some(id) = place.remove_all() {
+        centre.forget_remote(id).await?;
+    }
+    Ok(())
+}
+
+/// Describes what was made, and puts it where it is fetched.
+async fn write(
+    centre: &dyn Centre,
+    environment: &Environment,
+    place: &Place,
+    (content, part): (ImageContent, &Path),
+) -> Result<Manifest, BuildFailure> {
     let of = ImageOf {
         remote_id: content.remote_id,
         centre: &content.centre,
@@ -174,10 +248,10 @@ pub(crate) async fn build(
         schema_hash: &content.schema_hash,
         checkpoint: &content.checkpoint,
     };
-    let manifest = describe(&**centre, of, &part, environment.clock.now_ms()).await?;
+    let manifest = describe(centre, of, part, environment.clock.now_ms()).await?;
     let before = place.described();
     let image = place.beside(&manifest.file);
-    fs::rename(&part, &image).map_err(|error| Failure::file("write", &image, &error))?;
+    fs::rename(part, &image).map_err(|error| Failure::file("write", &image, &error))?;
     let new = place.beside(&format!("{}.json.part", place.name));
     fs::write(&new, manifest.to_json())
         .and_then(|()| fs::rename(&new, &place.manifest))
@@ -230,11 +304,27 @@ struct Making<'m> {
 }
 
 impl Making<'_> {
+    /// What the image's own remote holds, once it is up to date.
+    async fn made(
+        &self,
+        running: &Running,
+        centre: &Arc<dyn Centre>,
+        environment: &Environment,
+        registered: &mut Option<RegisteredRemote>,
+    ) -> Result<ImageContent, BuildFailure> {
+        if let ImageRows::In(_) = &self.wanted.rows {
+            let publication = &self.wanted.publication;
+            running.check_given(&**centre, publication).await?;
+        }
+        Ok(self.synced(centre, environment, registered).await?)
+    }
+
     /// Brings the image's own remote up to date, and writes the image.
     async fn synced(
         &self,
         centre: &Arc<dyn Centre>,
         environment: &Environment,
+        registered: &mut Option<RegisteredRemote>,
     ) -> Result<ImageContent, Failure> {
         let path = self.place.remote();
         let mut anew = !holds(&Database::open(&path)?, self.wanted)?;
@@ -244,7 +334,12 @@ impl Making<'_> {
         loop {
             let is_new = Remote::open(&path)?.account()?.remote_id.is_none();
             let identity = match is_new {
-                true => Some(register(&**centre, &self.wanted.rows, environment).await?),
+                true => {
+                    let new = register(&**centre, &self.wanted.rows, environment).await?;
+                    let identity = (new.id, new.credential.clone());
+                    *registered = Some(new);
+                    Some(identity)
+                }
                 false => None,
             };
             let (remote, part) = (path.clone(), self.part.to_owned());
@@ -333,6 +428,8 @@ struct Fresh {
     due: Instant,
     /// After the next failure.
     pause: Duration,
+    /// Why there can be no such image, as it was said last.
+    refused: Option<String>,
 }
 
 impl Keeper {
@@ -353,6 +450,7 @@ impl Keeper {
                 place,
                 due: now + rest,
                 pause: FIRST_PAUSE,
+                refused: None,
             }
         });
         let mut all: Vec<Fresh> = all.collect();
@@ -389,11 +487,27 @@ impl Keeper {
                 let bytes = output::bytes(manifest.bytes);
                 tracing::info!(image = name, file = manifest.file, bytes, "image built");
                 image.pause = FIRST_PAUSE;
+                image.refused = None;
                 every
             }
             // One that was cancelled because the server stops is no failure.
             Err(_) if self.stop.load(Ordering::Relaxed) => every,
-            Err(failure) => {
+            Err(BuildFailure {
+                failure,
+                is_lasting: true,
+            }) => {
+                if image.refused.as_ref() != Some(&failure.message) {
+                    tracing::error!(
+                        image = name,
+                        error = failure.message,
+                        hint = failure.hint,
+                        "the server goes on without this image"
+                    );
+                    image.refused = Some(failure.message);
+                }
+                every
+            }
+            Err(BuildFailure { failure, .. }) => {
                 let rest = image.pause.min(every);
                 tracing::error!(
                     image = name,

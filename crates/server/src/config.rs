@@ -37,7 +37,8 @@ use tidewater_centre::records::Retention;
 use tidewater_centre::{CentreError, GivenPartitions, Marks, PublicationSpec};
 
 pub use self::handler::{
-    HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, Handling, Secret, TableHandling,
+    HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, HandlerStandIn, Handling, Secret,
+    TableHandling,
 };
 pub(crate) use self::images::is_of_images;
 pub use self::images::{ImageConfig, ImageRows, ImagesConfig, is_image_name};

@@ -1,15 +1,19 @@
 //! The connections to the consolidated database: opened when they are needed, replaced when they
 //! broke. What is done on them is [`crate::worker`]'s affair.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use tidewater_centre::records::{AskedSession, Proven, RemoteRecord, SessionState, ShutOut};
 use tidewater_centre::{Centre, CentreError, ScriptRun, SyncUpload, UploadOutcome, Worker};
 use tidewater_protocol::RemoteId;
+
+use crate::script_sessions::{HeldSession, ScriptUse};
 
 /// How long a failed attempt to connect answers for the next ones.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
@@ -63,6 +67,8 @@ pub(crate) struct Connection {
     worker: Option<Box<dyn Worker>>,
     /// [`Connector::breaks`] when it was opened.
     opened_after: u64,
+    /// The version of scripts for which it was used last, if it was one whose session it needs.
+    pub(crate) version: Option<String>,
 }
 
 /// The connections of a lane that nobody works with: no more are opened than work at the same time.
@@ -87,24 +93,96 @@ impl Idle {
 
     /// The one that was used last: its caches are warm.
     pub(crate) fn take(&self) -> Connection {
-        let last = self.connections().pop();
-        last.unwrap_or_else(|| Connection::new(&self.connector))
+        self.take_of(None)
     }
 
-    /// Has scripts end the connections.
-    pub(crate) async fn end(&self) {
-        let connections = std::mem::take(&mut *self.connections());
-        for mut connection in connections {
-            if let Some(worker) = connection.worker.as_mut().filter(|it| it.is_usable())
-                && let Err(error) = worker.end().await
-            {
-                tracing::warn!(%error, "a connection could not be ended by its script");
-            }
+    /// The one that was last used for this version of scripts. If there is only one that was used for
+    /// another, it is that in whose place the engine has a new one come.
+    fn take_of(&self, version: Option<&str>) -> Connection {
+        let mut idle = self.connections();
+        let fitting = idle.iter().rposition(|it| it.version.as_deref() == version);
+        let taken = match fitting {
+            Some(index) => Some(idle.remove(index)),
+            None => (!idle.is_empty()).then(|| idle.remove(0)),
+        };
+        drop(idle);
+        let mut connection = taken.unwrap_or_else(|| Connection::new(&self.connector));
+        connection.version = version.map(str::to_owned);
+        connection
+    }
+
+    /// A connection for something that is done by scripts; it goes back when it is dropped.
+    pub(crate) async fn take_for(&self, scripts: &ScriptUse) -> TakenConnection<'_> {
+        let Some(session) = &scripts.session else {
+            return TakenConnection {
+                connection: Some(self.take_of(scripts.version.as_deref())),
+                place: Place::Idle(self),
+            };
+        };
+        let mut place = session.lock().await;
+        let connection = place.take();
+        let new = || Connection::new(session.connector());
+        TakenConnection {
+            connection: Some(connection.unwrap_or_else(new)),
+            place: Place::Session {
+                place,
+                _held: session.clone(),
+            },
         }
+    }
+
+    /// Takes all, to end them.
+    pub(crate) fn take_all(&self) -> Vec<Connection> {
+        std::mem::take(&mut *self.connections())
     }
 
     pub(crate) fn give_back(&self, connection: Connection) {
         self.connections().push(connection);
+    }
+}
+
+/// A connection that somebody works with.
+pub(crate) struct TakenConnection<'a> {
+    /// It is there until this is dropped.
+    connection: Option<Connection>,
+    place: Place<'a>,
+}
+
+/// Where a connection goes back to.
+enum Place<'a> {
+    Idle(&'a Idle),
+    Session {
+        place: OwnedMutexGuard<Option<Connection>>,
+        /// It goes after the guard, and then finds the connection in its place.
+        _held: HeldSession,
+    },
+}
+
+impl Deref for TakenConnection<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection
+            .as_ref()
+            .expect("it is there until the drop")
+    }
+}
+
+impl DerefMut for TakenConnection<'_> {
+    fn deref_mut(&mut self) -> &mut Connection {
+        self.connection
+            .as_mut()
+            .expect("it is there until the drop")
+    }
+}
+
+impl Drop for TakenConnection<'_> {
+    fn drop(&mut self) {
+        let connection = self.connection.take();
+        match &mut self.place {
+            Place::Idle(idle) => idle.connections().extend(connection),
+            Place::Session { place, .. } => **place = connection,
+        }
     }
 }
 
@@ -114,6 +192,16 @@ impl Connection {
             connector: connector.clone(),
             worker: None,
             opened_after: 0,
+            version: None,
+        }
+    }
+
+    /// Has scripts end it.
+    pub(crate) async fn end(&mut self) {
+        if let Some(worker) = self.worker.as_mut().filter(|it| it.is_usable())
+            && let Err(error) = worker.end().await
+        {
+            tracing::warn!(%error, "a connection could not be ended by its script");
         }
     }
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tidewater_centre::{Centre, CentreError};
 
+pub use tidewater_centre_postgres::{SqlNames, SqliteTranslation, TranslatedTable};
+
 /// Connects to the consolidated database that a URL names:
 /// `postgres://user:password@host:port/database` or `sqlite:path`.
 ///
@@ -13,6 +15,25 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
     match Kind::of(url)? {
         Kind::Sqlite(path) => tidewater_centre_sqlite::connect(path).await,
         Kind::Postgres => tidewater_centre_postgres::connect(url).await,
+    }
+}
+
+/// Translates a database that cannot run in simulated time into one of SQLite, with its rows or
+/// without; `most_bytes`: so much of them at most. `None` for one that need not be translated.
+///
+/// # Errors
+/// The URL is of no known kind, or the database cannot be read.
+pub async fn translate(
+    url: &str,
+    with_rows: bool,
+    most_bytes: u64,
+) -> Result<Option<SqliteTranslation>, CentreError> {
+    match Kind::of(url)? {
+        Kind::Sqlite(_) => Ok(None),
+        Kind::Postgres => {
+            let translated = tidewater_centre_postgres::translate(url, with_rows, most_bytes);
+            translated.await.map(Some)
+        }
     }
 }
 

@@ -226,7 +226,7 @@ impl Known {
 impl Handler {
     fn new(config: &HandlerConfig) -> Result<Handler, ServerError> {
         let client = match &config.to {
-            HandlerAddress::Call(_) => None,
+            HandlerAddress::Call(_) | HandlerAddress::StandIn(_) => None,
             HandlerAddress::Web(_) => {
                 let client = WebClient::new(config.ca.as_deref(), config.parallel);
                 Some(client.map_err(|error| {
@@ -378,6 +378,13 @@ impl Handler {
                         body: body.into(),
                     }),
                 }
+            }
+            (HandlerAddress::StandIn(stand_in), _) => {
+                let body = (stand_in.0)(&document.body);
+                Ok(Reply {
+                    content_type: JSON.to_owned(),
+                    body: body.into(),
+                })
             }
             (HandlerAddress::Web(_), None) => Err(Trouble::Wrong("it has no client".into())),
         }

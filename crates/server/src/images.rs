@@ -11,6 +11,7 @@ use std::sync::Arc;
 use prost::Message;
 
 use tidewater_carrier::cryptography::digest::{Context, SHA256};
+use tidewater_centre::engine::scripts::Versions;
 use tidewater_centre::engine::watermark::Watermark;
 use tidewater_centre::records::{AskedSession, Claims, Proven, RemoteRecord, UserRecord};
 use tidewater_centre::{
@@ -23,7 +24,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use crate::auth::credential;
 use crate::auth::signing::{CheckpointFor, ImageFor, Keyring};
-use crate::config::ImageRows;
+use crate::config::{Config, ImageRows};
 use crate::environment::{Environment, random};
 use crate::error::ServerError;
 use crate::sign_in::PROGRAM;
@@ -113,12 +114,18 @@ fn file_name(name: &str, sha256: &[u8; 32]) -> String {
 /// What an image's checkpoint says: no serial was given to anybody with it.
 fn anybodys(checkpoint: Checkpoint, publication: &str) -> Result<Checkpoint, ServerError> {
     let watermark = Watermark::read(&checkpoint.watermark).unwrap_or_default();
-    if !watermark.cursors.is_empty() || watermark.last_download.is_some() {
+    if !watermark.cursors.is_empty() {
         return Err(ServerError::configuration(
-            format!("{publication:?} has tables that handlers or scripts tell each user of"),
-            "make images of publications without scripts and without handlers for downloads",
+            format!("{publication:?} has tables that handlers tell each user of"),
+            NO_IMAGE_HINT,
         ));
     }
+    // When the image was made says nothing of what a script has given its remote: no script gives
+    // rows of it.
+    let watermark = Watermark {
+        last_download: None,
+        ..watermark
+    };
     Ok(Checkpoint {
         serial: 0,
         watermark: watermark.encode_to_vec(),
@@ -126,7 +133,101 @@ fn anybodys(checkpoint: Checkpoint, publication: &str) -> Result<Checkpoint, Ser
     })
 }
 
-/// Registers the remote of whose rows an image is made, as a user's; its id and its credential. It
+const NO_IMAGE_HINT: &str = "have its devices begin without one, or publish the other tables by \
+                             themselves and make images of these";
+
+/// Why there can be no image of a publication, by what says of its tables which user gets which rows.
+fn obstacle(publication: &str, by: &str, table: &str) -> ServerError {
+    ServerError::configuration(
+        format!(
+            "there can be no image of {publication:?}: {by} says which rows of {table:?} each user \
+             gets"
+        ),
+        NO_IMAGE_HINT,
+    )
+}
+
+/// Whether there can be images of a publication by its scripts as they are deployed.
+///
+/// # Errors
+/// Scripts say which rows each user gets.
+pub(crate) fn check_scripts(
+    schema: &PublicationSchema,
+    versions: &Versions,
+) -> Result<(), ServerError> {
+    let giving = versions.values().find_map(|scripts| {
+        let mut tables = schema.tables.iter().enumerate();
+        tables.find_map(|(index, table)| {
+            let script = scripts.giving(index)?;
+            Some((script, table))
+        })
+    });
+    match giving {
+        None => Ok(()),
+        Some((script, table)) => Err(obstacle(&schema.name, &script.place, &table.name)),
+    }
+}
+
+impl Config {
+    /// Whether there can be images of a publication by what the configuration says.
+    ///
+    /// # Errors
+    /// Scripts or handlers say which rows each user gets.
+    pub fn check_image(&self, publication: &str) -> Result<(), ServerError> {
+        let mut all = self.publications.iter();
+        let Some(spec) = all.find(|it| it.name == publication) else {
+            return Ok(());
+        };
+        if let Some(table) = spec.tables.iter().find(|it| it.handled.download) {
+            return Err(obstacle(publication, "a handler", &table.name));
+        }
+        let mut scripts = spec.scripts.iter();
+        match scripts.find(|it| it.event == "download_cursor") {
+            None => Ok(()),
+            Some(script) => {
+                let table = script.table.as_deref().unwrap_or_default();
+                Err(obstacle(publication, &script.file, table))
+            }
+        }
+    }
+
+    /// The images that there cannot be, and why.
+    pub fn image_warnings(&self) -> Vec<String> {
+        let images = self.images.iter().flat_map(|it| &it.images);
+        let refused = images.filter_map(|image| {
+            let error = self.check_image(&image.publication).err()?;
+            Some(format!("[[images.image]] {:?}: {error}", image.name))
+        });
+        refused.collect()
+    }
+}
+
+/// A remote that was registered for an image.
+#[derive(Debug)]
+pub struct RegisteredRemote {
+    /// Its id.
+    pub id: RemoteId,
+    /// What it signs in with.
+    pub credential: Vec<u8>,
+    /// The user who was added for it, if he was.
+    new_user: Option<String>,
+}
+
+impl RegisteredRemote {
+    /// Removes it again: nothing has come of its image.
+    ///
+    /// # Errors
+    /// The database is away.
+    pub async fn remove(&self, centre: &dyn Centre) -> Result<(), ServerError> {
+        match &self.new_user {
+            Some(user) => centre.remove_user(user).await?,
+            None => centre.forget_remote(self.id).await?,
+        };
+        Ok(())
+    }
+}
+
+/// Registers the remote of whose rows an image is made, as a user's. It
 /// needs no password: whoever can do this has the database. Who stands for partitions is added if
 /// need be: he holds nothing, and has nothing to sign in with.
 ///
@@ -136,8 +237,9 @@ pub async fn register(
     centre: &dyn Centre,
     rows: &ImageRows,
     environment: &Environment,
-) -> Result<(RemoteId, Vec<u8>), ServerError> {
+) -> Result<RegisteredRemote, ServerError> {
     let user = &*rows.user();
+    let mut new_user = None;
     if let ImageRows::In(_) = rows {
         let nobody = UserRecord {
             name: user.to_owned(),
@@ -146,7 +248,9 @@ pub async fn register(
             created_ms: environment.clock.now_ms(),
             proven: Proven::default(),
         };
-        centre.add_user(&nobody).await?;
+        if centre.add_user(&nobody).await? {
+            new_user = Some(user.to_owned());
+        }
     }
     let no_randomness = |error: std::io::Error| {
         ServerError::configuration(
@@ -183,7 +287,11 @@ pub async fn register(
         unverified: 0,
     };
     worker.save_remote(&remote).await?;
-    Ok((id, credential))
+    Ok(RegisteredRemote {
+        id,
+        credential,
+        new_user,
+    })
 }
 
 /// What is asked of a download that is not read.

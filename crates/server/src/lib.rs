@@ -27,6 +27,7 @@ mod nats;
 mod publications;
 mod registry;
 mod relay;
+mod script_sessions;
 mod server;
 mod session;
 mod sign_in;

@@ -44,7 +44,7 @@ use crate::fault::Fault;
 use crate::handlers::Handlers;
 use crate::http::Site;
 use crate::http::exchange::Exchanges;
-use crate::images::{Opened, Opening};
+use crate::images::{Opened, Opening, check_scripts};
 use crate::listener::{self, Spoken};
 use crate::memory::{MemoryBudget, MemoryGauge};
 use crate::metrics::Metrics;
@@ -479,6 +479,16 @@ impl Running {
         let job = opening.job(self.shared.environment.clock.now_ms());
         let mut worker = centre.worker().await?;
         Ok(worker.download_one(job, &mut Opened::default()).await?)
+    }
+
+    /// Whether there can be images of a publication: by its scripts as they are deployed.
+    ///
+    /// # Errors
+    /// Scripts say which rows each user gets.
+    pub fn check_image(&self, publication: &str) -> Result<(), ServerError> {
+        let published = self.shared.publications.served().published(publication);
+        // That there is no such publication, the remote hears.
+        published.map_or(Ok(()), |it| check_scripts(&it.schema, &it.scripts))
     }
 
     /// What becomes of the memory budget.

@@ -12,6 +12,7 @@ mod hello;
 pub(crate) mod kept_uploads;
 mod opening;
 mod reply;
+mod scripted;
 mod upload;
 
 use std::pin::pin;
@@ -36,17 +37,19 @@ pub(crate) use self::hello::Greeting;
 use self::kept_uploads::UploadName;
 use self::opening::Opened;
 use self::reply::Watch;
+use self::scripted::{SyncScripts, run_acknowledged};
 use self::upload::{Expected, Received, Receiver};
 use crate::auth::signing::Keyring;
 use crate::fault::Fault;
 use crate::memory::Reservation;
 use crate::metrics::Phase;
 use crate::registry::{Standing, Stay};
+use crate::script_sessions::ScriptUse;
 use crate::server::Shared;
 use crate::sign_in::{Guest, answered};
 use crate::spool::download_spool;
 use crate::wire::Channel;
-use crate::worker::{ApplyTask, DownloadTask, ScriptTask};
+use crate::worker::{ApplyTask, DownloadTask};
 
 /// What was looked up for a Hello.
 pub(crate) struct LookedUp {
@@ -207,7 +210,7 @@ async fn next_hello(
                 }
                 Incoming::Control(_) if before == Before::AbandonedSync => {}
                 Incoming::Control(Control::Ack(_)) if before == Before::CompleteSync => {
-                    Box::pin(acknowledged(server, std::mem::take(&mut acknowledges))).await;
+                    Box::pin(run_acknowledged(server, std::mem::take(&mut acknowledges))).await;
                 }
                 _ => return Err(Fault::unexpected("a message before the Hello")),
             }
@@ -229,18 +232,6 @@ async fn next_hello(
         // Nothing was asked, nothing is to be told.
         result = within_idle => result.unwrap_or_else(|| Err(Fault::gone())),
         () = server.draining() => Err(Fault::shutting_down()),
-    }
-}
-
-/// Runs what is to be run when a remote has everything. It has, whatever comes of that.
-async fn acknowledged(server: &Shared, runs: Vec<ScriptRun>) {
-    if runs.is_empty() {
-        return;
-    }
-    let (reply, answer) = oneshot::channel();
-    server.workers.scripts.submit(ScriptTask { runs, reply });
-    if let Err(fault) = answered(answer).await {
-        tracing::error!(%fault, detail = fault.detail, "a script of an acknowledgement failed");
     }
 }
 
@@ -292,6 +283,7 @@ struct Given {
     bytes: u64,
     /// The memory that the rows hold.
     reservation: Arc<Reservation>,
+    scripts: ScriptUse,
 }
 
 /// What is asked for besides the changes.
@@ -301,6 +293,7 @@ struct Wanted {
     compares: Vec<Vec<TableCompare>>,
     reservation: Reservation,
     upload_only: bool,
+    scripts: ScriptUse,
 }
 
 /// What the uploads of a sync came to.
@@ -369,9 +362,10 @@ impl<'a> Sync<'a> {
             self.channel.send(Control::SyncEnd(SyncEnd {}))?;
             return Ok(Before::AbandonedSync);
         };
+        let scripts = SyncScripts::of(&opened, self.server)?;
         let asking = Box::pin(self.begin(&opened)).await?;
         let begun = Instant::now();
-        Box::pin(self.run_scripts(&opened, Transaction::Begin)).await?;
+        Box::pin(self.run_scripts(&opened, &scripts, Transaction::Begin)).await?;
         opened.took("begin", begun.elapsed());
         let Arrived {
             received,
@@ -388,6 +382,8 @@ impl<'a> Sync<'a> {
             reservation,
         } = received;
         let mut applied = Applied::default();
+        // Nothing waits for the remote from here until the download is read.
+        let scripts_use = Box::pin(self.script_use(&scripts)).await?;
         if uploads.is_empty() {
             drop(reservation);
         } else {
@@ -403,6 +399,7 @@ impl<'a> Sync<'a> {
                 rows,
                 bytes,
                 reservation: Arc::new(reservation),
+                scripts: scripts_use.clone(),
             };
             let begun = Instant::now();
             applied = Box::pin(self.upload(&opened, &asking, given)).await?;
@@ -421,11 +418,12 @@ impl<'a> Sync<'a> {
             compares,
             reservation: comparing,
             upload_only: request.upload_only,
+            scripts: scripts_use,
         };
         let begun = Instant::now();
         Box::pin(self.download((&opened, &asking), applied, wanted, standing)).await?;
         opened.took("download", begun.elapsed());
-        Box::pin(self.run_scripts(&opened, Transaction::End)).await?;
+        Box::pin(self.run_scripts(&opened, &scripts, Transaction::End)).await?;
         let now_ms = self.server.environment.clock.now_ms();
         self.acknowledges = opened.scripts(Transaction::Acknowledged, now_ms)?;
         self.channel.send(Control::SyncEnd(SyncEnd {}))?;
@@ -436,29 +434,6 @@ impl<'a> Sync<'a> {
             self.record.schemas = known.collect();
         }
         Ok(Before::CompleteSync)
-    }
-
-    /// Runs scripts of a transaction of their own, if there are some.
-    async fn run_scripts(&self, opened: &Opened, transaction: Transaction) -> Result<(), Fault> {
-        let now_ms = self.server.environment.clock.now_ms();
-        let runs = opened.scripts(transaction, now_ms)?;
-        if runs.is_empty() {
-            return Ok(());
-        }
-        let (reply, answer) = oneshot::channel();
-        self.server
-            .workers
-            .scripts
-            .submit(ScriptTask { runs, reply });
-        let mut watch = Watch::new(self.channel, self.server.limits.waiting);
-        let mut answer = pin!(answered(answer));
-        loop {
-            tokio::select! {
-                biased;
-                ran = &mut answer => return ran,
-                () = watch.tick() => watch.waiting(0)?,
-            }
-        }
     }
 
     /// How certain it is that the remote may go on.
@@ -575,6 +550,7 @@ impl<'a> Sync<'a> {
             rows,
             bytes,
             reservation,
+            scripts,
         } = given;
         let mut applied = Applied::default();
         for _ in 0..RESOLVING_ROUNDS {
@@ -591,6 +567,7 @@ impl<'a> Sync<'a> {
                 rows,
                 bytes,
                 reservation: reservation.clone(),
+                scripts: scripts.clone(),
                 timer: self.server.metrics.timer(Phase::Wait),
                 reply,
             };
@@ -704,6 +681,7 @@ impl<'a> Sync<'a> {
             compares,
             reservation,
             upload_only,
+            scripts,
         } = wanted;
         let job = match upload_only {
             true => None,
@@ -729,6 +707,7 @@ impl<'a> Sync<'a> {
             stored,
             job,
             reservation,
+            scripts,
             timer: self.server.metrics.timer(Phase::Wait),
             spool: writer,
         });

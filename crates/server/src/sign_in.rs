@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-use tidewater_centre::engine::scripts::Transaction;
+use tidewater_centre::engine::scripts::{DEFAULT, Transaction};
 use tidewater_centre::records::{
     AskedSession, AskedSubscription, Claims, Proven, RemoteRecord, SessionState, ShutOut,
     UserRecord,
@@ -25,6 +25,7 @@ use crate::auth::signing::{Keyring, TokenCheck};
 use crate::config::{Passwords, is_of_images};
 use crate::environment::random;
 use crate::fault::Fault;
+use crate::script_sessions::ScriptUse;
 use crate::server::Shared;
 use crate::worker::{ScriptTask, SessionTask};
 
@@ -414,8 +415,15 @@ async fn by_script(server: &Shared, user: &str, password: &str) -> Result<Option
         transaction: Transaction::SigningIn,
     };
     let (reply, answer) = oneshot::channel();
-    let runs = vec![run];
-    server.workers.scripts.submit(ScriptTask { runs, reply });
+    let scripts = ScriptUse {
+        version: Some(DEFAULT.to_owned()),
+        session: None,
+    };
+    server.workers.scripts.submit(ScriptTask {
+        runs: vec![run],
+        scripts,
+        reply,
+    });
     answered(answer).await?;
     let status = notes.fact(&publication, "authentication_status");
     let is_in = matches!(status, Some(Value::Integer(status)) if LET_IN.contains(&status));

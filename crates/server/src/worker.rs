@@ -32,6 +32,7 @@ pub(crate) use crate::lane::{Lane, OfUser, Ticket};
 use crate::memory::{MemoryBudget, Reservation};
 use crate::metrics::{Phase, Timer};
 use crate::registry::Standing;
+use crate::script_sessions::{MOST_SESSIONS, ScriptUse, SessionPool};
 use crate::spaces::store::{Store, run_appends, run_reads};
 use crate::spool::SpoolWriter;
 use crate::tuner::{Gate, Turn, tune};
@@ -107,6 +108,7 @@ pub(crate) struct ApplyTask {
     pub(crate) bytes: u64,
     /// The memory that the rows hold.
     pub(crate) reservation: Arc<Reservation>,
+    pub(crate) scripts: ScriptUse,
     pub(crate) timer: Timer,
     pub(crate) reply: oneshot::Sender<Result<Vec<UploadOutcome>, CentreError>>,
 }
@@ -122,6 +124,7 @@ pub(crate) struct DownloadTask {
     pub(crate) job: Option<DownloadJob>,
     /// The memory that what the remote compares holds.
     pub(crate) reservation: Reservation,
+    pub(crate) scripts: ScriptUse,
     pub(crate) timer: Timer,
     pub(crate) spool: SpoolWriter,
 }
@@ -129,6 +132,7 @@ pub(crate) struct DownloadTask {
 /// Scripts of one sync that have a transaction of their own.
 pub(crate) struct ScriptTask {
     pub(crate) runs: Vec<ScriptRun>,
+    pub(crate) scripts: ScriptUse,
     pub(crate) reply: oneshot::Sender<Result<(), CentreError>>,
 }
 
@@ -149,6 +153,7 @@ pub(crate) struct Workers {
     pub(crate) downloads: Arc<Lane<DownloadTask>>,
     pub(crate) calls: Arc<Lane<CallTask>>,
     pub(crate) scripts: Arc<Lane<ScriptTask>>,
+    pub(crate) sessions_of_scripts: Arc<SessionPool>,
     pub(crate) events: Store,
     /// Of uploads, of downloads and of calls, with how many workers there are.
     gates: OnceLock<[(Arc<Gate>, usize); 3]>,
@@ -167,12 +172,14 @@ impl Workers {
         clock: &Arc<dyn Clock>,
         budget: &MemoryBudget,
     ) -> Workers {
+        let connector = Connector::new(centre);
         let workers = Workers {
             sessions: Lane::new(),
             uploads: Lane::new(),
             downloads: Lane::new(),
             calls: Lane::new(),
             scripts: Lane::new(),
+            sessions_of_scripts: SessionPool::new(&connector, MOST_SESSIONS),
             idle: Mutex::new(Vec::new()),
             events: Store::new(),
             gates: OnceLock::new(),
@@ -182,7 +189,6 @@ impl Workers {
         };
         let (history, lane) = (workers.history.clone(), workers.sessions.clone());
         workers.keep(move || keep_history(history.clone(), lane.clone()));
-        let connector = Connector::new(centre);
         for _ in 0..limits.session_workers {
             let (lane, connector) = (workers.sessions.clone(), connector.clone());
             workers.keep(move || run_sessions(lane.clone(), Connection::new(&connector)));
@@ -336,8 +342,9 @@ impl Workers {
             }
         }
         let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
-        for idle in idle {
-            let ended = tokio::time::timeout_at(until, idle.end());
+        let ending = idle.iter().flat_map(Idle::take_all);
+        for mut connection in ending.chain(self.sessions_of_scripts.take_idle()) {
+            let ended = tokio::time::timeout_at(until, connection.end());
             if ended.await.is_err() {
                 tracing::warn!("end_connection takes longer than the shutdown may");
             }
@@ -383,9 +390,9 @@ async fn run_scripts(lane: Arc<Lane<ScriptTask>>, idle: Idle) {
             return;
         };
         for task in tasks {
-            let mut connection = idle.take();
-            let result = connection.run_scripts(&task.runs).await;
-            idle.give_back(connection);
+            let mut taken = idle.take_for(&task.scripts).await;
+            let result = taken.run_scripts(&task.runs).await;
+            drop(taken);
             // Whoever is gone hears of it at the next sync.
             let _ = task.reply.send(result);
         }
@@ -500,7 +507,12 @@ async fn run_uploads(lane: Arc<Lane<ApplyTask>>, gate: Arc<Gate>, idle: Idle) {
         let turn = gate.turn().await;
         drop(rest);
         let (mut syncs, mut rows, mut bytes) = (0, 0, 0);
+        let mut scripts = None;
         let batch = lane.next(|task| {
+            let first = scripts.get_or_insert_with(|| task.scripts.clone());
+            if syncs > 0 && !first.goes_with(&task.scripts) {
+                return false;
+            }
             syncs += 1;
             rows += task.rows;
             bytes += task.bytes;
@@ -511,9 +523,9 @@ async fn run_uploads(lane: Arc<Lane<ApplyTask>>, gate: Arc<Gate>, idle: Idle) {
         };
         batch.iter_mut().for_each(|it| it.timer.next(Phase::Apply));
         let (syncs, rows) = (batch.len(), batch.iter().map(|task| task.rows).sum());
-        let mut connection = idle.take();
-        apply_batch(batch, &turn, &mut connection).await;
-        idle.give_back(connection);
+        let mut taken = idle.take_for(&scripts.unwrap_or_default()).await;
+        apply_batch(batch, &turn, &mut taken).await;
+        drop(taken);
         turn.done(syncs, rows);
     }
 }
@@ -633,7 +645,12 @@ async fn run_downloads(lane: Arc<Lane<DownloadTask>>, gate: Arc<Gate>, idle: Idl
         let turn = gate.turn().await;
         drop(rest);
         let mut syncs = 0;
+        let mut scripts = None;
         let tasks = lane.next(|task| {
+            let first = scripts.get_or_insert_with(|| task.scripts.clone());
+            if syncs > 0 && !first.goes_with(&task.scripts) {
+                return false;
+            }
             syncs += 1;
             syncs <= BATCH_DOWNLOADS && task.is_light()
         });
@@ -642,10 +659,10 @@ async fn run_downloads(lane: Arc<Lane<DownloadTask>>, gate: Arc<Gate>, idle: Idl
         };
         tasks.retain(|task| !task.spool.is_cancelled());
         tasks.iter_mut().for_each(|it| it.timer.next(Phase::Read));
-        let mut connection = idle.take();
-        let tasks = turn_away(tasks, &mut connection).await;
-        download_batch(tasks, &turn, &mut connection).await;
-        idle.give_back(connection);
+        let mut taken = idle.take_for(&scripts.unwrap_or_default()).await;
+        let tasks = turn_away(tasks, &mut taken).await;
+        download_batch(tasks, &turn, &mut taken).await;
+        drop(taken);
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{Downloaded, Downloading};
 use crate::engine::evolution::Mode;
-use crate::engine::scripts::{Connected, after_download, downloaded};
+use crate::engine::scripts::Connected;
 use crate::error::CentreError;
 use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 use crate::explain::{Explanation, Question};
@@ -216,6 +216,11 @@ impl<D: Database> Centre for EngineCentre<D> {
         )))
     }
 
+    fn forget_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
+        self.0
+            .run(job!(|connection| records::forget_remote(connection, id)))
+    }
+
     fn restore_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
         self.0.run(job!(|connection| records::set_revoked(
             connection, id, false
@@ -401,7 +406,7 @@ impl<D: Database> Worker for EngineWorker<D> {
 
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
         let EngineWorker(lane, connected) = self;
-        match lane.served().has_scripts() {
+        match lane.served().has_scripts() || connected.serves_scripts() {
             false => lane.apply(uploads),
             true => Box::pin(connected.apply(lane, uploads)),
         }
@@ -439,21 +444,10 @@ impl<D: Database> Worker for EngineWorker<D> {
 
     fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
         let EngineWorker(lane, connected) = self;
-        if !lane.served().has_scripts() {
-            return lane.download(downloads);
+        match lane.served().has_scripts() || connected.serves_scripts() {
+            false => lane.download(downloads),
+            true => Box::pin(connected.download(lane, downloads)),
         }
-        let jobs = downloads.iter().map(|it| &it.job);
-        let runs: Vec<Vec<ScriptRun>> = jobs.map(|job| downloaded(lane, job)).collect();
-        Box::pin(async move {
-            connected.before_downloads(lane, &runs).await?;
-            let mut downloaded = lane.download(downloads).await?;
-            for (outcome, runs) in downloaded.iter_mut().zip(runs) {
-                if let Some(Ok(())) = outcome {
-                    *outcome = Some(after_download(lane, &runs).await);
-                }
-            }
-            Ok(downloaded)
-        })
     }
 
     fn holdings<'a>(

@@ -341,6 +341,9 @@ pub trait Lane: Send + 'static {
     /// Whether the connection is there, as far as can be told without a word to the database.
     fn is_usable(&self) -> bool;
 
+    /// Has a new connection in the place of this one, of whose session nothing is left.
+    fn renew(&mut self) -> CentreResult<'_, ()>;
+
     /// Runs a job.
     fn run<'a, T: Send + 'static>(
         &'a mut self,

@@ -40,7 +40,6 @@ use crate::engine::comparing::{self, Comparison};
 use crate::engine::refusals;
 use crate::engine::upload::columns::{Announced, ColumnMap};
 use crate::error::CentreError;
-use crate::follow::Holding;
 use crate::publication::HandledSpec;
 use crate::scope::{Checkpoint, RuleScope, Scope};
 
@@ -471,7 +470,7 @@ impl Planned {
             if let Some(told) = plan.settled.clone() {
                 sink.settled(told);
             }
-            let holding = Holding::of(&plan.published.rules, &plan.scope);
+            let holding = plan.holding();
             if plan.is_due {
                 let serial = plan.serial.ok_or_else(|| CentreError::Internal {
                     message: "a scope has got no serial".into(),

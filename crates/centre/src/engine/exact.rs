@@ -1,8 +1,11 @@
 //! The one form of values that are equal, packed: what sets of partitions and keys are made of.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use tidewater_protocol::decimal::Decimal;
 use tidewater_protocol::pack::{pack_values, unpack_values};
-use tidewater_protocol::{ColumnType, Datum, RowShape};
+use tidewater_protocol::{ColumnType, Datum, RowShape, Table};
 
 use super::publication::Rule;
 use super::window::Window;
@@ -88,6 +91,8 @@ pub struct Membership<'a> {
     written: Option<RuleMembership<'a>>,
     /// Whether all rows are.
     has_all: bool,
+    /// The packed keys of the rows that are given, if not all are.
+    given: Option<(&'a Table, Arc<HashSet<Vec<u8>>>)>,
 }
 
 /// Why somebody may not write a row.
@@ -129,6 +134,7 @@ impl<'a> Membership<'a> {
             rules: rules.collect(),
             written: None,
             has_all: false,
+            given: None,
         }
     }
 
@@ -138,6 +144,7 @@ impl<'a> Membership<'a> {
             rules: Vec::new(),
             written: None,
             has_all: true,
+            given: None,
         }
     }
 
@@ -145,6 +152,22 @@ impl<'a> Membership<'a> {
     pub fn written_by(mut self, rule: Option<&'a Rule>, scope: &'a RuleScope) -> Membership<'a> {
         self.written = rule.map(|rule| RuleMembership::new(rule, scope));
         self
+    }
+
+    /// The same, where of the rows that the centre has only those count that have these keys.
+    pub fn given(mut self, table: &'a Table, keys: Arc<HashSet<Vec<u8>>>) -> Membership<'a> {
+        self.given = Some((table, keys));
+        self
+    }
+
+    fn is_given(&self, row: &[Datum<'_>]) -> bool {
+        self.given.as_ref().is_none_or(|(table, keys)| {
+            let key: Vec<Datum<'_>> = table.key.iter().map(|&it| row[it]).collect();
+            let types: Vec<ColumnType> = table.key_columns().map(|it| it.column_type).collect();
+            let mut packed = Vec::new();
+            pack_values(&mut packed, &types, &key);
+            keys.contains(&packed)
+        })
     }
 
     /// The same, whether or not rows are in the windows.
@@ -156,7 +179,10 @@ impl<'a> Membership<'a> {
 
     /// Why a row, as it is read, may not be written.
     pub fn barrier(&mut self, row: &[Datum<'_>]) -> Option<Barrier> {
-        self.barrier_to(row, false)
+        match self.is_given(row) {
+            true => self.barrier_to(row, false),
+            false => Some(Barrier::OutOfScope),
+        }
     }
 
     /// Why a row that a remote makes may not be written. Of one that leaves it to the centre whose
@@ -183,7 +209,7 @@ impl<'a> Membership<'a> {
     /// in no partition. Of one that has the published columns only it cannot be told whether it is
     /// in scope by others that it follows: then it may be.
     pub fn has(&mut self, row: &[Datum<'_>]) -> bool {
-        self.has_all || self.rule(row).is_some()
+        self.has_all || self.is_given(row) && self.rule(row).is_some()
     }
 
     /// The first rule by which it is.

@@ -13,7 +13,7 @@ use super::inspect::{Inspecting, RowsDiffer, Side};
 use super::publication::{Publication, compile_all};
 use super::records;
 use super::scope::Purpose;
-use super::scripts::chosen;
+use super::scripts::{chosen, version};
 use super::upload::row_json;
 use crate::context::SyncContext;
 use crate::error::CentreError;
@@ -181,7 +181,12 @@ impl<'p, T: Inspecting> Previewing<'p, T> {
         for (side, held) in sides.iter_mut().zip([Some(before), now]) {
             let Some(held) = held else { continue };
             match held.side(table)? {
-                Ok(found) => *side = found,
+                Ok(found) => {
+                    if let Some(note) = found.as_ref().and_then(|it| held.other_version(it.table)) {
+                        self.notes.insert(format!("{name}: {table}: {note}"));
+                    }
+                    *side = found;
+                }
                 Err(why) => {
                     self.notes
                         .insert(format!("{name}: {table}: not counted: {why}"));
@@ -258,9 +263,13 @@ impl<T> Held<'_, T> {
         if publication.handled[table].download {
             return Ok(Err("a handler says which rows come down".into()));
         }
-        let scripts = chosen(&publication.scripts, &self.context, name)?;
-        if scripts.is_some_and(|it| it.downloads(table)) {
-            return Ok(Err("scripts say which rows come down".into()));
+        let scripts = match chosen(&publication.scripts, &self.context, name) {
+            Ok(scripts) => scripts,
+            Err(CentreError::Peer { message, .. }) => return Ok(Err(message)),
+            Err(error) => return Err(error),
+        };
+        if let Some(script) = scripts.and_then(|it| Some(it.giving(table)?.place.clone())) {
+            return Ok(Err(format!("{script} says which rows come down")));
         }
         let of_table = publication.rules_of(table);
         let rules = publication.rules[of_table.clone()].iter();
@@ -276,6 +285,24 @@ impl<T> Held<'_, T> {
             table,
             scope: &self.scope.rules[of_table],
         })))
+    }
+}
+
+impl<T> Held<'_, T> {
+    /// What is to be said of a table whose rows a script gives to remotes of another version than the
+    /// one that is looked at: which one a remote asks for, only it knows.
+    fn other_version(&self, table: usize) -> Option<String> {
+        let publication = self.publication;
+        let looked_at = version(&self.context, &publication.schema.name);
+        let mut others = publication.scripts.iter();
+        let (other, script) = others.find_map(|(version, scripts)| {
+            let script = scripts.giving(table).filter(|_| version != looked_at)?;
+            Some((version, &script.place))
+        })?;
+        Some(format!(
+            "counted as for script version {looked_at:?}: of {other:?}, {script} says which rows come \
+             down"
+        ))
     }
 }
 

@@ -287,6 +287,26 @@ pub(super) async fn remove_user(connection: &mut impl Connection, name: &str) ->
     Ok(answers[0].changed > 0)
 }
 
+/// Forgets a remote that never was anybody's.
+pub(super) async fn forget_remote(connection: &mut impl Connection, id: RemoteId) -> Result<bool> {
+    let statements = [
+        own!(
+            "INSERT INTO tidewater.removed_remote
+             SELECT id FROM tidewater.remote WHERE id = ?1 ON CONFLICT DO NOTHING",
+            id
+        ),
+        own!(
+            "DELETE FROM tidewater.subscription WHERE remote_id = ?1",
+            id
+        ),
+        own!("DELETE FROM tidewater.remote WHERE id = ?1", id),
+    ];
+    let answers = connection
+        .transact("forgetting a remote", Durability::Durable, &statements)
+        .await?;
+    Ok(answers[2].changed > 0)
+}
+
 /// The columns of [`remote`].
 macro_rules! select_remote {
     ($rest:literal) => {

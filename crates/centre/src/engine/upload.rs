@@ -12,6 +12,7 @@ mod circles;
 pub mod columns;
 mod decided;
 mod families;
+mod given;
 pub mod incoming;
 mod made;
 mod operator;
@@ -191,6 +192,8 @@ pub struct Admission {
     held: Option<u64>,
     /// Whether no scope counts.
     is_operators: bool,
+    /// What scripts that say who gets which rows give of those that the upload meets.
+    given: given::GivenRows,
 }
 
 impl Admission {
@@ -202,6 +205,7 @@ impl Admission {
             gained: Vec::new(),
             held: None,
             is_operators: true,
+            given: given::GivenRows::default(),
         }
     }
 
@@ -233,6 +237,7 @@ impl Admission {
             gained,
             held: checkpoint.map(|checkpoint| checkpoint.serial),
             is_operators: false,
+            given: given::GivenRows::default(),
         }
     }
 

@@ -151,5 +151,6 @@ pub(crate) fn run(args: &ImageArgs) -> Result<Done, Failure> {
 
 async fn build(config: &Config, wanted: &Wanted, place: &Place) -> Result<Manifest, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    images::build(config, &Environment::real(), wanted, place, &stop).await
+    let built = images::build(config, &Environment::real(), wanted, place, &stop).await;
+    built.map_err(|it| it.failure)
 }

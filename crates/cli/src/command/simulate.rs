@@ -5,16 +5,22 @@ use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
+use tidewater_centre::CentreError;
 use tidewater_protocol::Code;
-use tidewater_simulator::kit::{Extent, Kit, KitError, Outcome, Played, Tally, Wanted, run_range};
+use tidewater_server::databases::{self, SqliteTranslation};
+use tidewater_simulator::kit::{
+    Extent, HandlerAnswers, Kit, KitError, MOST_BYTES, Outcome, Played, Tally, Wanted, run_range,
+};
+use tokio::runtime::Builder;
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre;
-use crate::failure::Failure;
+use crate::failure::{Failure, describe as describe_error};
 use crate::output::{self, Table};
 use crate::progress::CountLine;
 
@@ -31,13 +37,15 @@ const EXAMPLE_LETTERS: usize = 100;
 /// files are restored from copies. Then judges ask of every row what became of it. The database
 /// itself is only read. A seed decides all that happens: the same seed is the same history.
 ///
-/// Needs an SQLite consolidated database: PostgreSQL cannot run in simulated time.
+/// PostgreSQL cannot run in simulated time: of such a database tables, rows and SQL are translated
+/// into SQLite, and what cannot be is told. Handlers are not asked; a file can say what they answer.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
   tidewater simulate
   tidewater simulate -c shop.toml --seeds 0..1000
   tidewater simulate --seed 17 --trace              # replays what seed 17 found
+  tidewater simulate --handler-answers answers.jsonl
   tidewater simulate --json | jq .failure
 
 Here, 5 also means: a promise was broken.
@@ -77,6 +85,11 @@ pub(crate) struct SimulateArgs {
     /// configuration), or a table whose scripts put its rows elsewhere; repeatable
     #[arg(long = "centre-writes", value_name = "TABLE[.COLUMN]")]
     centre_writes: Vec<String>,
+    /// What handlers say of uploaded rows: a file of JSON lines, each with table, verdict and, as
+    /// wanted, key, where, operation, reason, new; the first that fits a row counts, and any other
+    /// row is applied [default: handlers are not asked]
+    #[arg(long, value_name = "FILE")]
+    handler_answers: Option<PathBuf>,
     /// Show everything that happened before a promise broke, or in the one seed
     #[arg(long)]
     trace: bool,
@@ -90,19 +103,17 @@ pub(crate) struct SimulateArgs {
 
 pub(crate) fn run(args: &SimulateArgs) -> Result<Done, Failure> {
     let config = centre::load(&args.config)?;
-    let Some(path) = config.server.consolidated.strip_prefix("sqlite:") else {
-        return Err(Failure::usage(
-            "the simulation needs an SQLite consolidated database: PostgreSQL cannot run in \
-             simulated time, and what it did could not be done again",
-            "simulate a configuration whose consolidated = \"sqlite:FILE\" has the same tables, if \
-             its scripts are SQL that both understand; otherwise try devices against a scratch \
-             database, and compare them with tidewater verify",
-        ));
-    };
+    let url = &config.server.consolidated;
+    let (translation, known) = translated(url, args)?;
     let wanted = Wanted {
-        centre: PathBuf::from(path),
+        centre: PathBuf::from(url.strip_prefix("sqlite:").unwrap_or_default()),
+        translation: translation.map(Arc::new),
+        answers: args.answers()?.map(Arc::new),
         is_empty: args.empty,
-        users: args.users.clone(),
+        users: match args.users.is_empty() {
+            true => known,
+            false => args.users.clone(),
+        },
         parameters: args.parameters.clone(),
         made_by_centre: args.centre_writes.clone(),
     };
@@ -132,6 +143,49 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<Done, Failure> {
         None => Done::Fully,
         Some(_) => Done::WithDifferences,
     })
+}
+
+/// What stands in for a database that cannot run in simulated time, and its users.
+fn translated(
+    url: &str,
+    args: &SimulateArgs,
+) -> Result<(Option<SqliteTranslation>, Vec<String>), Failure> {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| {
+            Failure::new(
+                Code::Internal,
+                format!("cannot start: {}", describe_error(&error)),
+                "",
+            )
+        })?;
+    runtime.block_on(async {
+        let translation = databases::translate(url, !args.empty, MOST_BYTES).await?;
+        if translation.is_none() {
+            return Ok((None, Vec::new()));
+        }
+        // One to which nothing was deployed has none.
+        let users = match databases::connect(url).await?.users().await {
+            Ok(users) => users,
+            Err(CentreError::NotDeployed { .. } | CentreError::Refused { .. }) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let users = users.into_iter().filter(|it| !it.disabled);
+        Ok((translation, users.map(|it| it.name).collect()))
+    })
+}
+
+impl SimulateArgs {
+    /// What the file says that handlers say.
+    fn answers(&self) -> Result<Option<HandlerAnswers>, Failure> {
+        let Some(path) = &self.handler_answers else {
+            return Ok(None);
+        };
+        let text =
+            std::fs::read_to_string(path).map_err(|error| Failure::file("read", path, &error))?;
+        Ok(Some(HandlerAnswers::parse(&text)?))
+    }
 }
 
 /// The object of `--json`.
@@ -304,6 +358,10 @@ fn replay(args: &SimulateArgs, seed: u64) -> String {
     }
     for column in &args.centre_writes {
         text.push_str(&format!(" --centre-writes {}", quoted(column)));
+    }
+    if let Some(path) = &args.handler_answers {
+        let path = quoted(&path.display().to_string());
+        text.push_str(&format!(" --handler-answers {path}"));
     }
     if args.empty {
         text.push_str(" --empty");

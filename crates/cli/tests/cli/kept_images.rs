@@ -409,6 +409,62 @@ fn images_are_of_just_the_partitions_that_are_named() {
     });
 }
 
+/// Scripts forbid an image only if they say who gets which rows; then that is said, and nothing stays
+/// behind.
+#[test]
+fn only_scripts_that_say_who_gets_which_rows_forbid_an_image() {
+    on_both_centres(|place, centre| {
+        centre.execute(SCHEMA);
+        centre.execute("CREATE TABLE done (line TEXT)");
+        let config = CONFIG
+            .replace("ADDRESS", "127.0.0.1:0")
+            .replace("URL", &centre.url())
+            .replace("EVERY", "1h");
+        place.write("tidewater.toml", &config);
+        let script = |of: &str, event: &str, sql: &str| {
+            let folder = place.path("scripts/default").join(of);
+            fs::create_dir_all(&folder).expect("a folder can be made");
+            fs::write(folder.join(event), sql).expect("a script can be written");
+        };
+        let log = "INSERT INTO done (line) VALUES ({s.username})";
+        script("connection", "begin_synchronization.sql", log);
+        place.tidewater(&["deploy"]).done();
+        let build = || {
+            let build = ["image", "build", "--publication", "main", "--everyone"];
+            place.tidewater(&[&build[..], &["--out", "built/all.json"]].concat())
+        };
+        let remotes = || place.tidewater(&["remote", "list", "--json"]).done().stdout;
+        build().done();
+        assert!(!centre.rows("SELECT 1 FROM done").is_empty());
+        assert!(remotes().contains("image: everyone"));
+
+        script(
+            "part",
+            "download_cursor.sql",
+            "SELECT part_id, name FROM part WHERE name = {s.username}",
+        );
+        let reason = "download_cursor.sql says which rows of \"part\" each user gets";
+        for command in ["check", "deploy"] {
+            let told = place.tidewater(&[command]).done();
+            let told = format!("{}{}", told.stdout, told.stderr);
+            assert!(told.contains(reason), "{told}");
+        }
+        build().exits(1).tells(&[reason]);
+        assert!(!remotes().contains("image: everyone"), "{}", remotes());
+        let left = fs::read_dir(place.path("built")).expect("the folder is there");
+        assert_eq!(left.count(), 0, "nobody is to fetch the one before");
+
+        // Of a first build that fails nothing stays behind, either.
+        fs::remove_file(place.path("scripts/default/part/download_cursor.sql")).unwrap();
+        let refuse = "SELECT 4000 AS authentication_status";
+        script("connection", "authenticate_parameters.sql", refuse);
+        place.tidewater(&["deploy"]).done();
+        let run = build();
+        assert_ne!(run.code, 0);
+        assert!(!remotes().contains("image: everyone"), "{}", remotes());
+    });
+}
+
 /// A web server that asks everybody who he is, and counts what it is asked.
 fn curious() -> (String, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

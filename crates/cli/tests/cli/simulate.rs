@@ -125,12 +125,103 @@ fn what_cannot_be_simulated_is_said() {
         "there is no published table or column customer.nme",
     );
     fails(&["simulate", "--seeds", "5..5"], "write FROM..TO");
-    place.write(
-        "tidewater.toml",
-        &format!(
-            "[server]\nconsolidated = \"postgres://127.0.0.1/shop\"\n{}",
-            shop::TABLES
-        ),
+}
+
+/// What PostgreSQL has and SQLite has not is told, and the rest is simulated.
+#[test]
+fn a_postgresql_database_is_simulated_in_a_translation() {
+    let place = Place::new();
+    let centre = Centre::postgres();
+    centre.execute(
+        "CREATE TABLE customer (id serial PRIMARY KEY, name varchar(40) NOT NULL UNIQUE,
+             status text NOT NULL DEFAULT 'open' CHECK (status IN ('open', 'closed')),
+             since timestamptz NOT NULL DEFAULT now(), place point);
+         CREATE TABLE visit (id int PRIMARY KEY, note text,
+             customer int NOT NULL REFERENCES customer ON DELETE CASCADE);
+         CREATE FUNCTION stamp() RETURNS trigger LANGUAGE plpgsql
+             AS 'BEGIN NEW.since := now(); RETURN NEW; END';
+         CREATE TRIGGER stamps BEFORE UPDATE ON customer FOR EACH ROW EXECUTE FUNCTION stamp();
+         INSERT INTO customer (name) VALUES ('Ada'), ('Bob');
+         INSERT INTO visit VALUES (1, 'x', 1), (2, NULL, 2)",
     );
-    fails(&["simulate"], "needs an SQLite consolidated database");
+    let tables = "[[publication]]\nname = \"main\"\n\
+        [[publication.table]]\nname = \"public.customer\"\npartition = \"everyone\"\n\
+        columns = [\"id\", \"name\", \"status\"]\n\
+        [[publication.table]]\nname = \"visit\"\npartition = \"everyone\"\n";
+    shop::configure(&place, &centre, "", tables);
+    write_script(
+        &place,
+        "visit",
+        "upload_update.sql",
+        "UPDATE public.visit SET note = {r.note}::text, customer = {r.customer} WHERE id = {r.id};",
+    );
+    write_script(
+        &place,
+        "connection",
+        "end_upload.sql",
+        "SELECT set_config('app.done', {s.username}, false);",
+    );
+    let told = place.tidewater(&["simulate", "--seeds", "0..4", "--json"]);
+    assert_eq!(told.code, 0, "{}{}", told.stdout, told.stderr);
+    let told = told.json();
+    assert!(
+        told["tally"]["changes_of_remotes"].as_u64() > Some(20),
+        "{told}"
+    );
+    let remarks = told["remarks"].to_string();
+    for what in [
+        "the trigger stamps of customer",
+        "the type point of customer.place",
+        "scripts/default/connection/end_upload.sql",
+    ] {
+        assert!(remarks.contains(what), "{remarks}");
+    }
+    assert!(!remarks.contains("upload_update"), "{remarks}");
+    assert!(
+        !remarks.contains("status"),
+        "a check that SQLite has: {remarks}"
+    );
+    assert_eq!(centre.rows("SELECT count(*) FROM visit"), ["2"]);
+}
+
+#[test]
+fn a_file_says_what_handlers_answer() {
+    let place = Place::new();
+    let centre = Centre::sqlite(&place);
+    centre.execute(
+        "CREATE TABLE orders (id INTEGER NOT NULL PRIMARY KEY, note TEXT);
+         INSERT INTO orders VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')",
+    );
+    let tables = "[[publication]]\nname = \"main\"\n\
+        [[publication.table]]\nname = \"orders\"\npartition = \"everyone\"\n\
+        handler = \"http://127.0.0.1:9/\"\n";
+    shop::configure(&place, &centre, "", tables);
+    let simulate = |lines: &str| {
+        place.write("answers.jsonl", lines);
+        let simulate = ["simulate", "--seeds", "0..6", "--json"];
+        place.tidewater(&[&simulate[..], &["--handler-answers", "answers.jsonl"]].concat())
+    };
+    let refuse =
+        r#"{"table":"orders","operation":"delete","verdict":"refuse","reason":"it is kept"}"#;
+    let told = simulate(refuse);
+    assert_eq!(told.code, 0, "{}{}", told.stdout, told.stderr);
+    assert!(told.stdout.contains("it is kept"), "{}", told.stdout);
+    let change = r#"{"table":"orders","verdict":"change","new":{"note":"eased"}}"#;
+    let told = simulate(change);
+    assert_eq!(told.code, 0, "{}{}", told.stdout, told.stderr);
+    for (lines, what) in [
+        ("{\"table\":\"orders\"}", "line 1"),
+        (
+            r#"{"table":"other","verdict":"apply"}"#,
+            "no handler is asked about",
+        ),
+    ] {
+        let told = simulate(lines);
+        assert_eq!(told.code, 1, "{}", told.stderr);
+        assert!(
+            told.stderr.contains(what) || told.stdout.contains(what),
+            "{}",
+            told.stderr
+        );
+    }
 }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -82,6 +83,26 @@ pub enum HandlerAddress {
     Web(WebAddress),
     /// It provides this procedure.
     Call(String),
+    /// It stands in for the handler in this process, where nobody outside is asked: of simulations.
+    StandIn(HandlerStandIn),
+}
+
+/// What answers in the place of a handler: JSON to JSON.
+#[derive(Clone)]
+pub struct HandlerStandIn(pub Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>);
+
+impl PartialEq for HandlerStandIn {
+    fn eq(&self, other: &HandlerStandIn) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for HandlerStandIn {}
+
+impl fmt::Debug for HandlerStandIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HandlerStandIn")
+    }
 }
 
 /// What requests are signed with.

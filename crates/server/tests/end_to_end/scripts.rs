@@ -285,7 +285,76 @@ fn parameters_are_authenticated_only_by_what_is_clear<B: Backend>() {
     }
 }
 
+/// A statement that leaves a word in the session, and what has been left there.
+fn leave<B: Backend>(word: &str) -> String {
+    match B::CONCURRENT_WRITERS {
+        true => format!("CREATE TEMPORARY TABLE IF NOT EXISTS left_{word} (x int)"),
+        false => format!("CREATE TEMP TABLE IF NOT EXISTS left_{word} (x)"),
+    }
+}
+
+fn left<B: Backend>() -> &'static str {
+    match B::CONCURRENT_WRITERS {
+        true => {
+            "(SELECT coalesce(string_agg(substr(relname, 6), ' ' ORDER BY relname), '')
+              FROM pg_class WHERE relpersistence = 't' AND relname LIKE 'left\\_%'
+              AND relkind = 'r' AND relnamespace = pg_my_temp_schema())"
+        }
+        false => {
+            "(SELECT coalesce(group_concat(substr(name, 6), ' '), '') FROM (SELECT name
+              FROM sqlite_temp_master WHERE name LIKE 'left\\_%' ESCAPE '\\' ORDER BY name))"
+        }
+    }
+}
+
+/// CASES 37, and what a sync finds of its own.
+fn a_session_is_of_one_version_and_whole_for_a_sync<B: Backend>() {
+    let noted = |version: &str, event: &str, word: &str| {
+        let sql = format!(
+            "{}; INSERT INTO journal (id, line)
+             SELECT coalesce(max(id), 0) + 1, '{version} {event}: ' || {} FROM journal",
+            leave::<B>(word),
+            left::<B>()
+        );
+        ScriptSpec::at("scripts", [version, "connection", event], sql)
+    };
+    let world = open::<B>(vec![
+        noted("default", "begin_synchronization", "a"),
+        noted("default", "begin_upload", "b"),
+        noted("default", "begin_download", "c"),
+        noted("default", "end_synchronization", "d"),
+        noted("v2", "begin_synchronization", "z"),
+        noted("v2", "end_synchronization", "z"),
+    ]);
+    let mut ada = world.device("ada");
+    ada.sync();
+    journal(&world.backend);
+    let mut bob = world.device("bob");
+    bob.remote
+        .set_parameter("script_version", Some("v2"))
+        .expect("it can be set");
+    bob.sync();
+    let lines =
+        |backend: &B| -> Vec<String> { journal(backend).into_iter().map(|it| it.0).collect() };
+    assert_eq!(
+        lines(&world.backend),
+        ["v2 begin_synchronization: z", "v2 end_synchronization: z"]
+    );
+    // Another sync in the middle does not take what the first one left.
+    ada.edit("UPDATE product SET stock = 0 WHERE product_id = 1");
+    ada.sync();
+    let of_ada = lines(&world.backend);
+    assert_eq!(of_ada.len(), 4, "{of_ada:?}");
+    assert!(
+        of_ada[1].starts_with("default begin_upload: a b"),
+        "{of_ada:?}"
+    );
+    assert_eq!(of_ada[3], "default end_synchronization: a b c d");
+    assert!(of_ada.iter().all(|it| !it.contains('z')), "{of_ada:?}");
+}
+
 on_both_adapters!(
+    a_session_is_of_one_version_and_whole_for_a_sync,
     only_the_script_says_who_gets_which_rows,
     parameters_are_authenticated_only_by_what_is_clear,
     connections_begin_and_end_with_their_scripts,

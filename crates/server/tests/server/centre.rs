@@ -428,6 +428,10 @@ impl Centre for Handle {
         Box::pin(async { Ok(Vec::new()) })
     }
 
+    fn forget_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
+        Box::pin(async move { Ok(self.0.state().remotes.remove(&id).is_some()) })
+    }
+
     fn revoke_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
         Box::pin(async move {
             let mut state = self.0.state();

@@ -148,6 +148,9 @@ impl Centre for Meddling {
     fn revoke_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
         self.0.revoke_remote(id)
     }
+    fn forget_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
+        self.0.forget_remote(id)
+    }
     fn restore_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
         self.0.restore_remote(id)
     }

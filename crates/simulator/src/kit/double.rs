@@ -1,10 +1,16 @@
 //! What of a configuration is simulated, and what stands in for the rest: nobody outside is asked.
 
+use std::sync::Arc;
+
 use rusqlite::Connection;
 use tidewater_centre::{PublicationSpec, RuleBy};
 use tidewater_server::Config;
+use tidewater_server::config::{
+    HandlerAddress, HandlerConfig, HandlerFormat, HandlerStandIn, Handling, TableHandling,
+};
 
 use super::KitError;
+use super::answers::HandlerAnswers;
 use super::prepare::without_handlers;
 
 /// Limits that suit a machine which does one thing after the other.
@@ -16,7 +22,10 @@ const SERVED: &str = "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\n\
     partition = \"everyone\"\n";
 
 /// The configuration that simulated servers serve, and what is otherwise in it, for people.
-pub(super) fn of(config: &Config) -> Result<(Config, Vec<String>), KitError> {
+pub(super) fn of(
+    config: &Config,
+    answers: Option<&Arc<HandlerAnswers>>,
+) -> Result<(Config, Vec<String>), KitError> {
     let mut served =
         Config::parse(SERVED).map_err(|error| KitError::Internal(error.to_string()))?;
     let mut remarks = Vec::new();
@@ -27,13 +36,20 @@ pub(super) fn of(config: &Config) -> Result<(Config, Vec<String>), KitError> {
     served.server.limits.upload_rows = limits.upload_rows;
     served.server.limits.row_bytes = limits.row_bytes;
     if !config.handlers.is_empty() {
-        without_handlers(&mut served.publications);
+        without_handlers(&mut served.publications, answers.is_some());
         let names: Vec<&str> = config.handlers.iter().map(|it| it.name.as_str()).collect();
+        let uploads = match answers {
+            None => "rows are taken as they are uploaded",
+            Some(_) => "the file says what they say of uploaded rows",
+        };
         remarks.push(format!(
-            "handlers are not asked ({}): rows are taken as they are uploaded, conflicts that they \
-             decide end for the centre, and tables that they download are read",
+            "handlers are not asked ({}): {uploads}, conflicts that they decide end for the centre, \
+             and tables that they download are read",
             names.join(", ")
         ));
+    }
+    if let Some(answers) = answers {
+        stand_in(config, &mut served, answers)?;
     }
     let signs_in = config.sign_in != served.sign_in;
     if signs_in {
@@ -52,6 +68,50 @@ pub(super) fn of(config: &Config) -> Result<(Config, Vec<String>), KitError> {
         });
     }
     Ok((served, remarks))
+}
+
+/// Has a file of answers say what handlers would say of uploaded rows.
+fn stand_in(
+    config: &Config,
+    served: &mut Config,
+    answers: &Arc<HandlerAnswers>,
+) -> Result<(), KitError> {
+    let asks = |table: &str| {
+        let mut tables = config.handling.tables.iter();
+        tables.any(|((_, name), it)| name == table && it.upload)
+    };
+    if let Some(table) = answers.tables().find(|it| !asks(it)) {
+        return Err(KitError::Usage {
+            what: format!(
+                "the handlers' answers name {table:?}, whose rows no handler is asked about"
+            ),
+            hint: "name tables with a handler for uploads, as devices call them",
+        });
+    }
+    let says = answers.clone();
+    let stand_in = HandlerStandIn(Arc::new(move |request| says.answer(request)));
+    let handlers = config.handlers.iter().map(|it| HandlerConfig {
+        to: HandlerAddress::StandIn(stand_in.clone()),
+        format: HandlerFormat::Json,
+        ..it.clone()
+    });
+    served.handlers = handlers.collect();
+    let tables = config.handling.tables.iter().filter(|it| it.1.upload);
+    let tables = tables.map(|(name, it)| {
+        let handling = TableHandling {
+            handler: it.handler.clone(),
+            upload: true,
+            keeps_uploads: false,
+            resolve: false,
+            download: false,
+        };
+        (name.clone(), handling)
+    });
+    served.handling = Handling {
+        tables: tables.collect(),
+        ..Handling::default()
+    };
+    Ok(())
 }
 
 /// The queries that say what users hold.

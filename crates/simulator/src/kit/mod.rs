@@ -5,6 +5,7 @@
 //! ([`ledger`], [`compare`]). What a script means nobody knows; that what a device has written is
 //! somewhere, that it is there once, and that devices have what the centre has, holds for all.
 
+mod answers;
 mod compare;
 mod double;
 mod editable;
@@ -17,11 +18,13 @@ mod tables;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod translated;
 mod values;
 mod watch;
 mod world;
 
-pub use prepare::{Kit, Wanted};
+pub use answers::HandlerAnswers;
+pub use prepare::{Kit, MOST_BYTES, Wanted};
 pub use range::{Outcome, run_range};
 pub use tally::{RefusedRows, Tally};
 pub(crate) use watch::opened;

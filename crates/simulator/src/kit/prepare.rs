@@ -12,11 +12,14 @@ use tidewater_centre::{Centre, HandledSpec, PublicationSpec};
 use tidewater_centre_sqlite::connect_in;
 use tidewater_protocol::ColumnType;
 use tidewater_server::Config;
+use tidewater_server::databases::SqliteTranslation;
 use tokio::time::Instant;
 
+use super::answers::HandlerAnswers;
 use super::double;
 use super::editable::{self, Editable};
 use super::tables::Table;
+use super::translated;
 use super::values::quote;
 use super::watch::{self, Audit};
 use super::{BEGIN_MS, KitError};
@@ -28,7 +31,7 @@ use crate::template::password_hash;
 use crate::vfs;
 
 /// A larger centre is too slow to begin every seed with.
-const MOST_BYTES: u64 = 64 << 20;
+pub const MOST_BYTES: u64 = 64 << 20;
 
 /// Users who are added where there are none.
 const INVENTED: [&str; 2] = ["anna", "berta"];
@@ -41,6 +44,10 @@ const MOST_NAMES: i64 = 200;
 pub struct Wanted {
     /// The SQLite file that is the consolidated database. It is only read.
     pub centre: PathBuf,
+    /// What stands in for it, if it is no SQLite file.
+    pub translation: Option<Arc<SqliteTranslation>>,
+    /// What handlers say; `None`: they are not asked.
+    pub answers: Option<Arc<HandlerAnswers>>,
     /// Only its tables, not its rows.
     pub is_empty: bool,
     /// Who syncs; whoever is there if nobody is named.
@@ -89,12 +96,23 @@ impl Kit {
     }
 
     fn prepare_in_time(config: &Config, wanted: &Wanted) -> Result<Kit, KitError> {
-        let (served, mut remarks) = double::of(config)?;
+        let (mut served, mut remarks) = double::of(config, wanted.answers.as_ref())?;
         let disk = CentreDisk::new(Random::new(0));
         let path = disk.path();
-        copy(&wanted.centre, &path)?;
+        match &wanted.translation {
+            None => copy(&wanted.centre, &path)?,
+            Some(translation) => {
+                remarks.extend(translated::make(translation, &path)?);
+                let publications = &mut served.publications;
+                translated::spell(publications, &translation.names);
+                remarks.extend(wait(without_scripts(&path, publications))?);
+            }
+        }
         let (mut tables, mut users) = wait(deploy(&path, &served, wanted))?;
         name_made(&mut tables, &wanted.made_by_centre)?;
+        if let Some(answers) = &wanted.answers {
+            name_made(&mut tables, &answers.made())?;
+        }
         let connection = Connection::open(&path)?;
         let all = editable::all(&connection, &tables.iter().collect::<Vec<_>>(), true)?;
         let all = all.unwrap_or_default();
@@ -212,6 +230,15 @@ async fn open(path: &Path) -> Result<Arc<dyn Centre>, KitError> {
     let life = Arc::new(Life::new(process));
     let environment = sqlite_environment(&mut Random::new(0), life, &intruder);
     Ok(connect_in(path, environment).await?)
+}
+
+/// Leaves out the scripts that the copy does not understand; what is to be said of them.
+async fn without_scripts(
+    path: &Path,
+    publications: &mut [PublicationSpec],
+) -> Result<Vec<String>, KitError> {
+    let centre = open(path).await?;
+    translated::leave_out_scripts(&*centre, publications).await
 }
 
 /// Deploys the publications to the copy as if nothing were deployed; their tables, and the users
@@ -515,10 +542,14 @@ pub(super) fn host(place: usize, began: Instant, mut random: Random, config: &Co
     Host::new(place, began, random, intruder).serving(config)
 }
 
-/// What handlers would have said is what is written.
-pub(super) fn without_handlers(publications: &mut [PublicationSpec]) {
+/// What handlers would have said is what is written; or, with answers, what these say of uploaded
+/// rows.
+pub(super) fn without_handlers(publications: &mut [PublicationSpec], are_answered: bool) {
     for table in publications.iter_mut().flat_map(|it| &mut it.tables) {
-        table.handled = HandledSpec::default();
+        table.handled = HandledSpec {
+            upload: table.handled.upload && are_answered,
+            ..HandledSpec::default()
+        };
         table.conflict.resolve.retain(|it| it.trim() != "handler");
     }
 }

@@ -12,6 +12,7 @@ use crate::engine::publication::rules_of;
 use crate::engine::scope::{Difference, Standing};
 use crate::engine::scripts::Scripts;
 use crate::engine::watermark::{self, Presented};
+use crate::follow::Holding;
 use crate::scope::{RuleScope, Scope};
 use crate::upload::GainedPartitions;
 
@@ -84,6 +85,20 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// What the remote holds of which it is told when something of it changes: not of tables of which
+    /// a script says who gets which rows. Only that knows whom a change concerns, and to tell everybody
+    /// would tell of rows of others.
+    pub(super) fn holding(&self) -> Holding {
+        let mut holding = Holding::of(&self.published.rules, &self.scope);
+        let rules = self.published.rules.iter();
+        let by_script = rules
+            .filter(|it| matches!(self.tables[it.table], TablePlan::Scripted { .. }))
+            .map(|it| it.id);
+        let by_script: Vec<i64> = by_script.collect();
+        holding.rules.retain(|(rule, _)| !by_script.contains(rule));
+        holding
+    }
+
     /// `differences`: how the scope differs from what is held, by rule.
     pub(super) fn new(
         subscription: &DownloadSubscription,

@@ -1,22 +1,67 @@
 //! What scripts do around the uploads and downloads of a connection, each in a transaction of its
-//! own on the same connection.
+//! own on the same connection, and whose session that is.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use tidewater_protocol::Code;
 
 use super::{Scripts, Transaction, chosen};
 use crate::context::SyncContext;
-use crate::download::DownloadJob;
+use crate::download::{DownloadJob, Downloaded, Downloading};
 use crate::engine::database::Lane;
 use crate::error::CentreError;
-use crate::scripting::{Report, ScriptRun};
+use crate::scripting::{Report, ScriptNotes, ScriptRun};
 use crate::upload::{SyncUpload, UploadOutcome};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
-/// The versions that a connection serves: what has begun them.
+/// What a connection serves by scripts: one version at a time, since what the scripts of one leave in
+/// its session is no affair of another's, nor of what is generated.
 #[derive(Default)]
-pub struct Connected(HashMap<String, (Arc<Scripts>, ScriptRun)>);
+pub struct Connected {
+    session: Session,
+    /// The sync whose session it is, if it is one's.
+    sync: Option<ScriptNotes>,
+}
+
+/// What a connection's session is for.
+#[derive(Default)]
+enum Session {
+    /// For whatever leaves nothing in it.
+    #[default]
+    Plain,
+    /// For scripts of one version.
+    Begun(VersionInUse),
+    /// It is to be replaced: scripts may have left something in it.
+    Spoiled,
+}
+
+/// The version of scripts that a session is for.
+struct VersionInUse {
+    scripts: Arc<Scripts>,
+    /// What has begun it.
+    run: ScriptRun,
+}
+
+impl VersionInUse {
+    fn is_same(&self, other: &VersionInUse) -> bool {
+        let version = |it: &VersionInUse| {
+            let run = &it.run;
+            super::version(&run.context, &run.publication).to_owned()
+        };
+        version(self) == version(other) && self.scripts.shares_connections(&other.scripts)
+    }
+}
+
+/// The version whose session a run needs; none if its scripts leave nothing in one.
+fn version_in_use<L: Lane>(lane: &L, run: Option<&ScriptRun>) -> Option<VersionInUse> {
+    let run = run?;
+    let scripts = scripts(lane, &run.context, &run.publication)?;
+    scripts.needs_a_session().then(|| VersionInUse {
+        scripts,
+        run: run.clone(),
+    })
+}
 
 /// The scripts that a sync has chosen of a publication, if any are served.
 fn scripts<L: Lane>(lane: &L, context: &SyncContext, publication: &str) -> Option<Arc<Scripts>> {
@@ -29,91 +74,248 @@ fn scripts<L: Lane>(lane: &L, context: &SyncContext, publication: &str) -> Optio
     }
 }
 
+/// The part of a list that is of one sync: how many of the list, and what it runs by scripts.
+struct OfSync {
+    count: usize,
+    runs: Vec<Option<ScriptRun>>,
+    version: Option<VersionInUse>,
+}
+
+impl OfSync {
+    /// # Errors
+    /// See [`check_one_version`].
+    fn new<L: Lane>(lane: &L, runs: Vec<Option<ScriptRun>>) -> Result<OfSync> {
+        let scripted = runs.iter().flatten();
+        let chosen = scripted.clone().filter_map(|it| {
+            let scripts = scripts(lane, &it.context, &it.publication)?;
+            let version = super::version(&it.context, &it.publication);
+            Some((&*it.publication, version, scripts))
+        });
+        check_one_version(chosen)?;
+        Ok(OfSync {
+            count: 1,
+            version: scripted
+                .clone()
+                .find_map(|it| version_in_use(lane, Some(it))),
+            runs,
+        })
+    }
+
+    /// Whether the one and then the other can be done in one session, and in one transaction.
+    fn shares_a_session(&self, other: &OfSync) -> bool {
+        match (&self.version, &other.version) {
+            (None, None) => true,
+            (Some(one), Some(other)) => {
+                let is_kept = one.scripts.keeps_a_session() || other.scripts.keeps_a_session();
+                one.is_same(other) && !is_kept
+            }
+            _ => false,
+        }
+    }
+
+    /// What the connection is to serve for it.
+    fn run(&self) -> Option<&ScriptRun> {
+        let served = self.version.as_ref().map(|it| &it.run);
+        served.or_else(|| self.runs.iter().flatten().next())
+    }
+}
+
+/// A list of uploads by sync, each with what it runs by scripts.
+fn by_sync<L: Lane>(lane: &L, uploads: &[SyncUpload]) -> Result<Vec<OfSync>> {
+    let is_one = |one: &SyncUpload, other: &SyncUpload| {
+        one.context.scripts.is_same_sync(&other.context.scripts)
+    };
+    let syncs = uploads.chunk_by(is_one).map(|of_sync| {
+        let runs = of_sync.iter().map(|it| scripted(lane, it)).collect();
+        Ok(OfSync {
+            count: of_sync.len(),
+            ..OfSync::new(lane, runs)?
+        })
+    });
+    syncs.collect()
+}
+
 impl Connected {
-    /// Has the connection serve what a sync has chosen.
-    async fn begin<L: Lane>(&mut self, lane: &mut L, run: &ScriptRun) -> Result<()> {
-        let Some(scripts) = scripts(lane, &run.context, &run.publication) else {
+    /// Whether scripts may have left something in the connection's session.
+    pub fn serves_scripts(&self) -> bool {
+        !matches!(self.session, Session::Plain)
+    }
+
+    /// Has the connection serve what a sync has chosen; `None`: nothing of scripts. What another
+    /// version has left in its session goes with the connection, in whose place a new one comes.
+    /// If the sync began elsewhere, what stands at its beginning for the session is run here, too.
+    async fn serve<L: Lane>(&mut self, lane: &mut L, run: Option<&ScriptRun>) -> Result<()> {
+        let wanted = version_in_use(lane, run);
+        let fits = match (&self.session, &wanted) {
+            (Session::Plain, _) => true,
+            (Session::Begun(begun), Some(wanted)) => begun.is_same(wanted),
+            (Session::Begun(_), None) | (Session::Spoiled, _) => false,
+        };
+        if !fits {
+            if let Err(error) = self.end(lane).await {
+                tracing::warn!(%error, "a connection could not be ended by its script");
+            }
+            lane.renew().await?;
+            self.session = Session::Plain;
+        }
+        let (Some(wanted), Some(run)) = (wanted, run) else {
             return Ok(());
         };
-        let version = super::version(&run.context, &run.publication);
-        let is_begun = self
-            .0
-            .get(version)
-            .is_some_and(|(begun, _)| *begun == scripts);
-        if is_begun || !scripts.has(Transaction::Connecting) && !scripts.has(Transaction::Closing) {
+        if !self.serves_scripts() {
+            // What a script leaves that fails is no affair of others, either.
+            self.session = Session::Spoiled;
+            if wanted.scripts.has(Transaction::Connecting) {
+                lane.run_scripts(run.of(Transaction::Connecting)).await?;
+            }
+            self.session = Session::Begun(wanted);
+        }
+        self.enter(lane, run).await
+    }
+
+    /// Has the session be that of a sync.
+    async fn enter<L: Lane>(&mut self, lane: &mut L, run: &ScriptRun) -> Result<()> {
+        let notes = &run.context.scripts;
+        let is_own = self.sync.as_ref().is_some_and(|it| it.is_same_sync(notes));
+        let is_beside = matches!(
+            run.transaction,
+            Transaction::Acknowledged | Transaction::SigningIn
+        );
+        if is_own || is_beside {
             return Ok(());
         }
-        let version = version.to_owned();
-        let begin = run.of(Transaction::Connecting);
-        lane.run_scripts(begin.clone()).await?;
-        self.0.insert(version, (scripts, begin));
+        self.sync = None;
+        for (publication, checkpoint) in notes.beginnings() {
+            if run.transaction == Transaction::Begin && run.publication == publication {
+                continue;
+            }
+            let resume = ScriptRun {
+                context: run.context.clone(),
+                publication,
+                checkpoint,
+                transaction: Transaction::Resume,
+            };
+            lane.run_scripts(resume).await?;
+        }
+        self.sync = Some(notes.clone());
         Ok(())
     }
 
-    /// Ends all versions that the connection serves.
+    /// Ends what the connection serves, if it serves scripts.
     pub async fn end<L: Lane>(&mut self, lane: &mut L) -> Result<()> {
-        for (_, (_, run)) in self.0.drain() {
-            lane.run_scripts(run.of(Transaction::Closing)).await?;
+        self.sync = None;
+        match std::mem::replace(&mut self.session, Session::Spoiled) {
+            Session::Begun(begun) if begun.scripts.has(Transaction::Closing) => {
+                lane.run_scripts(begun.run.of(Transaction::Closing)).await
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Runs the scripts of a transaction of their own.
     pub async fn run<L: Lane>(&mut self, lane: &mut L, run: ScriptRun) -> Result<()> {
-        self.begin(lane, &run).await?;
-        lane.run_scripts(run).await
+        self.serve(lane, Some(&run)).await?;
+        if run.transaction != Transaction::Begin {
+            return lane.run_scripts(run).await;
+        }
+        let (notes, publication) = (run.context.scripts.clone(), run.publication.clone());
+        let checkpoint = run.checkpoint.clone();
+        lane.run_scripts(run).await?;
+        notes.note_beginning(&publication, checkpoint);
+        Ok(())
     }
 
-    /// Applies uploads, and has reported what is to be.
+    /// Applies uploads, those together that may share a session, and has reported what is to be.
     pub async fn apply<L: Lane>(
         &mut self,
         lane: &mut L,
         uploads: Vec<SyncUpload>,
     ) -> Result<Vec<UploadOutcome>> {
-        let runs: Vec<Option<ScriptRun>> = uploads.iter().map(|it| scripted(lane, it)).collect();
-        for run in runs.iter().flatten() {
-            self.begin(lane, run).await?;
-        }
-        let outcomes = lane.apply(uploads).await?;
-        for (run, outcome) in runs.into_iter().zip(&outcomes) {
-            let Some(run) = run else { continue };
-            let (notes, publication) = (&run.context.scripts, &run.publication);
-            if let UploadOutcome::Failed { error } = outcome {
-                let report = Report {
-                    table: String::new(),
-                    code: error.code().name().to_owned(),
-                    message: error.to_string(),
-                };
-                notes.report(publication, report);
+        let mut syncs = by_sync(lane, &uploads)?.into_iter().peekable();
+        let mut outcomes = Vec::with_capacity(uploads.len());
+        let mut left = uploads.into_iter();
+        while let Some(first) = syncs.next() {
+            let mut together: Vec<SyncUpload> = left.by_ref().take(first.count).collect();
+            let mut runs = first.runs.clone();
+            while let Some(next) = syncs.next_if(|it| first.shares_a_session(it)) {
+                together.extend(left.by_ref().take(next.count));
+                runs.extend(next.runs);
             }
-            if !notes.has_reports(publication) {
-                continue;
-            }
-            let reported = lane.run_scripts(run.of(Transaction::Reporting)).await;
-            if let Err(error) = reported {
-                tracing::error!(%error, publication, "an error could not be reported by scripts");
-            }
+            self.serve(lane, first.run()).await?;
+            outcomes.extend(apply_together(lane, together, runs).await?);
         }
         Ok(outcomes)
     }
 
-    /// What stands before downloads.
-    pub async fn before_downloads<L: Lane>(
+    /// Reads downloads with what stands before and after them: of several those that may share the
+    /// session of the first; nothing is read of the others.
+    pub async fn download<L: Lane>(
         &mut self,
         lane: &mut L,
-        runs: &[Vec<ScriptRun>],
-    ) -> Result<()> {
-        for run in runs.iter().flatten() {
-            self.begin(lane, run).await?;
-            lane.run_scripts(run.of(Transaction::BeforeDownload))
-                .await?;
+        mut downloads: Vec<Downloading<'_>>,
+    ) -> Result<Downloaded> {
+        let all = downloads.len();
+        let mut together: Vec<OfSync> = Vec::new();
+        for it in &downloads {
+            let runs = downloaded(lane, &it.job);
+            let of_sync = OfSync::new(lane, runs)?;
+            let is_apart = |first: &OfSync| !first.shares_a_session(&of_sync);
+            if together.first().is_some_and(is_apart) {
+                break;
+            }
+            together.push(of_sync);
         }
-        Ok(())
+        downloads.truncate(together.len());
+        if let Some(first) = together.first() {
+            self.serve(lane, first.run()).await?;
+        }
+        let runs = |of_sync: &OfSync| of_sync.runs.iter().flatten().cloned().collect();
+        let runs: Vec<Vec<ScriptRun>> = together.iter().map(runs).collect();
+        for run in runs.iter().flatten() {
+            let before = run.of(Transaction::BeforeDownload);
+            lane.run_scripts(before).await?;
+        }
+        let mut outcomes = lane.download(downloads).await?;
+        for (outcome, runs) in outcomes.iter_mut().zip(runs) {
+            if let Some(Ok(())) = outcome {
+                *outcome = Some(after_download(lane, &runs).await);
+            }
+        }
+        outcomes.resize_with(all, || None);
+        Ok(outcomes)
     }
 }
 
+/// Applies uploads in one session, and has reported what is to be.
+async fn apply_together<L: Lane>(
+    lane: &mut L,
+    uploads: Vec<SyncUpload>,
+    runs: Vec<Option<ScriptRun>>,
+) -> Result<Vec<UploadOutcome>> {
+    let outcomes = lane.apply(uploads).await?;
+    for (run, outcome) in runs.into_iter().zip(&outcomes) {
+        let Some(run) = run else { continue };
+        let (notes, publication) = (&run.context.scripts, &run.publication);
+        if let UploadOutcome::Failed { error } = outcome {
+            let report = Report {
+                table: String::new(),
+                code: error.code().name().to_owned(),
+                message: error.to_string(),
+            };
+            notes.report(publication, report);
+        }
+        if !notes.has_reports(publication) {
+            continue;
+        }
+        let reported = lane.run_scripts(run.of(Transaction::Reporting)).await;
+        if let Err(error) = reported {
+            tracing::error!(%error, publication, "an error could not be reported by scripts");
+        }
+    }
+    Ok(outcomes)
+}
+
 /// What stands after a download.
-pub async fn after_download<L: Lane>(lane: &mut L, runs: &[ScriptRun]) -> Result<()> {
+async fn after_download<L: Lane>(lane: &mut L, runs: &[ScriptRun]) -> Result<()> {
     for run in runs {
         lane.run_scripts(run.of(Transaction::AfterDownload)).await?;
     }
@@ -132,18 +334,45 @@ fn scripted<L: Lane>(lane: &L, upload: &SyncUpload) -> Option<ScriptRun> {
 }
 
 /// Those of the subscriptions of a download that have chosen some.
-pub fn downloaded<L: Lane>(lane: &L, job: &DownloadJob) -> Vec<ScriptRun> {
+fn downloaded<L: Lane>(lane: &L, job: &DownloadJob) -> Vec<Option<ScriptRun>> {
     let scripted = job
         .subscriptions
         .iter()
         .filter(|it| scripts(lane, &job.context, &it.publication).is_some());
-    let runs = scripted.map(|it| ScriptRun {
-        context: job.context.clone(),
-        publication: it.publication.clone(),
-        checkpoint: it.checkpoint.clone(),
-        transaction: Transaction::Download,
+    let runs = scripted.map(|it| {
+        Some(ScriptRun {
+            context: job.context.clone(),
+            publication: it.publication.clone(),
+            checkpoint: it.checkpoint.clone(),
+            transaction: Transaction::Download,
+        })
     });
     runs.collect()
+}
+
+/// Checks that what a sync has chosen of publications can be run in one session: publication, version
+/// and scripts of each.
+///
+/// # Errors
+/// It has chosen several versions, and what one leaves in a session, another must not see.
+pub fn check_one_version<'p>(
+    chosen: impl Iterator<Item = (&'p str, &'p str, Arc<Scripts>)>,
+) -> Result<()> {
+    let chosen: Vec<_> = chosen.collect();
+    let needs = chosen.iter().any(|(.., it)| it.needs_a_session());
+    let Some((name, version, _)) = chosen.first().filter(|_| needs) else {
+        return Ok(());
+    };
+    match chosen.iter().find(|(_, it, _)| it != version) {
+        None => Ok(()),
+        Some((other, another, _)) => Err(CentreError::Peer {
+            message: format!(
+                "a sync has one script version, and asks for {version:?} of {name:?} and for \
+                 {another:?} of {other:?}: choose one for both with --script-version"
+            ),
+            code: Code::ParameterNotAllowed,
+        }),
+    }
 }
 
 impl ScriptRun {

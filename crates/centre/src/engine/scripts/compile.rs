@@ -219,6 +219,7 @@ async fn one<T: Tracking>(
         event,
         place: place.clone(),
         statements: Vec::with_capacity(texts.len()),
+        lookup: None,
     };
     for text in texts {
         let place = format!("{place}, line {}", line(&spec.sql, text));
@@ -269,6 +270,11 @@ async fn one<T: Tracking>(
         }
         if is_query && let Some(table) = table {
             check_order(&place, event, table, found)?;
+            if event.form == Form::Rows {
+                let lookup = lookup::<T>(table, (&script, &types));
+                T::check_script(connection, &place, &lookup.script, &[]).await?;
+                compiled.lookup = Some(lookup);
+            }
         }
         let sets = match event.form {
             Form::Once => sets(&place, event, &word, &script, &checked)?,
@@ -298,6 +304,37 @@ async fn one<T: Tracking>(
         }
     }
     Ok(compiled)
+}
+
+/// The query that tells whether one that yields rows of a table yields the row with a key, whatever
+/// it calls its columns.
+fn lookup<T: Tracking>(table: &Table, (query, types): (&Script, &[ColumnType])) -> Statement {
+    let (mut parameters, mut types) = (query.parameters.clone(), types.to_vec());
+    let names: Vec<String> = (0..table.columns.len())
+        .map(|it| format!("c{it}"))
+        .collect();
+    let mut is_it = Vec::with_capacity(table.key.len());
+    for &column in &table.key {
+        parameters.push(Parameter::New(table.columns[column].name.clone()));
+        types.push(table.columns[column].column_type);
+        let parameter = T::parameter(parameters.len());
+        is_it.push(format!("{} = {parameter}", names[column]));
+    }
+    // The line may end with a comment.
+    let sql = format!(
+        "WITH tidewater_given ({}) AS ({}\n) SELECT 1 FROM tidewater_given WHERE {}",
+        names.join(", "),
+        query.sql,
+        is_it.join(" AND "),
+    );
+    Statement {
+        script: Script { sql, parameters },
+        types,
+        yields: vec![ColumnType::Integer],
+        sets: Vec::new(),
+        counts: false,
+        set: Vec::new().into(),
+    }
 }
 
 /// The relation of the rows of an event.

@@ -38,6 +38,8 @@ pub enum Transaction {
     SigningIn,
     /// One for all that happens when a sync begins.
     Begin,
+    /// What of the beginning is about the session, once more: the sync goes on on another connection.
+    Resume,
     /// That of the upload: what fails undoes the upload.
     Upload,
     /// One for all that happens before the download, on its connection: the snapshot sees it.
@@ -62,10 +64,11 @@ impl Transaction {
             Transaction::Closing => "its own, when the server ends",
             Transaction::SigningIn => "its own, when a password is checked",
             Transaction::Begin => "of the beginning, before anything of the sync is done",
+            Transaction::Resume => "of the beginning, on another connection",
             Transaction::Upload => "of the upload",
-            Transaction::BeforeDownload => "before the download, on the same connection",
+            Transaction::BeforeDownload => "before the download",
             Transaction::Download => "the snapshot of the download, which only reads",
-            Transaction::AfterDownload => "after the download, on the same connection",
+            Transaction::AfterDownload => "after the download",
             Transaction::Acknowledged => "of the acknowledgement",
             Transaction::End => "of the end, when everything was sent",
             Transaction::Reporting => "its own, after the upload was committed or undone",
@@ -209,6 +212,30 @@ events! {
 }
 
 impl Event {
+    /// Whether it happens in a transaction. One that resumes a sync has those events of the beginning
+    /// that are about the session, and not about whether the remote may go on and as whom.
+    pub(super) fn is_in(&self, transaction: Transaction) -> bool {
+        match transaction {
+            Transaction::Resume => {
+                let decides = matches!(self.name, "authenticate_parameters" | "modify_user");
+                self.transaction == Transaction::Begin && !decides
+            }
+            transaction => self.transaction == transaction,
+        }
+    }
+
+    /// Whether it happens in a sync, up to its end.
+    pub(super) fn is_of_a_sync(&self) -> bool {
+        !matches!(
+            self.transaction,
+            Transaction::Connecting
+                | Transaction::Closing
+                | Transaction::SigningIn
+                | Transaction::Acknowledged
+                | Transaction::Reporting
+        )
+    }
+
     /// Whether tables come before the connection, in the reverse order.
     pub(super) fn is_ending(&self) -> bool {
         self.name.starts_with("end_")

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tidewater_protocol::ColumnType;
 
-pub use self::around::{Connected, after_download, downloaded};
+pub use self::around::{Connected, check_one_version};
 pub use self::compile::compile;
 pub use self::events::{
     COMMON, CONNECTION, EVENTS, Event, Form, Images, Transaction, event, parameter_type, parameters,
@@ -70,6 +70,8 @@ pub struct Compiled {
     pub place: String,
     /// Its statements; none if the event is to do nothing.
     pub statements: Vec<Statement>,
+    /// Of what yields rows of a table: the query that tells whether the row with a key is among them.
+    pub lookup: Option<Statement>,
 }
 
 /// A statement of a script.
@@ -118,6 +120,21 @@ impl Compiled {
         }
     }
 
+    /// Whether it can leave something in the session for scripts of the sync after it. Those of rows
+    /// that only write tables do not: their syncs can share a transaction.
+    fn can_leave_something(&self) -> bool {
+        let writes = |it: &Statement| {
+            let word = it.script.sql.split_ascii_whitespace().next();
+            let word = word.unwrap_or_default().to_ascii_uppercase();
+            ["INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "WITH"].contains(&&*word)
+        };
+        match self.event.form {
+            Form::Once => self.event.is_of_a_sync() && !self.statements.is_empty(),
+            Form::Row(_) => !self.statements.iter().all(writes),
+            Form::Fetch | Form::Rows | Form::Keys => false,
+        }
+    }
+
     /// Whether its statements are run once for all rows of a kind.
     pub fn is_of_sets(&self) -> bool {
         self.statements.iter().any(|it| !it.set.is_empty())
@@ -149,7 +166,18 @@ impl Scripts {
 
     /// Whether rows of a table are downloaded by scripts.
     pub fn downloads(&self, table: usize) -> bool {
-        self.of_table(table, "download_cursor").is_some()
+        self.giving(table).is_some()
+    }
+
+    /// The script that says who gets which rows of a table.
+    pub fn giving(&self, table: usize) -> Option<&Compiled> {
+        self.of_table(table, "download_cursor")
+    }
+
+    /// What tells whether a script gives the row with a key to whoever syncs, if one says who gets which
+    /// rows of a table.
+    pub fn lookup(&self, table: usize) -> Option<&Statement> {
+        self.giving(table)?.lookup.as_ref()
     }
 
     /// Whether rows of any table are.
@@ -165,6 +193,26 @@ impl Scripts {
 
     /// Whether anything happens by scripts in a transaction.
     pub fn has(&self, transaction: Transaction) -> bool {
-        self.all().any(|it| it.event.transaction == transaction)
+        self.all().any(|it| it.event.is_in(transaction))
+    }
+
+    /// Whether scripts can leave something in the session that others of the same sync find there:
+    /// then the sync keeps to one connection.
+    pub fn keeps_a_session(&self) -> bool {
+        self.all().any(Compiled::can_leave_something)
+    }
+
+    /// Whether what its scripts leave in the session of a connection, or have put there when it
+    /// began, tells it from one of another version.
+    pub fn needs_a_session(&self) -> bool {
+        let is_set_up = self.has(Transaction::Connecting) || self.has(Transaction::Closing);
+        is_set_up || self.keeps_a_session()
+    }
+
+    /// Whether connections that serve the one can serve the other.
+    pub fn shares_connections(&self, other: &Scripts) -> bool {
+        ["begin_connection", "end_connection"]
+            .iter()
+            .all(|it| self.connection.get(it) == other.connection.get(it))
     }
 }

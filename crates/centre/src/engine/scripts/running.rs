@@ -57,10 +57,7 @@ async fn try_run<R: Rows>(rows: &mut R, asked: &ScriptRun) -> Result<()> {
         .iter()
         .map(|it| &*it.name)
         .collect();
-    for event in EVENTS
-        .iter()
-        .filter(|it| it.transaction == asked.transaction)
-    {
+    for event in EVENTS.iter().filter(|it| it.is_in(asked.transaction)) {
         match event.name {
             "time_statistics" => {
                 for (part, millis) in context.scripts.times(name) {
@@ -166,10 +163,7 @@ impl Scripting<'_> {
 
     /// Looks up what scripts of a transaction name that only the database knows.
     pub async fn look_up<R: Rows>(&self, rows: &mut R, transaction: Transaction) -> Result<()> {
-        let mut scripts = self
-            .scripts
-            .all()
-            .filter(|it| it.event.transaction == transaction);
+        let mut scripts = self.scripts.all().filter(|it| it.event.is_in(transaction));
         let names_it = scripts.any(|it| {
             let mut parameters = it.statements.iter().flat_map(|it| &it.script.parameters);
             parameters.any(|it| *it == Parameter::System("last_upload"))

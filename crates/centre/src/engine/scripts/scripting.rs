@@ -265,6 +265,22 @@ impl<'r> Scripting<'r> {
         parameters.map(|it| self.value(it, table)).collect()
     }
 
+    /// The values of the parameters of [`Scripts::lookup`], for a key: as for a remote that has
+    /// nothing.
+    pub fn lookup_values(&self, lookup: &Statement, table: &str, key: &[Value]) -> Vec<Value> {
+        let mut key = key.iter().cloned();
+        let parameters = lookup.script.parameters.iter();
+        let values = parameters.map(|parameter| match parameter {
+            Parameter::New(_) => key.next().unwrap_or(Value::Null),
+            Parameter::System("last_download") => Datum::TimestampTz(NEVER).to_value(),
+            Parameter::System("next_last_download") => {
+                Datum::TimestampTz(self.next_last_download).to_value()
+            }
+            other => self.value(other, table),
+        });
+        values.collect()
+    }
+
     fn parameter(&self, name: &str) -> Option<&str> {
         let set = self.context.parameters.get(self.publication);
         set.and_then(|it| it.get(name)).map(String::as_str)

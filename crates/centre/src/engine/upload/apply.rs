@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use tidewater_protocol::{Code, Datum, Op};
 
+use super::given::find_given;
 use super::incoming::{FEW_INSERTS, Incoming, RowRef};
 use super::made;
 use super::outcomes::Outcomes;
@@ -127,12 +128,15 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
     let uploaded: Vec<_> = tables.iter().map(Incoming::uploaded).collect();
     let families = Families::of(&publication.schema, &uploaded)?;
     let Admitted { serials, scope } = admitted;
-    let admission = admission(rows, &publication, upload, &serials, scope).await?;
+    let mut admission = admission(rows, &publication, upload, &serials, scope).await?;
     let mut resolvers = tables.iter().map(|it| &publication.resolvers[it.index]);
     let sent_twice = match resolvers.any(|it| it.sums().next().is_some()) {
         true => settled::sent_by_operators(rows.connection(), upload, &publication.schema).await?,
         false => RowKeys::new(),
     };
+    let scripting = Scripting::of(&publication.scripts, &upload.context, &upload.publication)?
+        .map(|it| it.since(upload.checkpoint.as_ref()));
+    admission.given = find_given(rows, &publication, &tables, scripting.as_ref()).await?;
     let mut run = Run {
         rows,
         publication: &publication,
@@ -148,8 +152,7 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         leaves_to_download: false,
         sent_twice: &sent_twice,
         records: Records::default(),
-        scripting: Scripting::of(&publication.scripts, &upload.context, &upload.publication)?
-            .map(|it| it.since(upload.checkpoint.as_ref())),
+        scripting,
     };
     run.handed_over = run.find_handed_over()?;
     let result = match run.all().await? {
@@ -432,12 +435,11 @@ impl<'r, R: Rows> Run<'r, R> {
             return Ok(Filled::Decided(decided));
         }
         let admission = later.as_ref().unwrap_or(self.admission);
-        let scripts = self.scripting.as_ref().map(|it| &*it.scripts);
         made::note(
             self.rows,
             self.publication,
             self.tables,
-            (admission, scripts),
+            (admission, self.scripting.as_ref()),
             &mut progress.outcomes,
         )
         .await?;

@@ -1,17 +1,17 @@
 //! What the centre has made of the rows that it took: a trigger stamps them, a generated column is
 //! computed, a type rounds a value or spells it otherwise; or it keeps a row that was deleted. Their
-//! remote is told, so that the next
-//! change of such a row finds its pre-image.
+//! remote is told, so that the next change of such a row finds its pre-image.
 
 use tidewater_protocol::{Datum, Op, RowShape};
 
 use super::Admission;
+use super::given::RowsToTell;
 use super::incoming::{Incoming, RowRef};
 use super::outcomes::Outcomes;
 use super::rows::{Image, Rows};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
-use crate::engine::scripts::Scripts;
+use crate::engine::scripts::Scripting;
 use crate::engine::upload::decided::pack_key;
 use crate::error::CentreError;
 
@@ -25,16 +25,16 @@ pub(super) async fn note<R: Rows>(
     rows: &mut R,
     publication: &Publication<R::Table>,
     tables: &[Incoming<'_, R::Table>],
-    (admission, scripts): (&Admission, Option<&Scripts>),
+    (admission, scripting): (&Admission, Option<&Scripting<'_>>),
     outcomes: &mut Outcomes<'_>,
 ) -> Result<()> {
     for table in tables.iter().filter(|it| it.is_open) {
         let are_completed = publication.writes[table.index].are_completed;
-        let is_scripted = scripts.is_some_and(|it| it.uploads(table.index));
+        let is_scripted = scripting.is_some_and(|it| it.scripts.uploads(table.index));
         let are_all = rows.makes_something(table) || are_completed || is_scripted;
         let are_changed = outcomes.fates().has_changed_some(table.index);
         // Where a script says what comes down, it says so of these rows, too.
-        let by_script = scripts.is_some_and(|it| it.downloads(table.index));
+        let by_script = scripting.is_some_and(|it| it.scripts.downloads(table.index));
         let kept = match by_script {
             true => Vec::new(),
             false => outcomes.kept(table),
@@ -51,18 +51,26 @@ pub(super) async fn note<R: Rows>(
             };
             find_all(rows, publication, table, (Op::Delete, &kept), &mut made).await?;
         }
+        let schema = &publication.schema.tables[table.index];
+        let lookup = scripting.and_then(|it| Some((it, it.scripts.lookup(table.index)?)));
+        let mut to_tell = RowsToTell::new(publication, table.index);
         for (op, taken) in taken(publication, table, outcomes, are_all)? {
             let (changed, taken) = match are_changed {
                 true => split(publication, table, outcomes, taken)?,
                 false => (Vec::new(), taken),
             };
-            let mut made = |_, central: &[Datum<'_>]| {
-                if membership.has(central) {
-                    outcomes.made(table, central);
-                }
+            let mut made = |_, central: &[Datum<'_>]| match membership.has(central) {
+                true if lookup.is_some() => to_tell.add(schema, central),
+                true => outcomes.made(table, central),
+                false => {}
             };
             find(rows, publication, table, (op, &taken), &mut made).await?;
             find_all(rows, publication, table, (op, &changed), &mut made).await?;
+        }
+        if let Some((scripting, lookup)) = lookup {
+            let mut made = |central: &[Datum<'_>]| outcomes.made(table, central);
+            let of = (lookup, &*schema.name);
+            to_tell.tell(rows, scripting, of, &mut made).await?;
         }
     }
     Ok(())

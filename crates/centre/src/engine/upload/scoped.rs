@@ -60,9 +60,14 @@ pub(super) fn decides_scopes<T>(publication: &Publication<T>, table: usize) -> b
 }
 
 impl<'r, R: Rows> Run<'r, R> {
-    /// What of a table the remote may write, by the scope before the upload.
+    /// What of a table the remote may write, by the scope before the upload: of rows that the centre
+    /// has, and that a script says who gets, only those that it gives.
     pub(super) fn membership(&self, table: &Incoming<'_, R::Table>) -> Membership<'r> {
-        self.membership_of(self.admission, table)
+        let membership = self.membership_of(self.admission, table);
+        match self.admission.given.of_table(table.index) {
+            None => membership,
+            Some(given) => membership.given(&self.publication.schema.tables[table.index], given),
+        }
     }
 
     fn membership_of<'m>(

@@ -1,0 +1,275 @@
+//! What scripts leave in the session of a connection, and who finds it there; and what of rows that
+//! a script does not give somebody is shown.
+
+use tidewater_centre::engine::scripts::Transaction;
+use tidewater_centre::{ScriptSpec, UploadOutcome};
+use tidewater_testing::generate::Dialect;
+
+use crate::fixture::Fixture;
+use crate::remote::{Remote, delete, insert, update};
+use crate::world::{World, everyone};
+
+const DDL: &str = "
+    CREATE TABLE cust (cust_id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, rep TEXT NOT NULL);
+    CREATE TABLE journal (id INTEGER NOT NULL PRIMARY KEY, line TEXT NOT NULL)";
+
+fn script(version: &str, table: &str, event: &str, sql: &str) -> ScriptSpec {
+    ScriptSpec::at("scripts", [version, table, event], sql)
+}
+
+async fn world<F: Fixture>(scripts: Vec<ScriptSpec>) -> World<F> {
+    let mut world = World::<F>::new(DDL, vec![everyone("cust")]).await;
+    world.specs[0].scripts = scripts;
+    world.deploy().await.unwrap();
+    world
+}
+
+/// A statement that leaves a word in the session.
+fn leave<F: Fixture>(word: &str) -> String {
+    match F::DIALECT {
+        Dialect::Postgres => format!(
+            "SELECT set_config('app.left',
+                 coalesce(current_setting('app.left', true), '') || '{word} ', false) IS NULL"
+        ),
+        Dialect::Sqlite => format!("CREATE TEMP TABLE IF NOT EXISTS left_{word} (x)"),
+    }
+}
+
+/// The words that are in the session.
+fn left<F: Fixture>() -> &'static str {
+    match F::DIALECT {
+        Dialect::Postgres => "coalesce(trim(current_setting('app.left', true)), '')",
+        Dialect::Sqlite => {
+            "(SELECT coalesce(group_concat(substr(name, 6), ' '), '') FROM
+              (SELECT name FROM sqlite_temp_master WHERE name LIKE 'left_%' ORDER BY rowid))"
+        }
+    }
+}
+
+/// A statement that notes what is in the session.
+fn note<F: Fixture>(event: &str) -> String {
+    format!(
+        "INSERT INTO journal (id, line)
+         SELECT coalesce(max(id), 0) + 1, '{event}: ' || {} FROM journal",
+        left::<F>()
+    )
+}
+
+async fn journal<F: Fixture>(world: &World<F>) -> Vec<String> {
+    let select = "SELECT line FROM journal ORDER BY id";
+    let lines = world.fixture.query(select).await;
+    world.execute("DELETE FROM journal").await;
+    lines.iter().map(|it| it.trim().to_owned()).collect()
+}
+
+fn noted<F: Fixture>(of: &[(&str, &str, &str)]) -> Vec<ScriptSpec> {
+    let scripts = of.iter().map(|(version, event, word)| {
+        let sql = match word.is_empty() {
+            true => note::<F>(event),
+            false => format!("{}; {}", leave::<F>(word), note::<F>(event)),
+        };
+        script(version, "connection", event, &sql)
+    });
+    scripts.collect()
+}
+
+/// CASES 37.
+pub async fn what_a_version_leaves_in_a_session_no_other_sees<F: Fixture>() {
+    let mut scripts = noted::<F>(&[
+        ("default", "begin_connection", "one"),
+        ("default", "end_upload", ""),
+        ("default", "end_connection", ""),
+        ("v2", "begin_connection", "two"),
+        ("v2", "end_upload", ""),
+    ]);
+    // A version that leaves nothing is served like what is generated.
+    let plain = format!(
+        "INSERT INTO cust (cust_id, name, rep) VALUES ({{r.cust_id}}, {}, 'v3')",
+        left::<F>()
+    );
+    scripts.push(script("v3", "cust", "upload_insert", &plain));
+    let world = world::<F>(scripts).await;
+    let mut anna = Remote::new(&world, "anna").await;
+    anna.upload(&[insert("cust", "1|x|x")]).await;
+    anna.upload(&[insert("cust", "2|x|x")]).await;
+    let of_default = [
+        "begin_connection: one",
+        "end_upload: one",
+        "end_upload: one",
+    ];
+    assert_eq!(journal(&world).await, of_default);
+    anna.parameters.insert("script_version".into(), "v2".into());
+    anna.upload(&[insert("cust", "3|x|x")]).await;
+    let of_two = [
+        "end_connection: one",
+        "begin_connection: two",
+        "end_upload: two",
+    ];
+    assert_eq!(journal(&world).await, of_two);
+    anna.parameters.insert("script_version".into(), "v3".into());
+    anna.upload(&[insert("cust", "4|x|x")]).await;
+    let rows = "SELECT '<' || name || '>' FROM cust WHERE cust_id = 4";
+    assert_eq!(world.fixture.query(rows).await, ["<>"]);
+    // One list of several versions shares no session either.
+    let mut bela = Remote::new(&world, "bela").await;
+    anna.parameters.insert("script_version".into(), "v2".into());
+    let uploads = vec![
+        bela.next_upload(&[insert("cust", "5|x|x")]),
+        anna.next_upload(&[insert("cust", "6|x|x")]),
+    ];
+    let outcomes = bela.worker.apply(uploads).await.unwrap();
+    let are_applied = |it: &UploadOutcome| matches!(it, UploadOutcome::Applied { .. });
+    assert!(outcomes.iter().all(are_applied), "{outcomes:?}");
+    assert_eq!(
+        journal(&world).await,
+        [
+            "begin_connection: one",
+            "end_upload: one",
+            "end_connection: one",
+            "begin_connection: two",
+            "end_upload: two",
+        ]
+    );
+}
+
+pub async fn what_a_sync_leaves_in_its_session_is_there_up_to_its_end<F: Fixture>() {
+    let world = world::<F>(noted::<F>(&[
+        ("default", "authenticate_parameters", ""),
+        ("default", "begin_synchronization", "begun"),
+        ("default", "begin_upload", "uploading"),
+        ("default", "begin_download", "downloading"),
+        ("default", "end_synchronization", ""),
+    ]))
+    .await;
+    let mut anna = Remote::new(&world, "anna").await;
+    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.upload(&[insert("cust", "1|x|x")]).await;
+    anna.download().await;
+    anna.run_scripts(Transaction::End).await.unwrap();
+    assert_eq!(
+        journal(&world).await,
+        [
+            "authenticate_parameters:",
+            "begin_synchronization: begun",
+            "begin_upload: begun uploading",
+            "begin_download: begun uploading downloading",
+            "end_synchronization: begun uploading downloading",
+        ]
+    );
+    // On another connection, what stands at its beginning for the session is run once more.
+    let mut bela = Remote::new(&world, "bela").await;
+    bela.run_scripts(Transaction::Begin).await.unwrap();
+    bela.worker = world.worker().await;
+    bela.upload(&[insert("cust", "2|x|x")]).await;
+    bela.run_scripts(Transaction::End).await.unwrap();
+    assert_eq!(
+        journal(&world).await,
+        [
+            "authenticate_parameters:",
+            "begin_synchronization: begun",
+            "begin_synchronization: begun",
+            "begin_upload: begun uploading",
+            "end_synchronization: begun uploading",
+        ]
+    );
+}
+
+pub async fn a_script_that_fails_at_the_beginning_of_a_connection_leaves_nothing<F: Fixture>() {
+    let fail = format!(
+        "{}; INSERT INTO journal (id, line) VALUES (1, 'there already')",
+        leave::<F>("half")
+    );
+    let mut scripts = noted::<F>(&[("default", "end_upload", "")]);
+    scripts.push(script("default", "connection", "begin_connection", &fail));
+    let world = world::<F>(scripts).await;
+    world
+        .execute("INSERT INTO journal VALUES (1, 'kept')")
+        .await;
+    let mut anna = Remote::new(&world, "anna").await;
+    let upload = anna.next_upload(&[insert("cust", "1|x|x")]);
+    let error = anna.worker.apply(vec![upload.clone()]).await.unwrap_err();
+    assert!(error.to_string().contains("begin_connection"), "{error}");
+    world.execute("DELETE FROM journal").await;
+    let outcome = anna.apply(upload).await;
+    assert!(
+        matches!(outcome, UploadOutcome::Applied { .. }),
+        "{outcome:?}"
+    );
+    assert_eq!(journal(&world).await, ["there already", "end_upload: half"]);
+}
+
+pub async fn a_row_that_a_script_does_not_give_is_not_shown<F: Fixture>() {
+    let cursor = "SELECT cust_id, name, rep FROM cust WHERE rep = {s.username} -- his own";
+    let mut world = world::<F>(vec![script("default", "cust", "download_cursor", cursor)]).await;
+    world
+        .execute("INSERT INTO cust VALUES (1, 'Nora', 'anna'), (2, 'Sven', 'bela')")
+        .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    assert_eq!(anna.rows("cust"), ["1|Nora|anna"]);
+    world
+        .execute("UPDATE cust SET name = 'N' WHERE cust_id = 1")
+        .await;
+    let told = anna
+        .upload(&[
+            update("cust", "1|Nora|anna", "1|NORA|anna"),
+            insert("cust", "2|mine|anna"),
+            insert("cust", "3|new|anna"),
+        ])
+        .await;
+    assert_eq!(
+        told,
+        [
+            "1 inserted, 0 updated, 0 deleted, 1 conflicts, 1 refused",
+            "refused cust [2] Insert key_in_use: key in use",
+            "conflict cust: 1|N|anna",
+        ]
+    );
+    for change in [
+        update("cust", "2|guess|anna", "2|mine|anna"),
+        delete("cust", "2|guess|anna"),
+    ] {
+        let told = anna.upload(&[change]).await.join("; ");
+        assert!(told.contains("1 refused"), "{told}");
+        assert!(!told.contains("Sven") && !told.contains("bela"), "{told}");
+    }
+    // Nor by what resolves conflicts, or by what a script has written past him.
+    world.specs[0].tables[0].conflict.resolve = vec!["client_wins".into()];
+    world.deploy().await.unwrap();
+    let told = anna
+        .upload(&[update("cust", "2|guess|anna", "2|mine|anna")])
+        .await;
+    assert!(told[0].ends_with("1 refused"), "{told:?}");
+    let rows = "SELECT name FROM cust WHERE cust_id = 2";
+    assert_eq!(world.fixture.query(rows).await, ["Sven"]);
+    world.specs[0].tables[0].conflict.resolve = Vec::new();
+    let blind = "UPDATE cust SET rep = rep WHERE cust_id = {r.cust_id}";
+    let write = script("default", "cust", "upload_update", blind);
+    world.specs[0].scripts.push(write);
+    world.deploy().await.unwrap();
+    let told = anna
+        .upload(&[
+            update("cust", "2|guess|anna", "2|mine|anna"),
+            update("cust", "3|new|anna", "3|newer|anna"),
+        ])
+        .await;
+    assert_eq!(
+        told,
+        [
+            "0 inserted, 2 updated, 0 deleted, 0 conflicts, 0 refused",
+            "made cust: 3|new|anna",
+        ]
+    );
+}
+
+pub async fn nobody_is_woken_by_a_table_of_which_a_script_says_who_gets_what<F: Fixture>() {
+    let cursor = "SELECT cust_id, name, rep FROM cust WHERE rep = {s.username}";
+    let mut world = World::<F>::new(DDL, vec![everyone("cust"), everyone("journal")]).await;
+    world.specs[0].scripts = vec![script("v2", "cust", "download_cursor", cursor)];
+    world.deploy().await.unwrap();
+    let mut anna = Remote::new(&world, "anna").await;
+    let of_all = anna.download().await.holding.unwrap().interests().len();
+    let mut bela = Remote::new(&world, "bela").await;
+    bela.parameters.insert("script_version".into(), "v2".into());
+    let of_his = bela.download().await.holding.unwrap().interests().len();
+    assert!(0 < of_his && of_his < of_all, "{of_his} of {of_all}");
+}
