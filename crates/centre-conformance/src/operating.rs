@@ -1,4 +1,4 @@
-//! What an operator has written again goes the way of an upload: by the same scripts, handlers and
+//! CASES 35. What an operator has written again goes the way of an upload: by the same scripts, handlers and
 //! resolvers, and what these say counts.
 
 use std::collections::BTreeMap;
@@ -38,7 +38,8 @@ async fn world<F: Fixture>(item: TableSpec, scripts: &[(&str, &str)]) -> World<F
     world.specs[0].tables[0] = item;
     let scripts = scripts.iter();
     let scripts = scripts.map(|(event, sql)| {
-        let table = match event.starts_with("end_") {
+        let is_of_connection = ["begin_synchronization", "end_upload"].contains(event);
+        let table = match is_of_connection {
             true => "connection",
             false => "item",
         };
@@ -107,6 +108,10 @@ pub async fn a_replayed_row_is_written_by_its_scripts<F: Fixture>() {
                 "UPDATE item SET name = {r.name}, stock = {r.stock} WHERE id = {r.id};
                  INSERT INTO journal (line) VALUES ('update')",
             ),
+            (
+                "begin_synchronization",
+                "INSERT INTO journal (line) VALUES ('begin')",
+            ),
             ("end_upload", "INSERT INTO journal (line) VALUES ('end')"),
         ],
     )
@@ -128,7 +133,10 @@ pub async fn a_replayed_row_is_written_by_its_scripts<F: Fixture>() {
     };
     let outcome = settle(&world, edit).await;
     assert_eq!(outcome, row(3, "milk of anna in Bonn", 5));
-    assert_eq!(world.fixture.query(JOURNAL).await, ["end", "insert"]);
+    assert_eq!(
+        world.fixture.query(JOURNAL).await,
+        ["begin", "end", "insert"]
+    );
     assert!(world.centre.refused().await.unwrap().is_empty());
 }
 

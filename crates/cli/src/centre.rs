@@ -225,9 +225,10 @@ impl OpenCentre {
     ) -> Result<Vec<SettleOutcome>, Failure> {
         let handlers = self.handlers()?;
         self.wait_deployed(async {
-            let mut worker = self.centre.worker().await?;
             let mut outcomes = Vec::with_capacity(choices.len());
             for choice in choices {
+                // What its scripts leave in a session is for nobody else.
+                let mut worker = self.centre.worker().await?;
                 outcomes.push(handlers.settle_refused(&mut *worker, choice).await?);
             }
             Ok(outcomes)

@@ -146,13 +146,24 @@ impl Database {
         })
     }
 
-    /// Gives refused changes up: the rows go back to what the centre last had, and are asked
-    /// for again. Triggers of the application fire as when rows arrive. Returns how many.
+    /// Gives refused changes up, and those that were refused because of them: the rows go back to
+    /// what the centre last had, and are asked for again. Triggers of the application fire as when
+    /// rows arrive. Returns how many.
     ///
     /// # Errors
-    /// The file is locked, such a trigger forbids it, or SQLite failed.
+    /// A row that refers to one of them was not sent yet, the file is locked, such a trigger forbids
+    /// it, or SQLite failed.
     pub fn discard_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
         let doing = "discarding refused rows";
+        let with = match which {
+            Which::All => Vec::new(),
+            Which::Ids(ids) => together::with(self, ids)?,
+        };
+        let which = match which {
+            Which::All => which,
+            Which::Ids(_) => Which::Ids(&with),
+        };
+        self.check_left_behind(which)?;
         self.decide(which, doing, RowsChange::Yes, |connection, found| {
             if let Some(parked) = &found.parked {
                 give_up(connection, parked)?;
@@ -160,6 +171,49 @@ impl Database {
             }
             Ok(Some(Decision::Settled(End::given_up())))
         })
+    }
+
+    /// Whether rows that were not sent yet refer to inserts that are given up: the centre may have
+    /// another row under the key, to which they would belong then.
+    fn check_left_behind(&self, which: Which<'_>) -> Result<(), RemoteError> {
+        let doing = "looking for rows that refer to refused ones";
+        let entries = self.refused()?;
+        let subscriptions = load_all(&self.connection)?;
+        let (mut given_up, mut inserts) = (HashSet::new(), Vec::new());
+        for entry in entries.iter().filter(|entry| which.includes(entry.id)) {
+            let found = find(&self.connection, &subscriptions, entry).doing(doing)?;
+            let Some(found) = found else { continue };
+            given_up.insert((entry.table.clone(), found.key_packed));
+            inserts.extend(
+                found
+                    .parked
+                    .filter(|_| entry.operation == "insert")
+                    .map(|it| (entry, it)),
+            );
+        }
+        for (entry, parked) in inserts {
+            let mut subscriptions = subscriptions.iter();
+            let subscription = subscriptions.find(|it| it.publication == entry.publication);
+            let Some(schema) = subscription.and_then(|it| it.schema.as_deref()) else {
+                continue;
+            };
+            let family = new_key::Family {
+                connection: &self.connection,
+                schema,
+            };
+            let left = family.child_but(parked.table, &parked.key, &given_up);
+            if let Some((table, key)) = left.doing(doing)? {
+                return Err(RemoteError::Usage {
+                    what: format!(
+                        "{} {} cannot be given up: {table} {key} refers to it and was not sent yet; \
+                         nothing was changed",
+                        entry.table, entry.key
+                    ),
+                    hint: "sync first, or delete that row".into(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Goes through refused rows in one transaction, and settles those of which `decision` says

@@ -630,6 +630,43 @@ identity = { column = \"invoice_id\", block = 20, refill_below = 10 }
     }
 }
 
+/// A sum is one at every level: devices of two branches change it alike, and headquarters does.
+fn sums_of_branches_and_headquarters_add_up<B: Backend>() {
+    let sums = "conflict = { resolve = [\"additive(stock)\"] }\n";
+    let mut scenario = headquarters();
+    scenario.publication = format!("{}{sums}", scenario.publication).leak();
+    let world = World::<B>::open(scenario);
+    let of_branch = format!("{OF_BRANCH}{sums}");
+    let mut north = Branch::below(world.synced("north"), &of_branch, &["ann", "ben"]);
+    let mut south = Branch::below(world.synced("south"), &of_branch, &["cyd"]);
+    let mut devices = [
+        north.synced("ann"),
+        north.synced("ben"),
+        south.synced("cyd"),
+    ];
+    let sold = "UPDATE product SET stock = stock - 2 WHERE product_id = 1";
+    for device in &devices {
+        device.edit(sold);
+    }
+    world.execute(sold);
+    for _ in 0..2 {
+        for device in &mut devices {
+            device.sync();
+        }
+        for branch in [&mut north, &mut south] {
+            branch.line.sync();
+        }
+    }
+    for device in &mut devices {
+        device.sync();
+    }
+    let stock = "SELECT stock FROM product WHERE product_id = 1";
+    assert_eq!(world.rows(stock), ["2"]);
+    for device in devices.iter().chain([&north.line, &south.line]) {
+        assert_eq!(device.rows(stock), ["2"], "{}", device.user);
+    }
+}
+
 #[test]
 fn numbers_are_headquarters_with_sqlite() {
     let schema =
@@ -655,4 +692,5 @@ on_both_adapters! {
     i1_a_branch_that_is_restored_gets_back_what_it_forgot_from_both_sides,
     four_levels_and_none_is_its_own_headquarters,
     changes_run_through_a_branch_that_is_live,
+    sums_of_branches_and_headquarters_add_up,
 }

@@ -1,10 +1,11 @@
 //! Orders of two devices that meet under one number, and sums that several devices, copies of a file
 //! and an operator change.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use tempfile::TempDir;
-use tidewater_client::SyncDirection;
+use tidewater_client::{Adopt, SyncDirection};
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
@@ -303,6 +304,43 @@ fn a_sum_that_was_taken_before_the_copy_counts_once<B: Backend>() {
     assert_converged(&world, &[&ada, &copy]);
 }
 
+/// What an application's table has otherwise becomes a difference to the centre's row of then.
+fn a_sum_of_an_adopted_table_is_a_difference<B: Backend>() {
+    let world = World::<B>::open(orders("", ""));
+    let mut bob = world.synced("bob");
+    let mut ada = world.device("ada");
+    ada.edit(
+        "CREATE TABLE product (id INTEGER NOT NULL PRIMARY KEY, stock INTEGER NOT NULL);
+         INSERT INTO product VALUES (1, 7)",
+    );
+    ada.remote.set_adopt(Some(Adopt::Mine));
+    ada.sync_only(SyncDirection::DownloadOnly);
+    bob.edit("UPDATE product SET stock = stock - 2");
+    bob.sync();
+    ada.sync();
+    assert_eq!(world.rows(STOCK), ["5"]);
+    assert_converged(&world, &[&ada]);
+}
+
+/// What was written while a tool had taken the triggers along is a difference, too.
+fn a_repaired_sum_is_a_difference<B: Backend>() {
+    let world = World::<B>::open(orders("", ""));
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    ada.edit(
+        "CREATE TABLE made_anew AS SELECT * FROM product; DROP TABLE product;
+         CREATE TABLE product (id INTEGER NOT NULL PRIMARY KEY, stock INTEGER NOT NULL);
+         INSERT INTO product SELECT * FROM made_anew; DROP TABLE made_anew;
+         UPDATE product SET stock = stock - 3",
+    );
+    let repaired = ada.remote.verify(true, &mut |_| ControlFlow::Continue(()));
+    repaired.expect("it is repaired");
+    bob.edit("UPDATE product SET stock = stock - 2");
+    bob.sync();
+    ada.sync();
+    assert_eq!(world.rows(STOCK), ["5"]);
+    assert_converged(&world, &[&ada]);
+}
+
 fn live_devices_that_count_together_lose_nothing<B: Backend>() {
     let world = World::<B>::open(orders("", ""));
     let devices = [
@@ -331,5 +369,7 @@ on_both_adapters!(
     an_insert_that_lost_goes_up_under_a_new_key,
     a_sum_of_a_copied_file_is_never_counted_twice,
     a_sum_that_was_taken_before_the_copy_counts_once,
+    a_sum_of_an_adopted_table_is_a_difference,
+    a_repaired_sum_is_a_difference,
     live_devices_that_count_together_lose_nothing,
 );

@@ -321,6 +321,7 @@ pub(super) async fn send<R: Rows>(
         scripting: Scripting::of(&publication.scripts, &upload.context, sender.publication)?,
     };
     run.handed_over = run.find_handed_over()?;
+    run.prepare_session().await?;
     if let Err(contended) = run.all().await? {
         let (rows, upload) = (contended, UploadToJudge(Box::new(upload.clone())));
         return Ok(Sent::Untaken(SettleOutcome::Contended { upload, rows }));

@@ -71,6 +71,14 @@ impl<R: Rows> Run<'_, R> {
         Ok(())
     }
 
+    /// Runs what a sync's session has before its upload: an operator's write has no sync around it.
+    pub(super) async fn prepare_session(&mut self) -> Result<()> {
+        self.at("begin_connection", false, true).await?;
+        self.at("begin_synchronization", false, true).await?;
+        self.at("begin_synchronization", true, false).await?;
+        self.at("begin_publication", false, true).await
+    }
+
     /// Runs what stands before the rows of an upload.
     pub(super) async fn before_rows(&mut self) -> Result<()> {
         let Some(scripting) = &self.scripting else {

@@ -162,7 +162,7 @@ pub(super) async fn refused_parents(
     uploaded: &[UploadedTable<'_>],
 ) -> Result<RefusedParents, CentreError> {
     let select = own!(
-        "SELECT table_name, row_key, uploaded, sequence FROM tidewater.refused
+        "SELECT table_name, row_key, uploaded, sequence, code FROM tidewater.refused
          WHERE remote_id = ?1 AND publication = ?2 AND operation = 'insert'",
         upload.context.remote_id,
         upload.publication,
@@ -172,7 +172,14 @@ pub(super) async fn refused_parents(
     let mut refused = RefusedParents::new();
     for row in &answer.rows {
         let (name, key, values): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        let sequence: u64 = row.get(3)?;
+        let (sequence, code): (u64, String) = (row.get(3)?, row.get(4)?);
+        // The row has left the remote: what it refers to by this key is another one.
+        if [Code::RowOutOfScope, Code::RowNotPublished]
+            .iter()
+            .any(|it| it.name() == code)
+        {
+            continue;
+        }
         let mut given_up = upload.given_up.iter();
         if given_up.any(|it| it.table == name && it.key == key && sequence <= it.sequence) {
             continue;

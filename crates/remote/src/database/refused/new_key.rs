@@ -5,7 +5,7 @@
 //! remote follow: those that it inserted, or changed to refer. What else refers to the key belongs to
 //! the centre's row.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use tidewater_protocol::{ColumnType, Fit, ForeignKey, PublicationSchema, Table, Value};
@@ -284,9 +284,9 @@ fn insert(
 }
 
 /// Rows of this remote that refer to each other.
-struct Family<'f> {
-    connection: &'f Connection,
-    schema: &'f PublicationSchema,
+pub(super) struct Family<'f> {
+    pub(super) connection: &'f Connection,
+    pub(super) schema: &'f PublicationSchema,
 }
 
 impl Family<'_> {
@@ -332,6 +332,31 @@ impl Family<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Table and key of a row of this remote that refers to one, and is none of `others`.
+    pub(super) fn child_but(
+        &self,
+        table: &Table,
+        key: &[Value],
+        others: &HashSet<(String, Vec<u8>)>,
+    ) -> rusqlite::Result<Option<(String, String)>> {
+        for child in &self.schema.tables {
+            let references = child.foreign_keys.iter();
+            for reference in references.filter(|it| it.parent == table.name) {
+                let Some(places) = places_in_key(table, reference) else {
+                    continue;
+                };
+                let types = row::key_types(child);
+                for found in self.own_children(child, reference, &places, key)? {
+                    let packed = row::pack_key(&types, &row::datums(&types, &found));
+                    if !others.contains(&(child.name.clone(), packed)) {
+                        return Ok(Some((child.name.clone(), readable(child, &found))));
+                    }
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Writes some columns of a row.

@@ -164,6 +164,31 @@ fn a_row_under_a_new_key_takes_along_what_this_remote_has_under_it() {
     assert_eq!(remote.query(LINES), ["12:x:1", "1:z:8", "9:z:7"]);
 }
 
+/// Who gives up a row gives up what was refused because of it: it would belong to another row.
+#[test]
+fn what_refers_to_a_row_that_is_given_up_goes_with_it() {
+    let mut remote = with_another_family();
+    let id = refused_item(&remote);
+    remote.run("INSERT INTO line VALUES (9, 'unsent', 1)");
+    let error = remote
+        .database_mut()
+        .discard_refused(Which::Ids(&[id]))
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("line [9,\"unsent\"] refers to it"),
+        "{error}"
+    );
+    assert_eq!(remote.query(LINES), ["1:z:8", "9:unsent:1", "9:x:1"]);
+    remote.run("DELETE FROM line WHERE product = 'unsent'");
+    let count = remote.database_mut().discard_refused(Which::Ids(&[id]));
+    assert_eq!(count.unwrap(), 3);
+    theirs_arrive(&mut remote);
+    assert_eq!(remote.query(LINES), ["1:z:8", "9:z:7"]);
+    assert_eq!(remote.query("SELECT id FROM note"), ["2"]);
+}
+
 /// A refused insert that its user deletes is given up, and the centre hears it: the key is another
 /// row's there.
 #[test]
