@@ -47,7 +47,7 @@ pub(super) async fn find_given<R: Rows>(
         let Some(lookup) = scripting.scripts.lookup(table.index) else {
             continue;
         };
-        let mut keys = Vec::new();
+        let mut keys = MetKeys::default();
         let inserts = table.find_inserts()?;
         let uploaded = [
             (Op::Insert, &inserts, Image::New),
@@ -58,49 +58,63 @@ pub(super) async fn find_given<R: Rows>(
         ];
         for (op, refs, image) in uploaded {
             for some in refs.chunks(ROWS_AT_ONCE) {
-                keys.extend(met_keys(rows, publication, table, (op, some, image)).await?);
+                keys.find(rows, publication, table, (op, some, image))
+                    .await?;
             }
         }
         let schema = &publication.schema.tables[table.index];
-        let found = are_given(rows, scripting, (lookup, &schema.name), &keys).await?;
-        let found = keys.iter().zip(found).filter(|it| it.1);
+        let found = are_given(rows, scripting, (lookup, &schema.name), &keys.asked).await?;
+        let found = keys.asked.iter().zip(found).filter(|it| it.1);
+        let found = found.map(|it| it.0).chain(&keys.known);
         let of_key = |key: &Vec<Value>| {
             let types = schema.key_columns().map(|it| it.column_type);
             let key = key.iter().zip(types);
             let key: Vec<Datum<'_>> = key.map(|(it, of)| of.datum(it.as_ref()).0).collect();
             pack_key(schema, &key)
         };
-        let found = found.map(|(key, _)| of_key(key)).collect();
+        let found = found.map(of_key).collect();
         given.0.insert(table.index, Arc::new(found));
     }
     Ok(given)
 }
 
-/// The keys of rows of the centre that uploaded ones meet and are not as their remote says.
-async fn met_keys<R: Rows>(
-    rows: &mut R,
-    publication: &Publication<R::Table>,
-    table: &Incoming<'_, R::Table>,
-    (op, refs, image): (Op, &[RowRef], Image),
-) -> Result<Vec<Vec<Value>>> {
-    let schema = &publication.schema.tables[table.index];
-    let types = &publication.row_types[table.index];
-    let met = rows.find(table, op, refs, image).await?;
-    let mut keys = Vec::new();
-    table.images(refs, |at, uploaded| {
-        let Some(met) = &met[at] else { return Ok(()) };
-        let central = met.central.values(types)?;
-        let is_as_before = |old: &[Datum<'_>]| {
-            let mut written = table.written.iter();
-            written.all(|&it| pack::same(&canonical(old[it]), &canonical(central[it])))
-        };
-        if image == Image::New || !uploaded.old.is_some_and(is_as_before) {
+/// The keys of rows of the centre that uploaded ones meet.
+#[derive(Default)]
+struct MetKeys {
+    /// Of those that are as their remote says.
+    known: Vec<Vec<Value>>,
+    /// Of the others.
+    asked: Vec<Vec<Value>>,
+}
+
+impl MetKeys {
+    /// Adds those that some rows meet.
+    async fn find<R: Rows>(
+        &mut self,
+        rows: &mut R,
+        publication: &Publication<R::Table>,
+        table: &Incoming<'_, R::Table>,
+        (op, refs, image): (Op, &[RowRef], Image),
+    ) -> Result<()> {
+        let schema = &publication.schema.tables[table.index];
+        let types = &publication.row_types[table.index];
+        let met = rows.find(table, op, refs, image).await?;
+        table.images(refs, |at, uploaded| {
+            let Some(met) = &met[at] else { return Ok(()) };
+            let central = met.central.values(types)?;
+            let is_as_before = |old: &[Datum<'_>]| {
+                let mut written = table.written.iter();
+                written.all(|&it| pack::same(&canonical(old[it]), &canonical(central[it])))
+            };
+            let is_known = image == Image::Old && uploaded.old.is_some_and(is_as_before);
             let key = schema.key.iter().map(|&it| central[it].to_value());
-            keys.push(key.collect());
-        }
-        Ok(())
-    })?;
-    Ok(keys)
+            match is_known {
+                true => self.known.push(key.collect()),
+                false => self.asked.push(key.collect()),
+            }
+            Ok(())
+        })
+    }
 }
 
 /// Rows of the centre of which only those are told that a script gives.

@@ -171,6 +171,22 @@ fn compare_but_refused<C: Centre>(field: &mut Field<C>, number: usize) {
                     let keys = parents.map(|(key, _)| (parent.id, key.clone()));
                     aside.extend(keys);
                 }
+                // What belongs to a row of the centre waits where the remote has another one, which
+                // was refused, under its key.
+                for (key, row) in centre.table(table.id) {
+                    if remote.table(table.id).contains_key(key) {
+                        continue;
+                    }
+                    let mut parents = remote.table(parent.id).iter();
+                    let waits = parents.any(|(of, other)| {
+                        let mut pairs = reference.columns.iter().zip(&reference.parent_columns);
+                        aside.contains(&(parent.id, of.clone()))
+                            && pairs.all(|(&column, &to)| row[column] == other[to])
+                    });
+                    if waits {
+                        aside.insert((table.id, key.clone()));
+                    }
+                }
             }
         }
         if aside.len() == known {
