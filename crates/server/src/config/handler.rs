@@ -89,7 +89,10 @@ pub enum HandlerAddress {
 
 /// What answers in the place of a handler: JSON to JSON.
 #[derive(Clone)]
-pub struct HandlerStandIn(pub Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>);
+pub struct HandlerStandIn(pub Arc<AnswerRequest>);
+
+/// Answers the body of a request to a handler with that of an answer.
+type AnswerRequest = dyn Fn(&[u8]) -> Vec<u8> + Send + Sync;
 
 impl PartialEq for HandlerStandIn {
     fn eq(&self, other: &HandlerStandIn) -> bool {
