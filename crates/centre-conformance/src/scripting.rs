@@ -193,6 +193,36 @@ pub async fn a_row_that_its_script_does_not_delete_comes_back<F: Fixture>() {
     assert_eq!(world.centre.conflicts().await.unwrap(), []);
 }
 
+/// The script deletes a row only as its device had it: what another side has made of it stands, and
+/// the device is told that its delete lost.
+pub async fn a_delete_whose_script_finds_another_row_loses<F: Fixture>() {
+    for sql in [
+        "DELETE FROM cust WHERE cust_id = {o.cust_id} AND name = {o.name}",
+        "DELETE FROM cust WHERE EXISTS (SELECT 1 FROM {rows} AS r
+             WHERE r.cust_id = cust.cust_id AND r.name = cust.name)",
+    ] {
+        let world = world::<F>(vec![script("cust", "upload_delete", sql)]).await;
+        world
+            .execute("INSERT INTO cust VALUES (1, 'Nora', 'x'), (2, 'Niels', 'x')")
+            .await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        world
+            .execute("UPDATE cust SET name = 'NORA' WHERE cust_id = 1")
+            .await;
+        let changes = [delete("cust", "1|Nora|x"), delete("cust", "2|Niels|x")];
+        let told = anna.upload(&changes).await;
+        assert_eq!(
+            told,
+            [
+                "0 inserted, 0 updated, 1 deleted, 1 conflicts, 0 refused",
+                "conflict cust: 1|NORA|x",
+            ]
+        );
+        let conflicts = world.centre.conflicts().await.unwrap();
+        assert_eq!(conflicts.len(), 1, "{conflicts:?}");
+    }
+}
+
 pub async fn what_a_script_sets_lives_for_the_sync<F: Fixture>() {
     let mut world = world::<F>(vec![
         script(

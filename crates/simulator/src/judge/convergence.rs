@@ -69,15 +69,17 @@ fn rows(connection: &Connection, table: &Table, of: Option<Holder<'_>>) -> rusql
     rows.collect()
 }
 
-/// Rows whose change was refused, what they refer to (it stays as long as they do), and rows of
-/// the centre that find their code taken by them.
+/// Rows whose change was refused, what they refer to (it stays as long as they do), rows of the
+/// centre that find their code taken by them, and those that refer to a row under the key of which
+/// an insert was refused: they are another family's, and wait for the user's decision.
 fn aside(parties: &Parties<'_>) -> rusqlite::Result<BTreeSet<(String, i64)>> {
     let remote = parties.remote;
     let mut aside = BTreeSet::new();
-    let mut statement = remote.prepare_cached("SELECT table_name, key FROM tidewater_refused")?;
-    let refused = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let sql = "SELECT table_name, key, operation = 'insert' FROM tidewater_refused";
+    let mut statement = remote.prepare_cached(sql)?;
+    let refused = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     for refused in refused {
-        let (table, key): (String, String) = refused?;
+        let (table, key, is_insert): (String, String, bool) = refused?;
         let Some(of) = EDITED
             .iter()
             .chain(besides::TABLES)
@@ -116,7 +118,37 @@ fn aside(parties: &Parties<'_>) -> rusqlite::Result<BTreeSet<(String, i64)>> {
                 aside.insert((table.clone(), of.key_is.number(row.get_ref(0)?)?));
             }
         }
+        if is_insert {
+            add_family(parties.centre, (of, key), &mut aside)?;
+        }
         aside.insert((table, key));
     }
     Ok(aside)
+}
+
+/// Adds what refers to a row of the centre, to any depth.
+fn add_family(
+    centre: &Connection,
+    (parent, key): (&Table, i64),
+    aside: &mut BTreeSet<(String, i64)>,
+) -> rusqlite::Result<()> {
+    for child in parent.children().map(|index| &EDITED[index]) {
+        let Some((column, _)) = child.reference() else {
+            continue;
+        };
+        let sql = format!(
+            "SELECT {} FROM {} WHERE {column} = ?1",
+            child.key(),
+            child.name
+        );
+        let mut statement = centre.prepare_cached(&sql)?;
+        let keys = statement.query_map([parent.key_is.value(key)], |row| {
+            Ok(child.key_is.number(row.get_ref(0)?)?)
+        })?;
+        for key in keys.collect::<rusqlite::Result<Vec<i64>>>()? {
+            aside.insert((child.name.to_owned(), key));
+            add_family(centre, (child, key), aside)?;
+        }
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use super::apply::{Progress, Run};
 use super::incoming::{Incoming, RowRef, Uploaded};
 use super::outcomes::Vain;
 use super::resolved::Settled;
-use super::rows::{Failed, Image, Refusal, RowSet, Rows, ScriptRan};
+use super::rows::{Failed, Image, Met, Refusal, RowSet, Rows, ScriptRan};
 use super::settle::ROWS_AT_ONCE;
 use crate::engine::exact::canonical;
 use crate::engine::resolve::Winner;
@@ -283,9 +283,7 @@ impl<R: Rows> Run<'_, R> {
                 left.push(rows[at]);
                 return Ok(());
             };
-            let same =
-                |&column: &usize| pack::same(&canonical(old[column]), &canonical(central[column]));
-            if table.sent.iter().all(same) {
+            if are_same(&table.sent, old, &central) {
                 left.push(rows[at]);
             } else {
                 let winner = shown.winner(&central, &central);
@@ -398,23 +396,61 @@ impl<R: Rows> Run<'_, R> {
         progress: &mut Progress<'_>,
         failed: &mut Vec<Failed>,
     ) -> Result<()> {
+        let before = match op {
+            Op::Delete => self.rows.find(table, op, rows, Image::Old).await?,
+            _ => rows.iter().map(|_| None).collect(),
+        };
         let ran = self.run_for(table, &[event], rows).await?;
-        let mut done = Vec::with_capacity(rows.len());
-        for (row, ran) in rows.iter().zip(ran) {
+        let (mut done, mut found) = (Vec::with_capacity(rows.len()), Vec::new());
+        for ((row, ran), before) in rows.iter().zip(ran).zip(before) {
             match ran {
-                ScriptRan::Done { .. } => done.push(*row),
+                ScriptRan::Done { .. } => {
+                    done.push(*row);
+                    found.push(before);
+                }
                 ScriptRan::Refused(refusal) => failed.push(Failed::new(*row, refusal)),
             }
         }
-        if op == Op::Delete {
-            // A row that its script leaves where it is, its remote gets back.
-            let met = self.rows.find(table, op, &done, Image::Old).await?;
-            let there = done.iter().zip(&met).filter(|it| it.1.is_some());
-            let kept: Vec<RowRef> = there.map(|it| *it.0).collect();
-            progress.outcomes.keep(table, &kept);
+        if op != Op::Delete {
+            progress.outcomes.applied(op, done.len() as u64);
+            return Ok(());
         }
-        progress.outcomes.applied(op, done.len() as u64);
-        Ok(())
+        let lost = self.judge_deletes(table, &done, &found, progress).await?;
+        let gone = done.len() - lost.len();
+        progress.outcomes.applied(op, gone as u64);
+        self.lose(table, op, &lost, progress).await
+    }
+
+    /// Keeps the rows that a delete script has left where they are, such as with a mark: their
+    /// remote gets them back. Gives those that it has not touched because another side had changed
+    /// them before: these deletes lose. `before` is what the centre had before the script, by row.
+    async fn judge_deletes(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        done: &[RowRef],
+        before: &[Option<Met>],
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<RowRef>> {
+        let after = self.rows.find(table, Op::Delete, done, Image::Old).await?;
+        let types = &self.publication.row_types[table.index];
+        let (mut kept, mut lost) = (Vec::new(), Vec::new());
+        table.images(done, |at, uploaded| {
+            let (Some(after), Some(old)) = (&after[at], uploaded.old) else {
+                return Ok(());
+            };
+            let after = after.central.values(types)?;
+            let is_untouched = match &before[at] {
+                Some(before) => are_same(&table.sent, &before.central.values(types)?, &after),
+                None => false,
+            };
+            match is_untouched && !are_same(&table.sent, old, &after) {
+                true => lost.push(done[at]),
+                false => kept.push(done[at]),
+            }
+            Ok(())
+        })?;
+        progress.outcomes.keep(table, &kept);
+        Ok(lost)
     }
 
     async fn update_by_script(
@@ -505,6 +541,12 @@ impl<R: Rows> Run<'_, R> {
             Ok(())
         })
     }
+}
+
+/// Whether two images of a row are the same in some columns.
+fn are_same(columns: &[usize], one: &[Datum<'_>], other: &[Datum<'_>]) -> bool {
+    let same = |&column: &usize| pack::same(&canonical(one[column]), &canonical(other[column]));
+    columns.iter().all(same)
 }
 
 /// Whether the centre's row is as the remote has seen it; or in the columns that it changes.
