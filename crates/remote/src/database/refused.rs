@@ -8,6 +8,7 @@
 //! the remote has no parked row any more, only all the values of the row: see [`restore`].
 
 mod edit;
+pub(crate) mod identity;
 mod new_key;
 mod restore;
 pub(crate) mod settled;

@@ -229,6 +229,56 @@ fn a_restored_file_that_numbers_on_keeps_its_orders_apart<B: Backend>() {
     assert_converged(&world, &[&ada]);
 }
 
+/// A copy goes on under an order that was refused before it was made: its lines stay with it, also
+/// those of an upload whose acknowledgement was lost.
+fn a_copy_keeps_what_it_adds_to_a_refused_order_apart<B: Backend>() {
+    for publication in ["", "upload = \"transactional\""] {
+        for is_under_way in [false, true] {
+            let world = World::<B>::open(orders(publication, ""));
+            let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+            let take = |device: &Device, customer: &str, product: &str| {
+                device.edit(&format!(
+                    "BEGIN; INSERT INTO orders VALUES (10, '{customer}');
+                     INSERT INTO line VALUES (10, '{product}', 1);
+                     INSERT INTO tidewater_transaction DEFAULT VALUES; COMMIT"
+                ));
+            };
+            take(&bob, "Nora", "apples");
+            bob.sync();
+            take(&ada, "Sven", "bananas");
+            assert_eq!(ada.try_sync().expect("it syncs").refused, 2);
+            let add = |device: &Device, product: &str| {
+                device.edit(&format!(
+                    "INSERT INTO line VALUES (10, '{product}', 1);
+                     INSERT INTO tidewater_transaction DEFAULT VALUES"
+                ));
+            };
+            if is_under_way {
+                add(&ada, "cherries");
+                let place = Place::message(Way::Down, |it| matches!(it, Control::ResultEnd(_)));
+                ada.network.plan(place, Accident::CutInside);
+                ada.try_sync().expect_err("it is cut");
+                assert!(ada.network.finish_plan());
+            }
+            let folder = TempDir::new().expect("a temporary folder");
+            let mut copy = copy_of(&ada, &folder);
+            ada.edit("UPDATE product SET stock = 9");
+            ada.try_sync().expect("it syncs");
+            add(&copy, "dates");
+            for _ in 0..2 {
+                copy.try_sync().expect("it syncs");
+            }
+            assert_eq!(
+                world.rows(LINES),
+                ["10 Nora apples"],
+                "{publication} {is_under_way}"
+            );
+            let waits = 3 + usize::from(is_under_way);
+            assert_eq!(copy.refused().len(), waits, "{publication} {is_under_way}");
+        }
+    }
+}
+
 /// A row that lost under its key goes up beside the other one.
 fn an_insert_that_lost_goes_up_under_a_new_key<B: Backend>() {
     let world = World::<B>::open(resolving("", "", ""));
@@ -366,6 +416,7 @@ fn live_devices_that_count_together_lose_nothing<B: Backend>() {
 on_both_adapters!(
     an_order_that_met_another_waits_with_its_lines_and_goes_up_under_a_new_key,
     a_restored_file_that_numbers_on_keeps_its_orders_apart,
+    a_copy_keeps_what_it_adds_to_a_refused_order_apart,
     an_insert_that_lost_goes_up_under_a_new_key,
     a_sum_of_a_copied_file_is_never_counted_twice,
     a_sum_that_was_taken_before_the_copy_counts_once,
