@@ -451,7 +451,7 @@ async fn a_sign_in_is_short_and_comes_at_once() {
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
         assert!(answer.contains("application/problem+json"), "{answer}");
-        let long = "x".repeat(17 << 10);
+        let long = "x".repeat(129 << 10);
         let (status, _, problem) = request(&world, "POST", "/v1/sign-in", &[], &long);
         assert_eq!(status, 413, "{problem}");
         sign_in(&world, "ada");
