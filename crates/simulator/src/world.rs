@@ -281,7 +281,13 @@ fn judge_contests(world: &World, remotes: &[Rc<Remote>]) -> Result<Option<String
         }
     }
     if besides.is_judged {
-        return Ok(judge::handled_otherwise(&centre, &backend, &settled)?);
+        let several: Vec<String> = remotes
+            .iter()
+            .flat_map(|it| it.in_several_files())
+            .collect();
+        return Ok(judge::handled_otherwise(
+            &centre, &backend, &settled, &several,
+        )?);
     }
     Ok(None)
 }

@@ -7,15 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, params};
 
+use super::is_by;
 use super::settled::Settled;
 use crate::application::Contests;
 use crate::office::{Backend, Said, eased, says};
 
 /// A request that took effect otherwise than the handler has said, or of which it was asked twice.
+/// `sent_by_several`: who wrote in a file of which there are copies; each copy may send it.
 pub(crate) fn handled_otherwise(
     centre: &Connection,
     backend: &Backend,
     settled: &Settled,
+    sent_by_several: &[String],
 ) -> rusqlite::Result<Option<String>> {
     let (mut texts, mut gone) = (BTreeMap::new(), BTreeSet::new());
     for effect in backend.effects() {
@@ -26,9 +29,9 @@ pub(crate) fn handled_otherwise(
         }
     }
     // What is refused may be sent again, as another upload.
-    let twice = texts
-        .iter()
-        .find(|(text, times)| **times > 1 && says(text, false) != Said::Refuse);
+    let twice = texts.iter().find(|(text, times)| {
+        **times > 1 && says(text, false) != Said::Refuse && !is_by(text, sent_by_several)
+    });
     if let Some((text, times)) = twice {
         return Ok(Some(format!(
             "I1: the handler has done {text:?} under {times} keys"

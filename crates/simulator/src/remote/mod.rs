@@ -409,7 +409,8 @@ impl Remote {
         let mut found = wishes.at_rest(remote, centre, excuses)?;
         found = found.or(judge::incomplete_inbox(remote, centre, self.user)?);
         found = found.or(judge::in_other_name(centre, &self.name, self.user)?);
-        if self.world.has_one_history() {
+        // What a restored file has lost may still come by an old connection.
+        if self.world.has_one_history() && self.restored.get() == 0 {
             found = found.or(judge::before_upload(
                 centre,
                 &self.name,
@@ -465,6 +466,14 @@ impl Remote {
     /// Whether there is another copy of the file.
     fn is_copied(&self) -> bool {
         self.authors.len() > 1 || self.twin.borrow().is_some()
+    }
+
+    /// Whose changes are in more than one file, or were.
+    pub(crate) fn in_several_files(&self) -> Vec<String> {
+        match self.restored.get() > 0 || self.is_copied() {
+            true => self.authors.clone(),
+            false => Vec::new(),
+        }
     }
 
     /// Only who was restored or copied becomes another. And who does not know what the centre has
