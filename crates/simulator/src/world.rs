@@ -238,7 +238,7 @@ async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Resu
         let lost = judge::lost_against_nobody(&centre, &unrecorded)?;
         let settled = world.settled();
         let found = judge::lost_and_taken(&centre, &settled)?.or(lost);
-        let found = found.or(judge::written_otherwise(&centre, &settled)?);
+        let found = found.or(judge::written_otherwise(&centre)?);
         let found = found.or(judge::replayed_for_nothing(&centre)?);
         let found = found.or(judge_contests(world, &remotes)?);
         found.map_or(Ok(()), |found| Err(Failed(found)))?;

@@ -2,14 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::Settled;
-
-/// What scripts wrote down of products is not what remotes did to them. Whatever has two words was
-/// written by a remote once.
-pub(crate) fn written_otherwise(
-    centre: &Connection,
-    settled: &Settled,
-) -> rusqlite::Result<Option<String>> {
+/// What scripts wrote down of products is not what remotes did to them, or what operators sent again
+/// for these. Whatever has two words was written by a remote once.
+pub(crate) fn written_otherwise(centre: &Connection) -> rusqlite::Result<Option<String>> {
     let found = |sql: &str| {
         let mut statement = centre.prepare_cached(sql)?;
         let found = statement.query_row([], |row| row.get::<_, String>(0));
@@ -30,14 +25,8 @@ pub(crate) fn written_otherwise(
     let passed_over = "SELECT text FROM audit AS a WHERE \"table\" = 'product' AND text LIKE '% r%'
          AND operation = 'update' AND NOT EXISTS
              (SELECT 1 FROM script_journal WHERE event = 'write' AND text = a.text)";
-    let mut statement = centre.prepare_cached(passed_over)?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        let text: String = row.get(0)?;
-        // What an operator chooses is no upload.
-        if !settled.has(&text) {
-            return Ok(Some(format!("I2: {text:?} was written without its script")));
-        }
+    if let Some(text) = found(passed_over)? {
+        return Ok(Some(format!("I2: {text:?} was written without its script")));
     }
     let open = "SELECT text FROM script_journal WHERE event IN ('begin', 'end')
          GROUP BY text HAVING sum(iif(event = 'begin', 1, -1)) <> 0";
