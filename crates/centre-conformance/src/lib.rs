@@ -229,6 +229,7 @@ macro_rules! suite {
             scripting::conflicts_that_the_server_finds_are_resolved_by_scripts,
             scripting::a_row_that_its_script_does_not_delete_comes_back,
             scripting::a_delete_whose_script_finds_another_row_loses,
+            scripting::an_update_that_a_script_of_sets_does_not_find_loses,
             scripting::what_a_script_sets_lives_for_the_sync,
             scripting::a_script_says_what_becomes_of_what_is_refused,
             scripting::a_time_that_would_lose_rows_is_not_taken,

@@ -193,6 +193,43 @@ pub async fn a_row_that_its_script_does_not_delete_comes_back<F: Fixture>() {
     assert_eq!(world.centre.conflicts().await.unwrap(), []);
 }
 
+/// A set that finds some of its rows is not taken for one that has found all of them.
+pub async fn an_update_that_a_script_of_sets_does_not_find_loses<F: Fixture>() {
+    let sql = "UPDATE cust SET name = r.name || '!' FROM {rows} AS r
+         WHERE cust.cust_id = r.cust_id AND cust.name = r.old_name";
+    let world = world::<F>(vec![script("cust", "upload_update", sql)]).await;
+    world
+        .execute(
+            "INSERT INTO cust VALUES (1, 'a', 'x'), (2, 'b', 'x'), (3, 'c', 'x'), (4, 'd', 'x')",
+        )
+        .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    for change in [
+        "UPDATE cust SET name = 'other' WHERE cust_id = 2",
+        "UPDATE cust SET name = 'D' WHERE cust_id = 4",
+        "DELETE FROM cust WHERE cust_id = 3",
+    ] {
+        world.execute(change).await;
+    }
+    let told = anna
+        .upload(&[
+            update("cust", "1|a|x", "1|A|x"),
+            update("cust", "2|b|x", "2|B|x"),
+            update("cust", "3|c|x", "3|C|x"),
+            // What it wants is there already.
+            update("cust", "4|d|x", "4|D|x"),
+        ])
+        .await;
+    assert_eq!(
+        told[0],
+        "0 inserted, 2 updated, 0 deleted, 2 conflicts, 0 refused"
+    );
+    assert!(told.contains(&"conflict cust: 2|other|x".to_owned()));
+    let rows = "SELECT cust_id || name FROM cust ORDER BY cust_id";
+    assert_eq!(world.fixture.query(rows).await, ["1A!", "2other", "4D"]);
+    assert_eq!(world.centre.conflicts().await.unwrap().len(), 2);
+}
+
 /// The script deletes a row only as its device had it: what another side has made of it stands, and
 /// the device is told that its delete lost.
 pub async fn a_delete_whose_script_finds_another_row_loses<F: Fixture>() {

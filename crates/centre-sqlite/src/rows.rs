@@ -406,7 +406,7 @@ impl<'c> Rows for UploadRows<'c> {
         _: &PublishedTable,
         statements: &[scripts::Statement],
         set: &RowSet,
-    ) -> Result<Option<Refusal>> {
+    ) -> Result<ScriptRan> {
         script::run_set(self.connection, statements, set)
     }
 

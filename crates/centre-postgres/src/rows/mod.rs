@@ -438,7 +438,7 @@ impl Rows for UploadRows<'_> {
         table: &PublishedTable,
         statements: &[scripts::Statement],
         set: &RowSet,
-    ) -> Result<Option<Refusal>> {
+    ) -> Result<ScriptRan> {
         self.exact = false;
         self.run_for_set(table, statements, set).await
     }

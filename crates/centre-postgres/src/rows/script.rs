@@ -77,7 +77,7 @@ impl UploadRows<'_> {
         table: &PublishedTable,
         statements: &[scripts::Statement],
         set: &RowSet,
-    ) -> Result<Option<Refusal>> {
+    ) -> Result<ScriptRan> {
         let prepared = self.prepare_scripts(statements).await?;
         let mut arrays = Vec::new();
         let columns = statements
@@ -89,7 +89,7 @@ impl UploadRows<'_> {
             for row in &set.rows {
                 let (datum, _) = column.column_type.datum(row[at].as_ref());
                 if array.push(&datum).is_err() {
-                    return Ok(Some(Refusal {
+                    return Ok(ScriptRan::Refused(Refusal {
                         code: Code::RowBadValue,
                         reason: format!("the value of {} is none of its column's", column.name),
                     }));
@@ -107,8 +107,17 @@ impl UploadRows<'_> {
             };
             run_with(client, prepared, statement, arguments, arrays).boxed()
         });
-        let tried = self.try_scripts(runs.collect()).await?;
-        Ok(tried.err().map(|(_, refusal)| refusal))
+        Ok(match self.try_scripts(runs.collect()).await? {
+            Ok(ran) => {
+                let of_set = statements
+                    .iter()
+                    .zip(&ran)
+                    .filter(|it| !it.0.set.is_empty());
+                let changed = of_set.filter_map(|(_, ran)| ran.0).min();
+                ScriptRan::Done { changed, row: None }
+            }
+            Err((_, refusal)) => ScriptRan::Refused(refusal),
+        })
     }
 
     async fn prepare_scripts(

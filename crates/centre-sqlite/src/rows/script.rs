@@ -57,7 +57,7 @@ pub(super) fn run_set(
     connection: &Connection,
     statements: &[Statement],
     set: &RowSet,
-) -> Result<Option<Refusal>> {
+) -> Result<ScriptRan> {
     let columns = statements
         .iter()
         .map(|it| &it.set)
@@ -72,16 +72,20 @@ pub(super) fn run_set(
     });
     let rows = Json::Array(rows.collect()).to_string();
     let ran = apart(connection, || {
+        let mut changed: Option<u64> = None;
         for (statement, values) in statements.iter().zip(&set.values) {
             let mut natives = of_script(statement, values);
             if !statement.set.is_empty() {
                 natives.push(Native::Text(rows.clone()));
             }
-            one(connection, statement, natives)?;
+            let (count, _) = one(connection, statement, natives)?;
+            if statement.counts && !statement.set.is_empty() {
+                changed = Some(changed.map_or(count, |least| least.min(count)));
+            }
         }
-        Ok(())
+        Ok(ScriptRan::Done { changed, row: None })
     });
-    Ok(ran?.err())
+    Ok(ran?.unwrap_or_else(ScriptRan::Refused))
 }
 
 /// Does something in a savepoint of its own; if SQLite refuses it, it is undone.

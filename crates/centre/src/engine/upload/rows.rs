@@ -394,14 +394,15 @@ pub trait Rows: Send {
         rows: &[Vec<Vec<Value>>],
     ) -> impl Future<Output = Result<Vec<ScriptRan>>> + Send;
 
-    /// Runs the statements of a script once for all of a set of rows of a table; the refusal, if the
-    /// database refuses something: then nothing is done.
+    /// Runs the statements of a script once for all of a set of rows of a table: how many rows the
+    /// least of those updates that read the set has changed. If the database refuses something,
+    /// nothing is done.
     fn run_set(
         &mut self,
         table: &Self::Table,
         statements: &[Statement],
         set: &RowSet,
-    ) -> impl Future<Output = Result<Option<Refusal>>> + Send;
+    ) -> impl Future<Output = Result<ScriptRan>> + Send;
 
     /// The scope as it is now.
     fn scope(

@@ -334,7 +334,8 @@ impl<R: Rows> Run<'_, R> {
         ran.map_err(|error| first.names(error))
     }
 
-    /// Runs a script once for all rows, and what fails again in halves.
+    /// Runs a script once for all rows, and what fails again in halves. Of rows among which it has
+    /// found fewer than there are, each is said to be unchanged.
     async fn run_set_for(
         &mut self,
         table: &Incoming<'_, R::Table>,
@@ -375,9 +376,14 @@ impl<R: Rows> Run<'_, R> {
                 Ok(())
             })?;
             match self.rows.run_set(table.table, statements, &set).await? {
-                None => {}
-                Some(refusal) if some.len() == 1 => all[begin] = ScriptRan::Refused(refusal),
-                Some(_) => {
+                ScriptRan::Done { changed, .. } => {
+                    // Which of them it has not found, it does not tell.
+                    let fewer = changed.is_some_and(|it| it < some.len() as u64);
+                    let changed = fewer.then_some(0);
+                    all[begin..end].fill(ScriptRan::Done { changed, row: None });
+                }
+                refused if some.len() == 1 => all[begin] = refused,
+                ScriptRan::Refused(_) => {
                     let middle = begin + some.len() / 2;
                     waiting.extend([(middle, end), (begin, middle)]);
                 }
@@ -492,17 +498,72 @@ impl<R: Rows> Run<'_, R> {
                 })?;
             }
         }
-        let ran = self.run_for(table, &["upload_update"], &plain).await?;
-        for (row, ran) in plain.into_iter().zip(ran) {
+        let event = "upload_update";
+        let before = match self.is_of_sets(table.index, event) {
+            true => {
+                let before = self.rows.find(table, Op::Update, &plain, Image::Old);
+                Some(before.await?)
+            }
+            false => None,
+        };
+        let ran = self.run_for(table, &[event], &plain).await?;
+        let mut unchanged = Vec::new();
+        for (at, (row, ran)) in plain.iter().zip(ran).enumerate() {
             match ran {
                 ScriptRan::Done {
                     changed: Some(0), ..
-                } => fought.push(row),
+                } => unchanged.push(at),
                 ScriptRan::Done { .. } => progress.outcomes.applied(Op::Update, 1),
-                ScriptRan::Refused(refusal) => failed.push(Failed::new(row, refusal)),
+                ScriptRan::Refused(refusal) => failed.push(Failed::new(*row, refusal)),
             }
         }
+        if let Some(before) = before.filter(|_| !unchanged.is_empty()) {
+            let found = unchanged.iter().map(|&at| (plain[at], &before[at]));
+            let found: Vec<(RowRef, &Option<Met>)> = found.collect();
+            let missed = self.missed(table, &found).await?;
+            let taken = found.len() - missed.len();
+            progress.outcomes.applied(Op::Update, taken as u64);
+            fought.extend(missed);
+        } else {
+            fought.extend(unchanged.into_iter().map(|at| plain[at]));
+        }
         self.fight(table, fought, progress, failed).await
+    }
+
+    /// Of updates that went to a script as a set, those that it has not found: their rows are not as
+    /// they were uploaded, and are what they were before the script, or are not there.
+    async fn missed(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        found: &[(RowRef, &Option<Met>)],
+    ) -> Result<Vec<RowRef>> {
+        let rows: Vec<RowRef> = found.iter().map(|it| it.0).collect();
+        let after = self.rows.find(table, Op::Update, &rows, Image::New).await?;
+        let types = &self.publication.row_types[table.index];
+        let all: Vec<usize> =
+            (0..self.publication.schema.tables[table.index].columns.len()).collect();
+        let mut missed = Vec::new();
+        table.images(&rows, |at, uploaded| {
+            let taken = match (&after[at], found[at].1, uploaded.new) {
+                (Some(after), Some(before), Some(new)) => {
+                    let after = after.central.values(types)?;
+                    are_same(&table.sent, new, &after)
+                        || !are_same(&all, &before.central.values(types)?, &after)
+                }
+                (after, ..) => after.is_some(),
+            };
+            if !taken {
+                missed.push(rows[at]);
+            }
+            Ok(())
+        })?;
+        Ok(missed)
+    }
+
+    fn is_of_sets(&self, table: usize, event: &str) -> bool {
+        let scripting = self.scripting.as_ref();
+        let script = scripting.and_then(|it| it.scripts.of_table(table, event));
+        script.is_some_and(Compiled::is_of_sets)
     }
 
     /// Updates that are conflicts: their scripts resolve them, or the centre's row stands.
