@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tidewater_protocol::Code;
 use tidewater_remote::database::Interest;
 use tidewater_remote::{Progress, Report};
 
@@ -151,7 +152,16 @@ impl Living<'_, '_> {
     fn run(&mut self) -> Result<(), ClientError> {
         let mut why = Why::Connected;
         loop {
-            let seen = self.remote.version()?;
+            let seen = match self.remote.version() {
+                Ok(seen) => seen,
+                Err(error) => match self.failed(error.into())? {
+                    Some(next) => {
+                        why = next;
+                        continue;
+                    }
+                    None => return Ok(()),
+                },
+            };
             let before = self.remote.link().cloned();
             let mut stopped = false;
             let synced = {
@@ -181,7 +191,12 @@ impl Living<'_, '_> {
                         report: &report,
                     };
                     match (self.callback)(&event) {
-                        ControlFlow::Continue(()) => self.wait(seen)?,
+                        ControlFlow::Continue(()) => match self.wait(seen) {
+                            Err(error) if error.code() == Code::RemoteLocked => {
+                                self.failed(error)?
+                            }
+                            next => next?,
+                        },
                         ControlFlow::Break(()) => return Ok(()),
                     }
                 }

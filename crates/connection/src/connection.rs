@@ -32,13 +32,55 @@ const MAX_PONGS: usize = 16;
 /// So many frames go before one of a lower class that could go too.
 const MAX_PASSED_OVER: u32 = 16;
 
+/// A ping is given at least so many times the round trip that was measured last.
+const ROUND_TRIPS: u32 = 8;
+
+/// What was sent may be on its way for so long on the slowest lines, and a ping behind it.
+const SLOWEST_BYTES_A_SECOND: u64 = 4 << 10;
+
 /// When a silent peer is asked, and when it is given up.
 #[derive(Clone, Copy, Debug)]
 pub struct Pings {
     /// The silence after which a ping goes out.
     pub after: Duration,
-    /// The silence after which the connection has failed.
+    /// The time after which one goes out behind what was sent, if nothing has come since; and the
+    /// silence after which one goes before what is sent.
+    pub unanswered: Duration,
+    /// How long a ping may be without an answer, beside the time for what was sent before it.
+    pub patience: Duration,
+    /// The silence after which the connection has failed, whatever was asked.
     pub give_up: Duration,
+}
+
+impl Pings {
+    /// For a peer that answers pings at once, whatever else it does; `silence` is how long it may be
+    /// silent at the most.
+    pub fn of_prompt_peer(silence: Duration) -> Pings {
+        Pings {
+            after: silence / 4,
+            unanswered: Duration::from_secs(2).min(silence / 4),
+            patience: Duration::from_secs(12).min(silence * 3 / 4),
+            give_up: silence,
+        }
+    }
+
+    /// For one that may be busy for a while, and then answers nothing.
+    pub fn of_busy_peer(after: Duration, give_up: Duration) -> Pings {
+        Pings {
+            after,
+            unanswered: after,
+            patience: give_up,
+            give_up,
+        }
+    }
+}
+
+/// A ping that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+struct AskedPing {
+    at: Duration,
+    /// What may have been on its way before it.
+    behind_bytes: u64,
 }
 
 /// Something that the caller may want to act on.
@@ -82,8 +124,22 @@ pub struct Connection {
     pongs: VecDeque<u64>,
     ping_due: bool,
     nonce: u64,
+    /// The latest time that the caller has told.
+    now: Duration,
+    /// When bytes last came, or the network last took some.
     heard: Duration,
-    asked: bool,
+    /// When something went out on a channel first since bytes came.
+    unanswered: Option<Duration>,
+    /// It was silent for so long that a ping goes before what is sent.
+    is_quiet: bool,
+    asked: Option<AskedPing>,
+    /// What may be on its way: it shrinks as on the slowest line, and a pong tells that all before its
+    /// ping has arrived.
+    underway_bytes: u64,
+    /// As of when.
+    underway_at: Duration,
+    /// How long the last ping was on its way and back.
+    round_trip: Duration,
     peer: Peer,
     /// A frame has begun that is too large to be taken before [`Connection::let_in`].
     large_frame_waits: bool,
@@ -118,8 +174,14 @@ impl Connection {
             pongs: VecDeque::new(),
             ping_due: false,
             nonce: 0,
+            now,
             heard: now,
-            asked: false,
+            unanswered: None,
+            is_quiet: false,
+            asked: None,
+            underway_bytes: 0,
+            underway_at: now,
+            round_trip: Duration::ZERO,
             peer: if dials { Peer::Friend } else { Peer::Unknown },
             large_frame_waits: false,
             last: [CONNECTION_CHANNEL; 3],
@@ -156,10 +218,13 @@ impl Connection {
     /// As those of [`Self::handle_bytes`].
     pub fn handle_input(&mut self, input: &mut BytesMut, now: Duration) -> Result<(), Fault> {
         self.check()?;
+        self.now = now;
         self.heard = now;
-        self.asked = false;
-        self.ping_due = false;
+        self.unanswered = None;
+        self.is_quiet = false;
         let taken = self.take_input(input);
+        self.asked = None;
+        self.ping_due = false;
         self.keep_fault(taken)
     }
 
@@ -184,31 +249,64 @@ impl Connection {
         let Some(pings) = self.watched() else {
             return Ok(());
         };
+        self.now = now;
+        let is_late = self.asked.is_some_and(|it| now >= self.deadline(it, pings));
         let silent = now.saturating_sub(self.heard);
-        if silent >= pings.give_up {
+        if is_late || silent >= pings.give_up {
             return self.keep_fault(Err(Fault::Silent));
         }
-        if silent >= pings.after && !self.asked {
-            self.asked = true;
-            self.ping_due = true;
+        self.is_quiet |= silent >= pings.unanswered;
+        if self.asked.is_none() && now >= self.ping_time(pings) {
+            self.ask();
         }
         Ok(())
     }
 
-    /// The peer's network takes bytes: to a sender that counts like hearing from it.
+    /// The peer's network takes bytes: to a sender that counts like hearing from it, but for that
+    /// nobody has answered.
     pub fn handle_sent(&mut self, now: Duration) {
+        self.now = now;
         self.heard = now;
     }
 
     /// When [`Self::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let pings = self.watched().filter(|_| self.fault.is_none())?;
-        let wait = if self.asked {
-            pings.give_up
-        } else {
-            pings.after.min(pings.give_up)
+        let next = match self.asked {
+            Some(asked) => self.deadline(asked, pings),
+            None if self.is_quiet => self.ping_time(pings),
+            None => self.ping_time(pings).min(self.heard + pings.unanswered),
         };
-        Some(self.heard + wait)
+        Some(next.min(self.heard + pings.give_up))
+    }
+
+    /// When a ping is due, if none waits for its answer.
+    fn ping_time(&self, pings: Pings) -> Duration {
+        let silent = self.heard + pings.after;
+        match self.unanswered {
+            Some(since) => silent.min(since + pings.unanswered),
+            None => silent,
+        }
+    }
+
+    /// When a ping without an answer is too late.
+    fn deadline(&self, asked: AskedPing, pings: Pings) -> Duration {
+        let behind = Duration::from_millis(asked.behind_bytes * 1000 / SLOWEST_BYTES_A_SECOND);
+        asked.at + pings.patience.max(self.round_trip * ROUND_TRIPS) + behind
+    }
+
+    fn ask(&mut self) {
+        self.ping_due = true;
+        self.asked = Some(AskedPing {
+            at: self.now,
+            behind_bytes: self.underway(),
+        });
+    }
+
+    fn underway(&self) -> u64 {
+        let passed = self.now.saturating_sub(self.underway_at);
+        let gone = passed.as_secs_f64() * SLOWEST_BYTES_A_SECOND as f64;
+        self.underway_bytes.saturating_sub(gone as u64)
     }
 
     /// The next event.
@@ -288,6 +386,9 @@ impl Connection {
         if std::mem::take(&mut self.owes_preface) {
             out.put_slice(&PREFACE);
         }
+        if self.is_quiet && self.asked.is_none() && self.watched().is_some() && self.has_ready() {
+            self.ask();
+        }
         if self.has_own_output() {
             self.transmit_own(out);
         }
@@ -299,8 +400,18 @@ impl Connection {
                 break;
             };
             self.channel(channel).transmit(channel, out);
+            self.unanswered.get_or_insert(self.now);
         }
+        // More than its credit nobody has on its way.
+        let sent = (out.len() - start) as u64;
+        self.underway_bytes = (self.underway() + sent).min(INITIAL_CREDIT_BYTES);
+        self.underway_at = self.now;
         out.len() > start
+    }
+
+    /// Whether something of a channel can go.
+    fn has_ready(&self) -> bool {
+        self.channels.iter().any(|(_, it)| it.ready().is_some())
     }
 
     fn find(&self, channel: u8) -> Option<&Channel> {
@@ -398,6 +509,12 @@ impl Connection {
                     return Ok(());
                 }
                 Some(Control::Pong(pong)) => {
+                    if let Some(asked) = self.asked.filter(|_| pong.nonce == self.nonce) {
+                        self.round_trip = self.heard.saturating_sub(asked.at);
+                        let before = asked.behind_bytes;
+                        self.underway_bytes = self.underway().saturating_sub(before);
+                        self.underway_at = self.heard;
+                    }
                     // Only the last one is kept, so that nobody fills the queue.
                     self.events.retain(|event| !matches!(event, Event::Pong(_)));
                     self.events.push_back(Event::Pong(pong));

@@ -3,7 +3,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use tidewater_protocol::frame::{
-    HEADER_BYTES, INITIAL_CREDIT_BYTES, MAX_MESSAGE_BYTES, Message, PREFACE, put_rows,
+    Frame, HEADER_BYTES, INITIAL_CREDIT_BYTES, MAX_MESSAGE_BYTES, Message, PREFACE, put_rows,
+    take_frame,
 };
 use tidewater_protocol::message::{Control, MAX_BEARER_BYTES, Ping, Proof, SignIn, Waiting};
 
@@ -292,10 +293,7 @@ fn the_largest_message_can_go_once_all_before_it_is_consumed() {
 
 #[test]
 fn a_silent_peer_is_asked_once_and_then_given_up() {
-    let pings = Pings {
-        after: SECOND,
-        give_up: 3 * SECOND,
-    };
+    let pings = Pings::of_busy_peer(SECOND, 3 * SECOND);
     let mut remote = Connection::dial("remote", Some(pings), NOW);
     let mut server = Connection::accept("server", None, NOW);
     let mut wire = BytesMut::new();
@@ -317,6 +315,81 @@ fn a_silent_peer_is_asked_once_and_then_given_up() {
     remote.handle_timeout(3 * SECOND).unwrap();
     assert_eq!(remote.poll_timeout(), Some(5 * SECOND));
     assert_eq!(remote.handle_timeout(5 * SECOND), Err(Fault::Silent));
+}
+
+/// A connection that was answered once, in two seconds.
+fn answered() -> Connection {
+    let pings = Pings::of_prompt_peer(120 * SECOND);
+    let mut remote = Connection::dial("remote", Some(pings), NOW);
+    let mut server = Connection::accept("server", None, NOW);
+    let mut wire = BytesMut::new();
+    remote.poll_transmit(&mut wire, 1024);
+    remote.handle_timeout(2 * SECOND).unwrap();
+    assert_eq!(remote.poll_timeout(), Some(30 * SECOND));
+    remote.handle_timeout(30 * SECOND).unwrap();
+    remote.poll_transmit(&mut wire, 1024);
+    server.handle_bytes(&wire, NOW).unwrap();
+    wire.clear();
+    server.poll_transmit(&mut wire, 1024);
+    remote.handle_bytes(&wire, 32 * SECOND).unwrap();
+    remote
+}
+
+/// What was sent is asked after soon, and an answer that does not come in time is the end, whatever
+/// else is sent meanwhile. It may take eight times as long as the last one.
+#[test]
+fn a_peer_that_does_not_answer_what_was_sent_is_given_up_soon() {
+    let mut remote = answered();
+    let mut lost = BytesMut::new();
+    remote.send_message(1, message(0, 10)).unwrap();
+    assert!(remote.poll_transmit(&mut lost, 1024));
+    remote.handle_sent(32 * SECOND);
+    assert_eq!(remote.poll_timeout(), Some(34 * SECOND));
+    remote.handle_timeout(34 * SECOND).unwrap();
+    for second in 35..50 {
+        remote.send_message(1, message(0, 10)).unwrap();
+        assert!(remote.poll_transmit(&mut lost, 1024));
+        remote.handle_sent(second * SECOND);
+        remote.handle_timeout(second * SECOND).unwrap();
+    }
+    assert_eq!(remote.handle_timeout(51 * SECOND), Err(Fault::Silent));
+}
+
+/// A ping behind much is given the time that all of it takes on the slowest line.
+#[test]
+fn a_slow_line_is_no_silent_one() {
+    let mut remote = answered();
+    let mut slow = BytesMut::new();
+    remote.send_rows(1, vec![0; 200 << 10]);
+    while remote.poll_transmit(&mut slow, 64 << 10) {}
+    remote.handle_sent(32 * SECOND);
+    remote.handle_timeout(34 * SECOND).unwrap();
+    remote.handle_timeout(98 * SECOND).unwrap();
+    assert_eq!(remote.handle_timeout(100 * SECOND), Err(Fault::Silent));
+}
+
+/// Where the line was silent for a while a ping goes first: its answer waits for nothing that follows.
+#[test]
+fn a_quiet_line_is_tried_before_much_is_sent() {
+    let mut remote = answered();
+    remote.handle_timeout(34 * SECOND).unwrap();
+    let mut lost = BytesMut::new();
+    remote.send_rows(1, vec![0; 200 << 10]);
+    while remote.poll_transmit(&mut lost, 64 << 10) {}
+    let first = take_frame(&mut lost).unwrap().unwrap();
+    assert!(
+        matches!(
+            first,
+            Frame::Control {
+                control: Some(Control::Ping(_)),
+                ..
+            }
+        ),
+        "{first:?}"
+    );
+    remote.handle_sent(34 * SECOND);
+    remote.handle_timeout(49 * SECOND).unwrap();
+    assert_eq!(remote.handle_timeout(51 * SECOND), Err(Fault::Silent));
 }
 
 #[test]

@@ -111,10 +111,8 @@ pub(crate) struct Channel<'a> {
 
 impl Wire {
     pub(crate) fn new(budget: MemoryBudget, limits: &Limits) -> Wire {
-        let pings = Pings {
-            after: limits.waiting,
-            give_up: limits.waiting + limits.idle,
-        };
+        // A remote that applies a download answers nothing meanwhile.
+        let pings = Pings::of_busy_peer(limits.waiting, limits.waiting + limits.idle);
         let machine = Connection::accept(SERVER_NAME, Some(pings), Duration::ZERO);
         Wire {
             state: Mutex::new(State {

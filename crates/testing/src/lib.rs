@@ -10,6 +10,7 @@ pub mod chinook;
 pub mod disk;
 pub mod generate;
 pub mod issuer;
+pub mod mute_line;
 pub mod nats;
 pub mod pgbouncer;
 pub mod postgres;

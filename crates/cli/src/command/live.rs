@@ -1,11 +1,13 @@
 //! `tidewater live`: a remote's file stays in sync.
 
 use std::ops::ControlFlow;
+use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use tidewater_client::{LiveEvent, LiveOptions, Report, Why};
+use tidewater_client::{Code, LiveEvent, LiveOptions, Report, Why};
 
 use super::program;
 use super::provide::run_command;
@@ -15,7 +17,11 @@ use crate::args::with_exit_codes;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output;
+use crate::remote_file;
 use crate::sync_object::SyncObject;
+
+/// The pause between two looks at a locked file, each of which waits for a while itself.
+const LOCKED_PAUSE: Duration = Duration::from_millis(200);
 
 /// Keep a remote's file in sync, until Ctrl-C
 ///
@@ -70,6 +76,7 @@ pub(super) fn run_with(
     options: LiveOptions,
     provide: &[(String, String)],
 ) -> Result<Done, Failure> {
+    wait_for_lock(&args.remote);
     let (mut remote, given) = sync::prepared(args)?;
     let interrupt = Interrupt::listen()?;
     for (name, command) in provide {
@@ -88,6 +95,27 @@ pub(super) fn run_with(
         })
     })?;
     told.map(|_| Done::Fully)
+}
+
+/// Waits until no other program keeps the file locked.
+fn wait_for_lock(file: &Path) {
+    let mut is_told = false;
+    loop {
+        let account = remote_file::open(file).and_then(|database| Ok(database.account()?));
+        match account {
+            Err(failure) if failure.code == Code::RemoteLocked => {}
+            // Whatever else is wrong is told where the file is used.
+            _ => return,
+        }
+        if !is_told {
+            let file = file.display();
+            output::note(&format!(
+                "{file} is locked by another program; waiting for it"
+            ));
+            is_told = true;
+        }
+        thread::sleep(LOCKED_PAUSE);
+    }
 }
 
 /// Whether there is still somebody who reads.

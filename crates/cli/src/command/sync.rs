@@ -84,7 +84,7 @@ const SCRIPT_VERSION: &str = "script_version";
 pub(crate) struct SyncArgs {
     /// The remote's file
     #[arg(value_name = "REMOTE.db")]
-    remote: PathBuf,
+    pub(super) remote: PathBuf,
     /// The server: tls://host:port, wss:// or https:// where nothing else gets through, tcp:// on
     /// loopback [default port: 7439, of https and wss 443]. Several with commas between them are
     /// tried one after the other. Remembered, that one first which got through

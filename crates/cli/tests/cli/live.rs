@@ -106,3 +106,41 @@ fn a_live_file_gets_what_others_change_and_brings_up_what_is_changed_in_it() {
         watching.end();
     });
 }
+
+/// Another program keeps the file locked when it starts: it waits, and says so.
+#[test]
+fn a_file_that_is_locked_at_the_start_is_waited_for() {
+    Shop::on_both_centres(|shop| {
+        let command = crate::manual::blocks(MANUAL, "sh").remove(0);
+        let command = command.replace("tcp://127.0.0.1:7439", shop.server.url());
+        let arguments: Vec<&str> = command.split_whitespace().skip(1).collect();
+        let living = Living::start(&shop, &arguments);
+        living.next(&has_changed);
+        living.end();
+        let file = sqlite(&shop.place.path("nancy.db"));
+        file.execute_batch("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE")
+            .unwrap();
+        let arguments = [&arguments[..], &["--json"]].concat();
+        let mut child = shop
+            .place
+            .command(&arguments)
+            .env("TIDEWATER_PASSWORD", password("nancy"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut told = String::new();
+        let mut notes = BufReader::new(child.stderr.take().unwrap());
+        notes.read_line(&mut told).unwrap();
+        assert!(
+            told.contains("nancy.db is locked by another program; waiting"),
+            "{told}"
+        );
+        file.execute_batch("COMMIT").unwrap();
+        let mut events = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first: Value = serde_json::from_str(&events.next().unwrap().unwrap()).unwrap();
+        assert_eq!(first["event"], "synced", "{first}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    });
+}

@@ -84,10 +84,7 @@ impl Connection {
     /// A connection that was just opened. `client` is the program that syncs, for the server's
     /// logs; `silence`, how long the server may be silent.
     pub fn dial(client: &str, silence: Duration, now: Now) -> Connection {
-        let pings = Pings {
-            after: silence / 2,
-            give_up: silence,
-        };
+        let pings = Pings::of_prompt_peer(silence);
         let wire = Wire::dial(client, Some(pings), ticks(now));
         Connection {
             wire,

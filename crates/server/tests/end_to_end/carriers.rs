@@ -11,13 +11,15 @@ use std::time::Duration;
 use tidewater_carrier::CarrierError;
 use tidewater_client::{ClientError, Code, Given, Link, LinkOptions, Request, Since};
 use tidewater_server::{Config, dev_certificate};
+use tidewater_testing::mute_line::MuteLine;
 
 use crate::backend::Backend;
 use crate::compare::assert_converged;
 use crate::device::Device;
+use crate::live::{Live, live_with};
 use crate::outbox::placing_shop;
 use crate::scenario::{PUBLICATION, shop};
-use crate::world::{LiveServer, PASSWORD, World};
+use crate::world::{LiveServer, PASSWORD, World, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -124,6 +126,41 @@ fn calls_and_events_interleave_over_every_carrier<B: Backend>() {
             assert_eq!(event.payload(), word.as_bytes());
         }
     }
+}
+
+/// Lines go mute under live remotes, which have something to say then: they do not wait as long as a
+/// silent server is borne with, but connect again.
+fn a_live_remote_leaves_a_line_that_went_mute<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let everything = everything(&world);
+    let connected: Vec<(MuteLine, Device, Live)> = SCHEMES
+        .iter()
+        .map(|scheme| {
+            let line = MuteLine::start(everything.address).expect("it listens");
+            let device = world.device("ada");
+            let live = live_with(&device, |remote| {
+                let url = format!("{scheme}://{}", line.address());
+                let subscribed = remote.subscribe(&url, "ada", &[PUBLICATION]);
+                subscribed.expect("the address can be one");
+                let trusted = remote.set_ca_file(Some(&everything.certificate));
+                trusted.expect("it is a file");
+                remote.set_timeout(Duration::from_secs(3600));
+            });
+            live.has_connected();
+            (line, device, live)
+        })
+        .collect();
+    for (number, (line, device, _)) in connected.iter().enumerate() {
+        line.mute();
+        let row = 700_000 + number;
+        device.edit(&format!("INSERT INTO product VALUES ({row}, 'mute', 1)"));
+    }
+    let count = "SELECT count(*) FROM product WHERE product_id >= 700000";
+    until(|| world.rows(count) == [SCHEMES.len().to_string()]);
+    for (_, _, live) in connected {
+        live.end();
+    }
+    drop(everything.server);
 }
 
 /// What a network does to requests.
@@ -432,6 +469,7 @@ fn connections_in_requests_are_not_guessed_and_their_numbers_count<B: Backend>()
 on_both_adapters!(
     rows_up_and_down_over_every_carrier_at_one_address,
     calls_and_events_interleave_over_every_carrier,
+    a_live_remote_leaves_a_line_that_went_mute,
     requests_that_are_lost_and_repeated_change_nothing,
     a_page_in_place_of_the_server_is_told,
     the_address_that_got_through_is_tried_first_the_next_time,

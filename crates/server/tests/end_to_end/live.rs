@@ -103,7 +103,7 @@ impl Live {
 
     /// It syncs at first, and then there is nothing more to do.
     #[track_caller]
-    fn has_connected(&self) {
+    pub(crate) fn has_connected(&self) {
         assert!(matches!(self.next(), Told::Synced("connected", _)));
         self.settle();
     }

@@ -19,14 +19,12 @@ pub(crate) fn take_along(
     connection: &Connection,
     subscriptions: &[SubscriptionState],
 ) -> Result<(), RemoteError> {
-    let marked = connection
-        .execute(
-            "UPDATE tidewater_refused SET copied = 1, \
-             again = CASE WHEN operation = 'insert' AND row_values IS NULL THEN 1 ELSE again END",
-            [],
-        )
-        .doing(DOING)?;
-    if marked == 0 {
+    let run = |sql: &str| connection.execute(sql, []).doing(DOING);
+    run("UPDATE tidewater_refused SET copied = 1")?;
+    let sent_again = run(
+        "UPDATE tidewater_refused SET again = 1 WHERE operation = 'insert' AND row_values IS NULL",
+    )?;
+    if sent_again == 0 {
         return Ok(());
     }
     for subscription in subscriptions {
