@@ -6,35 +6,27 @@
 //! to be remembered to know what must be where.
 
 mod judge;
-mod node;
 mod scenario;
 
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{ready, try_join, try_join3};
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
-use rusqlite::{Connection, params};
-use tokio::io::DuplexStream;
-use tokio::time::{Instant, sleep, timeout};
-
-use tidewater_server::Config;
+use rusqlite::params;
+use tokio::time::{sleep, timeout};
 
 use self::judge::Ledger;
-use self::node::Node;
 use self::scenario::{AUDIT, BRANCH, DENIED, SELLERS};
 use crate::application::{self, is_busy};
 use crate::chronicle::Chronicle;
-use crate::disks::{CentreDisk, Device};
+use crate::disks::Device;
 use crate::host::Host;
-use crate::intruder::Intruder;
-use crate::network::{Farm, Traces, Weather};
+use crate::network::Weather;
 use crate::plan::Plan;
 use crate::random::Random;
-use crate::template;
-use crate::vfs;
+use crate::site::{AMBUSH, Node, Site, settle, started_beside};
 use crate::world::Failed;
 
 const BRANCH_KILLED: &str = "branch's server killed at a commit";
@@ -54,27 +46,14 @@ pub(crate) const KINDS: &[&str] = &[
     REFUSED_ABOVE,
 ];
 
-/// How long a process has to meet the commit that kills it.
-const AMBUSH: Duration = Duration::from_secs(15);
-
 /// After so long nothing of what went wrong is under way any more.
 const HEALING: Duration = Duration::from_secs(200);
 
-/// How often a file may have to sync, when nothing fails any more, and all of them together.
-const PATIENCE: usize = 24;
+/// How often all files sync together, when nothing fails any more.
 const ROUNDS: usize = 8;
 
 /// Keys of what devices and headquarters insert begin here.
 const FIRST_KEY: i64 = 100;
-
-/// A centre with its servers.
-struct Site {
-    disk: CentreDisk,
-    hosts: Vec<Host>,
-    next_host: Cell<usize>,
-    chronicle: Rc<Chronicle>,
-    began: Instant,
-}
 
 /// A device of the branch.
 struct Seller {
@@ -113,89 +92,6 @@ pub(crate) async fn play(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Fa
         stopped = stopped.and(host.stop(chronicle).await);
     }
     lived.and(stopped)
-}
-
-impl Site {
-    fn new(
-        name: &str,
-        servers: u64,
-        config: &Config,
-        chronicle: &Rc<Chronicle>,
-        random: &mut Random,
-    ) -> Site {
-        let began = Instant::now();
-        let nobody = Intruder::new(random.fork());
-        nobody.leave();
-        let hosts = (0..servers as usize)
-            .map(|place| Host::new(place, began, random.fork(), nobody.clone()).serving(config));
-        Site {
-            hosts: hosts.collect(),
-            disk: CentreDisk::named(name, random.fork()),
-            next_host: Cell::default(),
-            chronicle: chronicle.clone(),
-            began,
-        }
-    }
-
-    /// Deploys what is served, lets users in, and serves.
-    async fn serve(&self, users: &[&str]) -> Result<(), Failed> {
-        let first = self.hosts.first();
-        let first = first.ok_or_else(|| Failed("a site without servers".into()))?;
-        let centre = first.deploy(self.disk.path()).await?;
-        template::add_users(&*centre, users).await?;
-        for host in &self.hosts {
-            host.start(self.disk.path()).await?;
-        }
-        Ok(())
-    }
-
-    /// A connection to one server after the other.
-    fn dial(
-        self: &Rc<Self>,
-        weather: Weather,
-        traces: &Rc<Traces>,
-        in_requests: bool,
-    ) -> Option<DuplexStream> {
-        let next = self.next_host.get();
-        self.next_host.set((next + 1) % self.hosts.len());
-        if in_requests {
-            let site = Rc::downgrade(self);
-            let farm = Farm {
-                places: self.hosts.len(),
-                inlet: Rc::new(move |place| site.upgrade()?.hosts[place].inlet()),
-                remembers: Rc::new(|| true),
-            };
-            return self.hosts[next].dial_in_requests(weather, traces, farm, &self.chronicle);
-        }
-        let (site, random) = (Rc::downgrade(self), weather.random.clone());
-        let again = move || {
-            let fine = Weather::fine(random.clone());
-            site.upgrade()?.dial(fine, &Rc::default(), false)
-        };
-        self.hosts[next].dial(weather, traces, Rc::new(again), &self.chronicle)
-    }
-
-    /// What somebody sees who looks at the centre's file.
-    fn look(&self) -> Result<Connection, Failed> {
-        Ok(application::open(&self.disk.path())?)
-    }
-
-    /// Another process takes the place of one.
-    async fn replace(&self, host: &Host, random: &mut Random) -> Result<(), Failed> {
-        host.stop(&self.chronicle).await?;
-        sleep(Duration::from_millis(random.below(3_000))).await;
-        host.start(self.disk.path()).await
-    }
-
-    /// Whoever is dead is started again.
-    async fn restart(&self, random: &mut Random) -> Result<(), Failed> {
-        for host in &self.hosts {
-            if host.life().is_some_and(|life| life.is_dead()) {
-                self.replace(host, random).await?;
-            }
-        }
-        Ok(())
-    }
 }
 
 async fn begin(
@@ -262,11 +158,6 @@ async fn begin(
     })
 }
 
-/// Where another process of the same machine finds a file.
-fn started_beside(path: &std::path::Path) -> PathBuf {
-    vfs::start_beside(path).map_or_else(|| path.to_owned(), |(_, path)| path)
-}
-
 async fn live(hierarchy: &Hierarchy, random: &mut Random) -> Result<(), Failed> {
     let steps = hierarchy.plan.steps;
     let lives = hierarchy.sellers.iter().map(|seller| {
@@ -294,18 +185,6 @@ async fn live(hierarchy: &Hierarchy, random: &mut Random) -> Result<(), Failed> 
     }
     hierarchy.come_to_rest(random).await?;
     hierarchy.judge()
-}
-
-/// Syncs a file until a sync is done.
-async fn settle(node: &Node, random: &mut Random) -> Result<(), Failed> {
-    for _ in 0..PATIENCE {
-        let fine = Weather::fine(random.fork());
-        match node.sync(fine, random).await? {
-            Some(after_ms) => sleep(Duration::from_millis(after_ms)).await,
-            None => return Ok(()),
-        }
-    }
-    Err(Failed("I6: a file does not come to rest".into()))
 }
 
 impl Hierarchy {
@@ -439,10 +318,10 @@ impl Hierarchy {
             sleep(Duration::from_millis(random.below(6_000))).await;
             match random.below(5) {
                 0 => {
-                    self.ambush(&self.headquarters, &mut random).await?;
+                    self.headquarters.ambush(&mut random).await?;
                 }
                 1 => {
-                    if self.ambush(&self.branch, &mut random).await? {
+                    if self.branch.ambush(&mut random).await? {
                         self.chronicle.fault(BRANCH_KILLED);
                     }
                 }
@@ -472,19 +351,6 @@ impl Hierarchy {
             }
         }
         Ok(())
-    }
-
-    /// Kills a process at a commit to come, before or after it takes effect. Whether it met one.
-    async fn ambush(&self, site: &Site, random: &mut Random) -> Result<bool, Failed> {
-        let places: Vec<usize> = (0..site.hosts.len()).collect();
-        let host = &site.hosts[random.pick(&places).unwrap_or_default()];
-        let Some(life) = host.kill_at_commit(random.between(1, 6), random.percent(50)) else {
-            return Ok(false);
-        };
-        let met = timeout(AMBUSH, life.ended()).await.is_ok();
-        host.kill();
-        site.replace(host, random).await?;
-        Ok(met)
     }
 
     /// Everybody syncs until nobody's sync changes anything at either level.
