@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::Connection;
 use serde_json::Value as Json;
 
-use tidewater_centre::records::{ConflictOutcome, ConflictRecord};
+use tidewater_centre::records::{ConflictOutcome, ConflictRecord, RefusedRecord};
 
 use super::scenario::{CHECKED, COUNTERS, Counter, DENIED, FAMILY, PLACED};
 use super::seller::{Differences, Ledger, add};
@@ -26,6 +26,9 @@ pub(super) struct Account {
     pub(super) chosen: Differences,
     /// Rows that two files of one origin have inserted: they are one, if they are equal.
     pub(super) inserted_in_copies: BTreeSet<(&'static str, i64)>,
+    /// Rows of families that were pending in two files of one origin: the users of both may have
+    /// given them numbers of their own.
+    pub(super) entries_in_copies: BTreeSet<String>,
 }
 
 /// What a file has of counters that its centre does not have, or has refused.
@@ -46,6 +49,34 @@ pub(super) fn outstanding(remote: &Connection) -> rusqlite::Result<Differences> 
         for row in rows {
             let (row, by) = row?;
             add(&mut all, (table, row), by);
+        }
+    }
+    Ok(all)
+}
+
+/// What a restored centre has refused when it was given back: the device keeps it as values only, and
+/// the centre by how much these were changed.
+pub(super) fn kept_as_values(
+    remote: &Connection,
+    refused: &[RefusedRecord],
+) -> rusqlite::Result<Differences> {
+    let mut all = Differences::new();
+    let sql = "SELECT table_name, key, row_values FROM tidewater_refused
+               WHERE row_values IS NOT NULL";
+    let mut statement = remote.prepare(sql)?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let parsed = |text: &str| serde_json::from_str::<Json>(text).ok();
+    for row in rows {
+        let (table, key, values): (String, String, String) = row?;
+        let is_its = |it: &&RefusedRecord| {
+            it.table == table && it.key == key && parsed(&it.row) == parsed(&values)
+        };
+        let Some(record) = refused.iter().find(is_its) else {
+            continue;
+        };
+        let (pre_image, new) = (record.pre_image.as_deref(), Some(record.row.as_str()));
+        if let Some((counter, by)) = difference_of((&table, &key), pre_image, new) {
+            add(&mut all, counter, by);
         }
     }
     Ok(all)
@@ -135,7 +166,10 @@ pub(super) fn counted_otherwise(
             let expected = begins.unwrap_or_default() + of(&taken, counter);
             let whole = now + of(&open, counter);
             let least = expected + of(&account.twice, counter);
-            let most = match account.inserted_in_copies.contains(&counter) {
+            let mut inserted = ledgers.iter().map(|it| &it.inserted_in_copy);
+            let is_perhaps_one = account.inserted_in_copies.contains(&counter)
+                || inserted.any(|it| it.contains(&counter));
+            let most = match is_perhaps_one {
                 true => i64::MAX,
                 false => expected - of(&away, counter),
             };
@@ -180,7 +214,7 @@ pub(super) fn mixed(file: &Connection, whose: &str) -> rusqlite::Result<Option<S
 }
 
 /// What a file says of families, by what each row says.
-fn entries(file: &Connection, only_changed: bool) -> rusqlite::Result<Vec<String>> {
+pub(super) fn entries(file: &Connection, only_changed: bool) -> rusqlite::Result<Vec<String>> {
     let mut all = Vec::new();
     for (table, key) in FAMILY {
         let is_changed = key.split(", ").map(|it| format!("h.key_{it} = t.{it}"));
@@ -203,17 +237,23 @@ pub(super) fn lost(
     centre: &Connection,
     remotes: &[Connection],
     ledgers: &[Ledger],
+    copied: &BTreeSet<String>,
 ) -> rusqlite::Result<Option<String>> {
     let mut there: BTreeMap<String, u64> = BTreeMap::new();
     for entry in entries(centre, false)? {
         *there.entry(entry).or_default() += 1;
     }
-    if let Some((entry, _)) = there.iter().find(|it| *it.1 > 1) {
+    let twice = |it: &(&String, &u64)| *it.1 > 1 && !copied.contains(it.0);
+    if let Some((entry, _)) = there.iter().find(twice) {
         return Ok(Some(format!("I1: the centre has {entry:?} more than once")));
     }
     let mut open = BTreeSet::new();
     for remote in remotes {
         open.extend(entries(remote, true)?);
+        // What a restored centre has refused when it was given back is there as values only.
+        let sql = "SELECT row_values ->> 'entry' FROM tidewater_refused
+                   WHERE row_values ->> 'entry' IS NOT NULL";
+        open.extend(texts(remote, sql)?);
     }
     for (entry, family) in ledgers.iter().flat_map(|it| &it.entries) {
         if !there.contains_key(entry) && !open.contains(entry) {
@@ -315,6 +355,20 @@ pub(super) fn device_differs(
         }
     }
     Ok(None)
+}
+
+/// Who a file is to its centre.
+pub(super) fn remote_id(file: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
+    file.query_row("SELECT remote_id FROM tidewater_state", [], |row| {
+        row.get(0)
+    })
+}
+
+/// What a device lists as refused.
+pub(super) fn listed(device: &Connection) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT table_name || ' ' || key || ' ' || code || ' ' || coalesce(row_values, '')
+               FROM tidewater_refused ORDER BY id";
+    texts(device, sql)
 }
 
 /// Everything that the centre has.

@@ -249,26 +249,12 @@ impl Market {
             for _ in 0..times {
                 sleep(Duration::from_millis(syncing.below(5_000))).await;
                 let weather = Weather::any(&mut syncing, self.plan.faults);
-                self.sync(&seller, weather, &mut syncing).await?;
+                seller.node.sync(weather, &mut syncing).await?;
                 seller.device.calm(&self.site.chronicle);
             }
             Ok(())
         };
         try_join(act, sync).await.map(drop)
-    }
-
-    /// Whether it has come to its end.
-    async fn sync(
-        &self,
-        seller: &Seller,
-        weather: Weather,
-        random: &mut Random,
-    ) -> Result<bool, Failed> {
-        let is_done = seller.node.sync(weather, random).await?.is_none();
-        if is_done {
-            seller.may_number.set(true);
-        }
-        Ok(is_done)
     }
 
     /// Copies a device's file onto another device, where somebody goes on with it.
@@ -301,22 +287,24 @@ impl Market {
             Ok((
                 judge::outstanding(&original)?,
                 judge::pending_inserts(&original)?,
+                judge::entries(&original, true)?,
             ))
         });
-        let Ok((pending, inserted)) = copied else {
+        let Ok((pending, inserted, entries)) = copied else {
             return Ok(None);
         };
         let device = Rc::new(Device::new(name, random.fork()));
         device.put(&from.device.bytes_of_copy());
         let node = Node::of_copy(name, &self.site, random.percent(40), path_of(&device))?;
         let copy = Rc::new(Seller::new(name, device, node));
-        copy.may_number.set(false);
-        from.may_number.set(false);
+        *copy.twin.borrow_mut() = Some(from.device.clone());
+        *from.twin.borrow_mut() = Some(copy.device.clone());
         let mut account = self.account.borrow_mut();
         for (counter, by) in pending {
             add(&mut account.twice, counter, by);
         }
         account.inserted_in_copies.extend(inserted);
+        account.entries_in_copies.extend(entries);
         self.site.chronicle.fault(COPIED);
         Ok(Some(copy))
     }
@@ -451,14 +439,39 @@ impl Market {
         let ledgers = sellers.iter().map(|it| it.ledger.borrow().clone());
         let ledgers: Vec<Ledger> = ledgers.collect();
         let waiting = sellers.iter().map(|it| it.outstanding());
-        let waiting = waiting.collect::<rusqlite::Result<Vec<Differences>>>()?;
+        let mut waiting = waiting.collect::<rusqlite::Result<Vec<Differences>>>()?;
+        let refused = command.refused().await?;
         let remotes = sellers.iter().map(|it| it.look());
         let remotes = remotes.collect::<rusqlite::Result<Vec<_>>>()?;
+        for remote in &remotes {
+            waiting.push(judge::kept_as_values(remote, &refused)?);
+        }
+        for (seller, remote) in sellers.iter().zip(&remotes) {
+            for row in judge::listed(remote)? {
+                let name = seller.name;
+                self.site
+                    .chronicle
+                    .note(&format!("{name} has refused: {row}"));
+            }
+        }
+        for it in &conflicts {
+            let (table, key, user) = (&it.table, &it.key, &it.user);
+            let (old, new) = (&it.pre_image, &it.uploaded);
+            let (winner, outcome, settled) = (&it.winner, it.outcome, &it.settled);
+            self.site.chronicle.note(&format!(
+                "conflict: {table} {key} of {user}: {old:?}, {new:?}, {winner:?}, {outcome:?}, {settled:?}"
+            ));
+        }
         let account = self.account.borrow();
         let mut found =
             judge::counted_otherwise(&centre, &ledgers, &waiting, &conflicts, &account)?;
         found = found.or(judge::mixed(&centre, "the centre")?);
-        found = found.or(judge::lost(&centre, &remotes, &ledgers)?);
+        found = found.or(judge::lost(
+            &centre,
+            &remotes,
+            &ledgers,
+            &account.entries_in_copies,
+        )?);
         found = found.or(judge::unnumbered(&centre, &ledgers)?);
         found = found.or(judge::went_past(&centre)?);
         for (seller, remote) in sellers.iter().zip(&remotes) {
@@ -469,7 +482,10 @@ impl Market {
         if conflicts.iter().any(|it| it.is_open()) {
             chronicle.fault(PARKED);
         }
-        for refused in command.refused().await? {
+        for refused in &refused {
+            let (table, key, row) = (&refused.table, &refused.key, &refused.row);
+            let (user, code) = (&refused.user, &refused.code);
+            chronicle.note(&format!("refused: {table} {key} of {user}: {row}, {code}"));
             match refused.table.as_str() {
                 "shelf" => chronicle.fault(REFUSED_SUM),
                 "sale_line" => chronicle.fault(REFUSED_FAMILY),

@@ -1,6 +1,6 @@
 //! A device of the market: what its user does with his file, and what he has done.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -36,6 +36,9 @@ pub(super) struct Ledger {
     pub(super) taken: Differences,
     /// The rows of families that it has inserted, by what they say, and under which sale.
     pub(super) entries: BTreeMap<String, String>,
+    /// Rows of counters that it has inserted while its file was one of two of one origin, and did not
+    /// know that.
+    pub(super) inserted_in_copy: BTreeSet<(&'static str, i64)>,
     /// The tickets that it has numbered.
     pub(super) tickets: BTreeSet<String>,
 }
@@ -46,8 +49,8 @@ pub(super) struct Seller {
     pub(super) device: Rc<Device>,
     pub(super) node: Node,
     pub(super) ledger: RefCell<Ledger>,
-    /// Whether it may number tickets: one of two files that were one may not, until it has synced.
-    pub(super) may_number: Cell<bool>,
+    /// The other one of two files that were one.
+    pub(super) twin: RefCell<Option<Rc<Device>>>,
 }
 
 /// What a user does it all for.
@@ -68,7 +71,7 @@ impl Seller {
             device,
             node,
             ledger: RefCell::default(),
-            may_number: Cell::new(true),
+            twin: RefCell::default(),
         }
     }
 
@@ -102,6 +105,18 @@ impl Seller {
         application::open(&self.device.application_path())
     }
 
+    /// Whether nobody else has a file of the same identity: of two that were one, each has numbers of
+    /// its own when the centre has noticed.
+    fn is_single(&self, remote: &Connection) -> rusqlite::Result<bool> {
+        let twin = self.twin.borrow();
+        let Some(twin) = &*twin else {
+            return Ok(true);
+        };
+        twin.restart();
+        let other = application::open(&twin.application_path())?;
+        Ok(judge::remote_id(remote)? != judge::remote_id(&other)?)
+    }
+
     fn edit(
         &self,
         doing: &Doing<'_>,
@@ -110,10 +125,12 @@ impl Seller {
     ) -> rusqlite::Result<String> {
         let remote = self.look()?;
         match random.below(20) {
-            0..=4 => take(&remote, STOCK, ledger, random),
-            5..=7 => take(&remote, SHELF, ledger, random),
+            0..=4 => self.take(&remote, STOCK, ledger, random),
+            5..=7 => self.take(&remote, SHELF, ledger, random),
             // Of a row that a restored centre has forgotten there is nothing to add to.
-            8..=9 if doing.trouble != Trouble::Restored => take(&remote, VOUCHER, ledger, random),
+            8..=9 if doing.trouble != Trouble::Restored => {
+                self.take(&remote, VOUCHER, ledger, random)
+            }
             10 => {
                 let key = random.between(1, COUNTERS_EACH as u64);
                 let label = format!("{} {}", self.name, doing.number);
@@ -124,7 +141,7 @@ impl Seller {
             11 | 12 => self.sell(&remote, doing, ledger, random),
             13..=15 => self.add_line(&remote, doing, ledger, random),
             16 => self.add_note(&remote, doing, ledger, random),
-            17 if self.may_number.get() && doing.trouble != Trouble::Restored => {
+            17 if self.is_single(&remote)? && doing.trouble != Trouble::Restored => {
                 let entry = format!("{} {}", self.name, doing.number);
                 let sql = "INSERT INTO ticket (entry) VALUES (?1)";
                 match remote.execute(sql, [&entry]) {
@@ -283,43 +300,47 @@ impl Seller {
     pub(super) fn outstanding(&self) -> rusqlite::Result<Differences> {
         judge::outstanding(&self.look()?)
     }
-}
 
-/// Takes something from a counter.
-fn take(
-    remote: &Connection,
-    counter: Counter,
-    ledger: &mut Ledger,
-    random: &mut Random,
-) -> rusqlite::Result<String> {
-    let Counter {
-        table, key, value, ..
-    } = counter;
-    let row = random.between(1, COUNTERS_EACH as u64) as i64;
-    let amount = random.pick(&AMOUNTS).unwrap_or(1);
-    let amount = match table == SHELF.table {
-        // Two of these are more than there is.
-        true if random.percent(50) => 7,
-        _ => amount,
-    };
-    let sql = format!("SELECT {value} FROM {table} WHERE {key} = ?1");
-    let now: Option<i64> = remote.query_row(&sql, [row], |row| row.get(0)).optional()?;
-    let changed = match now {
-        Some(now) if table == SHELF.table && now < amount => 0,
-        Some(_) => {
-            let sql = format!("UPDATE {table} SET {value} = {value} - ?2 WHERE {key} = ?1");
-            remote.execute(&sql, [row, amount])?
+    /// Takes something from a counter.
+    fn take(
+        &self,
+        remote: &Connection,
+        counter: Counter,
+        ledger: &mut Ledger,
+        random: &mut Random,
+    ) -> rusqlite::Result<String> {
+        let Counter {
+            table, key, value, ..
+        } = counter;
+        let row = random.between(1, COUNTERS_EACH as u64) as i64;
+        let amount = random.pick(&AMOUNTS).unwrap_or(1);
+        let amount = match table == SHELF.table {
+            // Two of these are more than there is.
+            true if random.percent(50) => 7,
+            _ => amount,
+        };
+        let sql = format!("SELECT {value} FROM {table} WHERE {key} = ?1");
+        let now: Option<i64> = remote.query_row(&sql, [row], |row| row.get(0)).optional()?;
+        let changed = match now {
+            Some(now) if table == SHELF.table && now < amount => 0,
+            Some(_) => {
+                let sql = format!("UPDATE {table} SET {value} = {value} - ?2 WHERE {key} = ?1");
+                remote.execute(&sql, [row, amount])?
+            }
+            None if counter.begins.is_none() => {
+                if !self.is_single(remote)? {
+                    ledger.inserted_in_copy.insert((table, row));
+                }
+                let sql = format!("INSERT INTO {table} VALUES (?1, ?2)");
+                remote.execute(&sql, [row, -amount])?
+            }
+            None => 0,
+        };
+        if changed > 0 {
+            add(&mut ledger.taken, (table, row), -amount);
         }
-        None if counter.begins.is_none() => remote.execute(
-            &format!("INSERT INTO {table} VALUES (?1, ?2)"),
-            [row, -amount],
-        )?,
-        None => 0,
-    };
-    if changed > 0 {
-        add(&mut ledger.taken, (table, row), -amount);
+        Ok(format!(
+            "takes {amount} from {table} {row}, which has {now:?}"
+        ))
     }
-    Ok(format!(
-        "takes {amount} from {table} {row}, which has {now:?}"
-    ))
 }

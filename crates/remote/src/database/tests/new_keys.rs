@@ -104,6 +104,29 @@ fn rows_of_another_parent_wait_as_long_as_there_is_one_of_ones_own() {
 }
 
 #[test]
+fn what_refers_to_a_row_that_waits_waits_too() {
+    let mut remote = with_another_family();
+    let notes_arrive = |remote: &mut Remote| {
+        remote.download(|server| {
+            server.table("note", |rows| {
+                let of_theirs = [Datum::Integer(5), Datum::Integer(9), Datum::Text("z")];
+                rows.row(Op::Upsert, &of_theirs);
+                let of_another = [Datum::Integer(6), Datum::Integer(1), Datum::Text("z")];
+                rows.row(Op::Upsert, &of_another);
+            });
+        });
+    };
+    notes_arrive(&mut remote);
+    let notes = "SELECT id FROM note WHERE id > 2 ORDER BY id";
+    assert_eq!(remote.query(notes), ["6"]);
+    assert_eq!(remote.requested(), 2, "the centre's line, and its note");
+    remote.database_mut().discard_refused(Which::All).unwrap();
+    theirs_arrive(&mut remote);
+    notes_arrive(&mut remote);
+    assert_eq!(remote.query(notes), ["5", "6"]);
+}
+
+#[test]
 fn a_row_under_a_new_key_takes_along_what_this_remote_has_under_it() {
     let mut remote = with_another_family();
     // Another row of its own comes to refer to it, before it has a new key.
