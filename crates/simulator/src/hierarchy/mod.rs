@@ -9,6 +9,7 @@ mod judge;
 mod scenario;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ const BRANCH_DARK: &str = "branch without power";
 const LINE_KILLED: &str = "branch's line killed at a write";
 const WENT_UP: &str = "row of a device came to headquarters by its branch";
 const WENT_DOWN: &str = "row of headquarters came to a device by its branch";
+const PUT_ABOVE: &str = "till of devices changed at their branch or at headquarters";
 const REFUSED_ABOVE: &str = "row that a branch had taken refused by headquarters";
 
 /// Every kind of thing that happens in a hierarchy.
@@ -43,6 +45,7 @@ pub(crate) const KINDS: &[&str] = &[
     LINE_KILLED,
     WENT_UP,
     WENT_DOWN,
+    PUT_ABOVE,
     REFUSED_ABOVE,
 ];
 
@@ -51,6 +54,9 @@ const HEALING: Duration = Duration::from_secs(200);
 
 /// How often all files sync together, when nothing fails any more.
 const ROUNDS: usize = 8;
+
+/// What is put into a till at once: few amounts, so that equal values meet.
+const PUT: [i64; 2] = [1, 3];
 
 /// Keys of what devices and headquarters insert begin here.
 const FIRST_KEY: i64 = 100;
@@ -74,6 +80,8 @@ struct Hierarchy {
     line: Node,
     sellers: Vec<Seller>,
     last_key: Cell<i64>,
+    /// What applications of headquarters and of the branch have put into tills.
+    put: RefCell<BTreeMap<i64, i64>>,
 }
 
 /// Plays a hierarchy from beginning to end.
@@ -155,6 +163,7 @@ async fn begin(
         line,
         sellers,
         last_key: Cell::new(FIRST_KEY),
+        put: RefCell::default(),
     })
 }
 
@@ -245,7 +254,16 @@ impl Hierarchy {
         seller.device.restart();
         let connection = application::open(&seller.device.application_path())?;
         let (name, key) = (seller.name, self.new_key());
-        match random.below(10) {
+        match random.below(13) {
+            10.. => {
+                let till = random.between(1, 2) as i64;
+                let amount = random.pick(&PUT).unwrap_or(1);
+                let sql = "UPDATE till SET amount = amount + ?2 WHERE till_id = ?1";
+                if connection.execute(sql, params![till, amount])? > 0 {
+                    *ledger.put.entry(till).or_default() += amount;
+                }
+                Ok(format!("puts {amount} into till {till}"))
+            }
             0..=2 => {
                 let note = match random.percent(15) {
                     true => format!("{DENIED} {name} {key}"),
@@ -298,6 +316,10 @@ impl Hierarchy {
             let note = format!("office {key}");
             let insert = "INSERT INTO item VALUES (?1, 1, ?2, ?3)";
             let put = "INSERT OR REPLACE INTO price VALUES (?1, ?2)";
+            if random.percent(40) {
+                self.put_into_till(&mut random)?;
+                continue;
+            }
             let edited = match random.below(4) {
                 0 => connection.execute(insert, params![key, seller, note]),
                 1 => connection.execute("DELETE FROM price WHERE price_id = ?1", [price]),
@@ -308,6 +330,27 @@ impl Hierarchy {
                 Err(error) if is_busy(&error) => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+        Ok(())
+    }
+
+    /// An application of headquarters or of the branch puts as much into a till as devices do.
+    fn put_into_till(&self, random: &mut Random) -> Result<(), Failed> {
+        let site = match random.percent(50) {
+            true => &self.headquarters,
+            false => &self.branch,
+        };
+        let till = random.between(1, 2) as i64;
+        let amount = random.pick(&PUT).unwrap_or(1);
+        let sql = "UPDATE till SET amount = amount + ?2 WHERE till_id = ?1";
+        match site.look()?.execute(sql, params![till, amount]) {
+            Ok(0) => {}
+            Ok(_) => {
+                *self.put.borrow_mut().entry(till).or_default() += amount;
+                self.chronicle.fault(PUT_ABOVE);
+            }
+            Err(error) if is_busy(&error) => {}
+            Err(error) => return Err(error.into()),
         }
         Ok(())
     }
@@ -368,7 +411,8 @@ impl Hierarchy {
             for seller in &self.sellers {
                 pending += seller.node.waiting()?.0;
             }
-            let prices = "SELECT group_concat(price_id || ' ' || note) FROM price";
+            let prices = "SELECT group_concat(price_id || ' ' || note) || (
+                SELECT group_concat(till_id || ' ' || amount) FROM till) FROM price";
             let audited = "SELECT count(*) FROM audit";
             let headquarters = self.headquarters.look()?;
             let now: (Option<String>, i64) = (
@@ -390,6 +434,13 @@ impl Hierarchy {
         let mut found = judge::applied_twice(&headquarters)?;
         found = found.or(judge::went_back(&branch, "the branch")?);
         found = found.or(judge::branch_differs(&headquarters, &branch)?);
+        let mut put = self.put.borrow().clone();
+        for seller in &self.sellers {
+            for (till, amount) in &seller.ledger.borrow().put {
+                *put.entry(*till).or_default() += amount;
+            }
+        }
+        found = found.or(judge::counted_otherwise(&headquarters, &put)?);
         for seller in &self.sellers {
             let device = application::open(&seller.device.application_path())?;
             let ledger = seller.ledger.borrow();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::Connection;
 use serde_json::Value as Json;
 
-use tidewater_centre::records::{ConflictOutcome, ConflictRecord, RefusedRecord};
+use tidewater_centre::records::{ConflictOutcome, ConflictRecord};
 
 use super::scenario::{CHECKED, COUNTERS, Counter, DENIED, FAMILY, PLACED};
 use super::seller::{Differences, Ledger, add};
@@ -26,6 +26,8 @@ pub(super) struct Account {
     pub(super) chosen: Differences,
     /// Rows that two files of one origin have inserted: they are one, if they are equal.
     pub(super) inserted_in_copies: BTreeSet<(&'static str, i64)>,
+    /// Rows that devices list as refused when a restored centre was given them back.
+    pub(super) kept_as_values: BTreeSet<(&'static str, i64)>,
     /// Rows of families that were pending in two files of one origin: the users of both may have
     /// given them numbers of their own.
     pub(super) entries_in_copies: BTreeSet<String>,
@@ -54,32 +56,27 @@ pub(super) fn outstanding(remote: &Connection) -> rusqlite::Result<Differences> 
     Ok(all)
 }
 
-/// What a restored centre has refused when it was given back: the device keeps it as values only, and
-/// the centre by how much these were changed.
+/// Rows that a restored centre has refused when they were given back: their device lists what they
+/// were, and does not send them again. Of counters which ones, of families what they say.
 pub(super) fn kept_as_values(
     remote: &Connection,
-    refused: &[RefusedRecord],
-) -> rusqlite::Result<Differences> {
-    let mut all = Differences::new();
-    let sql = "SELECT table_name, key, row_values FROM tidewater_refused
-               WHERE row_values IS NOT NULL";
-    let mut statement = remote.prepare(sql)?;
-    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    let parsed = |text: &str| serde_json::from_str::<Json>(text).ok();
-    for row in rows {
-        let (table, key, values): (String, String, String) = row?;
-        let is_its = |it: &&RefusedRecord| {
-            it.table == table && it.key == key && parsed(&it.row) == parsed(&values)
-        };
-        let Some(record) = refused.iter().find(is_its) else {
-            continue;
-        };
-        let (pre_image, new) = (record.pre_image.as_deref(), Some(record.row.as_str()));
-        if let Some((counter, by)) = difference_of((&table, &key), pre_image, new) {
-            add(&mut all, counter, by);
+) -> rusqlite::Result<(BTreeSet<(&'static str, i64)>, BTreeSet<String>)> {
+    let mut counters = BTreeSet::new();
+    for Counter { table, key, .. } in COUNTERS {
+        let sql = format!(
+            "SELECT row_values ->> '{key}' FROM tidewater_refused
+             WHERE table_name = '{table}' AND row_values IS NOT NULL"
+        );
+        let mut statement = remote.prepare(&sql)?;
+        let rows = statement.query_map([], |row| row.get(0))?;
+        for row in rows {
+            counters.insert((table, row?));
         }
     }
-    Ok(all)
+    let sql = "SELECT row_values ->> 'entry' FROM tidewater_refused
+               WHERE row_values ->> 'entry' IS NOT NULL";
+    let entries = texts(remote, sql)?.into_iter().collect();
+    Ok((counters, entries))
 }
 
 /// Rows of counters that a file has inserted, and that were not taken yet.
@@ -169,7 +166,7 @@ pub(super) fn counted_otherwise(
             let mut inserted = ledgers.iter().map(|it| &it.inserted_in_copy);
             let is_perhaps_one = account.inserted_in_copies.contains(&counter)
                 || inserted.any(|it| it.contains(&counter));
-            let most = match is_perhaps_one {
+            let most = match is_perhaps_one || account.kept_as_values.contains(&counter) {
                 true => i64::MAX,
                 false => expected - of(&away, counter),
             };
@@ -191,8 +188,13 @@ pub(super) fn counted_otherwise(
     Ok(None)
 }
 
-/// A row of a family under another sale than its own, in a file.
-pub(super) fn mixed(file: &Connection, whose: &str) -> rusqlite::Result<Option<String>> {
+/// A row of a family under another sale than its own, in a file. Those of sales of which the device
+/// has values only are excused: they wait, refused, for what their user decides.
+pub(super) fn mixed(
+    file: &Connection,
+    whose: &str,
+    excused: &BTreeSet<String>,
+) -> rusqlite::Result<Option<String>> {
     let mut statement = file.prepare(PLACED)?;
     let rows = statement.query_map([], |row| {
         Ok((
@@ -204,7 +206,7 @@ pub(super) fn mixed(file: &Connection, whose: &str) -> rusqlite::Result<Option<S
     })?;
     for row in rows {
         let (table, entry, family, sale) = row?;
-        if sale.as_deref() != Some(&family) {
+        if sale.as_deref() != Some(&family) && !excused.contains(&family) {
             return Ok(Some(format!(
                 "I2: {whose} has {table} {entry:?} of sale {family:?} under {sale:?}"
             )));
@@ -250,10 +252,7 @@ pub(super) fn lost(
     let mut open = BTreeSet::new();
     for remote in remotes {
         open.extend(entries(remote, true)?);
-        // What a restored centre has refused when it was given back is there as values only.
-        let sql = "SELECT row_values ->> 'entry' FROM tidewater_refused
-                   WHERE row_values ->> 'entry' IS NOT NULL";
-        open.extend(texts(remote, sql)?);
+        open.extend(kept_as_values(remote)?.1);
     }
     for (entry, family) in ledgers.iter().flat_map(|it| &it.entries) {
         if !there.contains_key(entry) && !open.contains(entry) {

@@ -23,8 +23,7 @@ pub(super) const DENIED: &str = "denied";
 /// What the scripts of reports write before each text. Nobody else does.
 pub(super) const CHECKED: &str = "checked";
 
-/// A table of counters: devices and the centre take from them, and nobody puts anything back, so
-/// that a value that was there once tells what was taken until then.
+/// A table of counters, from which devices and the centre take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counter {
     pub(super) table: &'static str,

@@ -124,7 +124,7 @@ impl Seller {
         random: &mut Random,
     ) -> rusqlite::Result<String> {
         let remote = self.look()?;
-        match random.below(20) {
+        match random.below(22) {
             0..=4 => self.take(&remote, STOCK, ledger, random),
             5..=7 => self.take(&remote, SHELF, ledger, random),
             // Of a row that a restored centre has forgotten there is nothing to add to.
@@ -254,7 +254,7 @@ impl Seller {
         };
         let key = match random.percent(30) {
             true => doing.number,
-            false => random.between(1, 4) as i64,
+            false => random.between(1, 3) as i64,
         };
         let sql = format!(
             "INSERT INTO {table} VALUES (?1, ?2) ON CONFLICT ({table}_id) DO UPDATE SET text = ?2"

@@ -15,6 +15,7 @@ use tidewater_remote::spool::{KeepInMemory, MemorySpool};
 
 use super::Site;
 use crate::chronicle::Chronicle;
+use crate::defects::{FileNumbers, show_lines};
 use crate::disks;
 use crate::line::{Line, summary};
 use crate::network::{Traces, Weather};
@@ -176,6 +177,8 @@ impl Node {
         };
         let process = disks::process_at(database.path());
         let process = process.ok_or_else(|| gone("a file is on no device"))?;
+        let path = database.path().to_owned();
+        let numbers = FileNumbers::of(&path);
         here.connection.sync(database, options, seed);
         self.pump(&mut here, &process, random).await;
         let ended = here.connection.end_sync();
@@ -189,6 +192,10 @@ impl Node {
             *self.database.borrow_mut() = Some(open((self.path)())?);
             return Ok(None);
         }
+        if let Some(numbers) = numbers {
+            numbers.keep(&path);
+        }
+        show_lines(&path, &self.above.disk.path());
         *self.database.borrow_mut() = Some(database);
         if matches!(outcome, Outcome::More(_) | Outcome::Again(_)) && here.connection.can_sync() {
             *line = Some(here);
