@@ -520,6 +520,8 @@ impl Database {
             kept::adopt(&transaction, before, identity.centre)
         };
         adopt().doing("taking a new identity")?;
+        refused::try_families_again(&transaction)?;
+        refused::rejoin_taken(&transaction, new_upload_id)?;
         kept::settle(&transaction)?;
         transaction.commit().doing("taking a new identity")
     }

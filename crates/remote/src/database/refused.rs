@@ -17,7 +17,7 @@ use std::collections::HashSet;
 
 use rusqlite::{Connection, params};
 use serde::Serialize;
-use tidewater_protocol::{Code, Table, Value};
+use tidewater_protocol::{Code, Table, UploadId, Value};
 
 pub(crate) use restore::{
     exists, kept_values, key_in, key_of, run, settle_written, value_of, write_pending,
@@ -506,6 +506,52 @@ pub(crate) fn unpark_waiting(
                 settled::retried(connection, &table.name, packed, generation)?;
             }
             forget(connection, &table.name, packed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Has what waits for another try go up with what is on its way already, as another upload: a centre
+/// that knows nothing of refused rows any more would take what refers to them for a part of its own.
+pub(crate) fn rejoin_taken(
+    connection: &Connection,
+    new_upload_id: &mut dyn FnMut() -> UploadId,
+) -> Result<(), RemoteError> {
+    for subscription in load_all(connection)? {
+        let schema = subscription.schema.as_ref();
+        let joins = schema.is_some_and(|it| !it.transactional);
+        let Some(taken) = subscription.taken_generation.filter(|_| joins) else {
+            continue;
+        };
+        if !wait_for_another_try(connection, &subscription.publication)? {
+            continue;
+        }
+        unpark_waiting(connection, &subscription, taken, Which::All)?;
+        let sql = "UPDATE tidewater_subscription SET taken_upload_id = ?2 WHERE id = ?1";
+        connection
+            .execute(sql, params![subscription.id, new_upload_id().0])
+            .doing("trying refused rows again")?;
+    }
+    Ok(())
+}
+
+/// Marks refused inserts of families for another try: their centre does not know them as this
+/// remote's any more.
+pub(crate) fn try_families_again(connection: &Connection) -> Result<(), RemoteError> {
+    for subscription in load_all(connection)? {
+        let tables = subscription.schema.iter().flat_map(|it| &it.tables);
+        let is_parent = |table: &Table| {
+            let mut keys = tables.clone().flat_map(|it| &it.foreign_keys);
+            keys.any(|it| it.parent == table.name)
+        };
+        for table in tables.clone() {
+            if is_parent(table) || !table.foreign_keys.is_empty() {
+                let sql = "UPDATE tidewater_refused SET again = 1 WHERE publication = ?1
+                           AND table_name = ?2 AND operation = 'insert' AND row_values IS NULL";
+                connection
+                    .execute(sql, params![subscription.publication, table.name])
+                    .doing("marking refused rows for another try")?;
+            }
         }
     }
     Ok(())

@@ -318,7 +318,10 @@ pub(super) fn device_differs(
     device: &Connection,
     whose: &str,
 ) -> rusqlite::Result<Option<String>> {
-    let refused = "SELECT key_sale_id FROM tidewater_change_sale";
+    let refused = "SELECT key_sale_id FROM tidewater_change_sale
+                   UNION SELECT key_sale_id FROM tidewater_change_sale_line
+                   UNION SELECT row_values ->> 'sale_id' FROM tidewater_refused
+                   WHERE row_values ->> 'sale_id' IS NOT NULL";
     let refused: BTreeSet<String> = texts(device, refused)?.into_iter().collect();
     for (table, key, values) in COMPARED {
         let key_text = key.replace(", ", " || ' ' || ");
@@ -354,6 +357,14 @@ pub(super) fn device_differs(
         }
     }
     Ok(None)
+}
+
+/// Whether what is changed in a file counts as what another copy of it may have sent: it was not
+/// uploaded since the centre has noticed.
+pub(super) fn may_be_sent_twice(file: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM tidewater_subscription
+               WHERE copied_until >= generation)";
+    file.query_row(sql, [], |row| row.get(0))
 }
 
 /// Who a file is to its centre.

@@ -317,9 +317,9 @@ impl Market {
             let counter = random.pick(&[STOCK, STOCK, SHELF]).unwrap_or(STOCK);
             let row = random.between(1, COUNTERS_EACH as u64) as i64;
             // Where files are copied or the centre is restored, a value never comes again.
-            let fills_up = self.trouble == Trouble::Settled && random.percent(30);
+            let fills_up = self.trouble == Trouble::Settled && random.percent(35);
             let amount = match fills_up {
-                true => -7,
+                true => -10,
                 false => random.pick(&[1, 3]).unwrap_or(1),
             };
             let (table, value, key) = (counter.table, counter.value, counter.key);

@@ -328,7 +328,7 @@ impl Seller {
                 remote.execute(&sql, [row, amount])?
             }
             None if counter.begins.is_none() => {
-                if !self.is_single(remote)? {
+                if !self.is_single(remote)? || judge::may_be_sent_twice(remote)? {
                     ledger.inserted_in_copy.insert((table, row));
                 }
                 let sql = format!("INSERT INTO {table} VALUES (?1, ?2)");

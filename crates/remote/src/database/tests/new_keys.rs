@@ -305,3 +305,28 @@ fn what_is_pending_in_a_copied_file_is_told_as_what_its_original_may_have_sent()
     remote.run("UPDATE item SET amount = 26 WHERE id = 3");
     assert!(!remote.begin().may_be_sent_twice());
 }
+
+/// What goes up of a table's rows: its name and the operation.
+fn sent(remote: &mut Remote) -> Vec<(String, Op)> {
+    let state = remote.state();
+    let changes = remote.changes(&state).into_iter();
+    changes.map(|it| (it.table, it.op)).collect()
+}
+
+#[test]
+fn a_refused_row_goes_up_again_with_what_was_taken_under_it_before_its_centre_forgot_it() {
+    let forgets: [fn(&mut Remote); 2] = [become_another, |remote| {
+        super::kept::restored_to(remote, (0, None));
+    }];
+    for forget in forgets {
+        let mut remote = with_another_family();
+        remote.run("INSERT INTO line VALUES (9, 'w', 3)");
+        let taken = remote.begin().taken_upload_id;
+        assert_eq!(sent(&mut remote), [("line".to_owned(), Op::Insert)]);
+        forget(&mut remote);
+        let of = |table: &str| (table.to_owned(), Op::Insert);
+        let family = [of("item"), of("line"), of("line"), of("note")];
+        assert_eq!(sent(&mut remote), family);
+        assert_ne!(remote.state().taken_upload_id, taken, "another upload");
+    }
+}
