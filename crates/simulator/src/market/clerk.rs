@@ -123,6 +123,10 @@ async fn settle_refused(market: &Market, random: &mut Random) -> Result<(), Fail
     let mut found = centre.find_refused(&open).await?;
     // Families are their users' to decide about.
     found.retain(|it| FAMILY.iter().all(|of| of.0 != it.table));
+    let is_sum = |it: &RefusedRecord| COUNTERS.iter().any(|of| of.table == it.table);
+    if random.percent(60) && found.iter().any(is_sum) {
+        found.retain(is_sum);
+    }
     let places: Vec<usize> = (0..found.len()).collect();
     let Some(record) = random.pick(&places).map(|it| &found[it]) else {
         return Ok(());

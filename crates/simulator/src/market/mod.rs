@@ -201,6 +201,9 @@ async fn live(market: &Market, random: &mut Random) -> Result<(), Failed> {
     for seller in &*market.sellers.borrow() {
         seller.device.calm(&market.site.chronicle);
     }
+    if market.trouble == Trouble::Settled {
+        market.settle_what_is_left(random).await?;
+    }
     market.come_to_rest(random).await?;
     market.judge().await
 }
@@ -346,6 +349,26 @@ impl Market {
         for _ in 0..times {
             sleep(Duration::from_millis(random.below(6_000))).await;
             clerk::settle(self, &mut random).await?;
+        }
+        Ok(())
+    }
+
+    /// Shelves are filled up, and the operator goes through what was refused before.
+    async fn settle_what_is_left(&self, random: &mut Random) -> Result<(), Failed> {
+        let sellers = self.sellers.borrow().clone();
+        for seller in &sellers {
+            settle(&seller.node, random).await?;
+        }
+        let amount = random.between(0, 20) as i64;
+        let sql = "UPDATE shelf SET quantity = quantity + ?1";
+        self.site.look()?.execute(sql, [amount])?;
+        let mut account = self.account.borrow_mut();
+        for row in 1..=COUNTERS_EACH {
+            add(&mut account.centre, (SHELF.table, row), amount);
+        }
+        drop(account);
+        for _ in 0..random.below(12) {
+            clerk::settle(self, random).await?;
         }
         Ok(())
     }

@@ -65,7 +65,8 @@ impl<'a> Sink<'a> {
             return Ok(());
         }
         if self.is_of_another_parent(row).doing(DOING)? {
-            return self.mark_stale(&row.key);
+            self.mark_stale(&row.key)?;
+            return self.note_waiting(&row.key).doing(DOING);
         }
         if self.write(&row.new, &row.key)? {
             self.summary.upserts += 1;
@@ -281,6 +282,14 @@ impl<'a> Sink<'a> {
         self.table.has_stale = true;
         self.summary.stale += 1;
         Ok(())
+    }
+
+    /// A stale row waits for what the user decides about another one.
+    fn note_waiting(&mut self, key: &[Datum<'_>]) -> rusqlite::Result<()> {
+        let packed = row::pack_key(&self.table.key_types, key);
+        let sql = "UPDATE tidewater_stale SET waits = 1 WHERE table_name = ?1 AND key_packed = ?2";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        statement.execute((self.table.name(), packed)).map(drop)
     }
 
     pub(super) fn clear_stale(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {

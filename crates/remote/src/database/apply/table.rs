@@ -295,8 +295,7 @@ pub(super) struct PendingParent {
     /// Yields for a key whether the row was there when it was first changed.
     pub(super) was_present: String,
     pub(super) table: String,
-    /// Yields for a key, the table's name and the packed key whether the row is asked for and not
-    /// there.
+    /// Yields for a key, the table's name and the packed key whether the row waits, and is not there.
     pub(super) waits: String,
 }
 
@@ -320,16 +319,17 @@ fn pending_parents(
         let Some(columns) = columns.filter(|it| it.len() == foreign_key.columns.len()) else {
             continue;
         };
-        let has_stale = connection
-            .prepare_cached("SELECT EXISTS (SELECT 1 FROM tidewater_stale WHERE table_name = ?1)")?
+        let waits = "SELECT EXISTS (SELECT 1 FROM tidewater_stale WHERE table_name = ?1 AND waits)";
+        let some_wait = connection
+            .prepare_cached(waits)?
             .query_row([&parent.name], |row| row.get(0))?;
-        if has_stale || is_not_empty(connection, &names.change)? {
+        if some_wait || is_not_empty(connection, &names.change)? {
             let number = names.key.len();
             parents.push(PendingParent {
                 table: parent.name.clone(),
                 waits: format!(
                     "SELECT 1 FROM tidewater_stale WHERE table_name = ?{} AND key_packed = ?{} \
-                     AND NOT EXISTS (SELECT 1 FROM {} WHERE {})",
+                     AND waits AND NOT EXISTS (SELECT 1 FROM {} WHERE {})",
                     number + 1,
                     number + 2,
                     names.table,

@@ -321,12 +321,12 @@ fn a_refused_row_goes_up_again_with_what_was_taken_under_it_before_its_centre_fo
     for forget in forgets {
         let mut remote = with_another_family();
         remote.run("INSERT INTO line VALUES (9, 'w', 3)");
-        let taken = remote.begin().taken_upload_id;
+        let taken = remote.begin().next_upload();
         assert_eq!(sent(&mut remote), [("line".to_owned(), Op::Insert)]);
         forget(&mut remote);
         let of = |table: &str| (table.to_owned(), Op::Insert);
         let family = [of("item"), of("line"), of("line"), of("note")];
         assert_eq!(sent(&mut remote), family);
-        assert_ne!(remote.state().taken_upload_id, taken, "another upload");
+        assert_ne!(remote.state().next_upload(), taken, "another upload");
     }
 }
