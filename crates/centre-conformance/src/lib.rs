@@ -264,6 +264,8 @@ macro_rules! suite {
             operating::a_replayed_sum_is_a_difference,
             operating::a_sum_that_its_remote_sends_after_the_replay_waits_for_the_operator,
             operating::a_chosen_sum_counts_once,
+            operating::a_sum_that_is_left_out_takes_nothing_from_others,
+            operating::a_replay_by_force_does_not_mix_two_families,
             operating::a_forced_replay_writes_what_the_remote_had_changed,
             sums::equal_changes_of_several_remotes_add_up,
             sums::equal_changes_add_up_beside_edits_of_other_columns,

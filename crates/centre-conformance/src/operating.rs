@@ -10,6 +10,7 @@ use tidewater_centre::{
 };
 use tidewater_protocol::{Code, Value};
 
+use crate::families::follows;
 use crate::fixture::Fixture;
 use crate::remote::{Change, Remote, delete, insert, update};
 use crate::world::{NOW_MS, World, everyone};
@@ -350,6 +351,53 @@ pub async fn a_chosen_sum_counts_once<F: Fixture>() {
     assert_eq!(conflict.outcome, ConflictOutcome::Merged);
     let outcome = resolve(&world, choose(conflict.id, Version::Uploaded)).await;
     assert_eq!(outcome, row(1, "TEA", 1));
+}
+
+/// The centre's version of a sum that waits leaves the remote's difference out, and nobody else's.
+pub async fn a_sum_that_is_left_out_takes_nothing_from_others<F: Fixture>() {
+    let world = world::<F>(item(&["additive(stock)"]), &[]).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut copy = Remote::synced(&world, "anna").await;
+    anna.upload(&[update("item", "1|tea|10", "1|tea|7")]).await;
+    let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|6")]);
+    upload.copied = true;
+    copy.apply(upload).await;
+    anna.upload(&[update("item", "1|tea|7", "1|tea|5")]).await;
+    let conflict = world.centre.conflicts().await.unwrap().remove(0);
+    let insisting = Choice {
+        force: true,
+        ..choose(conflict.id, Version::Centre)
+    };
+    assert_eq!(resolve(&world, insisting).await, row(1, "tea", 5));
+    assert_eq!(world.fixture.query(ITEMS).await, ["1|tea|5"]);
+    let conflict = world.centre.conflicts().await.unwrap().remove(0);
+    assert!(!conflict.is_open());
+}
+
+/// Two rows under one key with rows below them stay two, whoever insists.
+pub async fn a_replay_by_force_does_not_mix_two_families<F: Fixture>() {
+    const ORDERS: &str = "
+        CREATE TABLE orders (id INTEGER NOT NULL PRIMARY KEY, customer TEXT NOT NULL);
+        CREATE TABLE line (order_id INTEGER NOT NULL REFERENCES orders, product TEXT NOT NULL,
+            PRIMARY KEY (order_id, product))";
+    let tables = vec![everyone("orders"), follows("line", "orders")];
+    let world = World::<F>::new(ORDERS, tables).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut berta = Remote::synced(&world, "berta").await;
+    let order = [insert("orders", "7|Nora"), insert("line", "7|apples")];
+    berta.upload(&order).await;
+    anna.upload(&[insert("orders", "7|Sven")]).await;
+    let kept = only_refused(&world).await;
+    for force in [false, true] {
+        let outcome = settle(&world, replay(kept.id, force)).await;
+        assert!(
+            matches!(&outcome, SettleOutcome::Refused { code, .. } if *code == Code::RowKeyInUse),
+            "{outcome:?}"
+        );
+        let orders = world.fixture.query("SELECT id, customer FROM orders").await;
+        assert_eq!(orders, ["7|Nora"]);
+        assert_eq!(only_refused(&world).await.id, kept.id);
+    }
 }
 
 /// An operator who insists writes over what others have made of a row, and nothing but what the

@@ -82,6 +82,16 @@ impl Device {
         self.machine.copy(COPY, FILE);
     }
 
+    /// The bytes of the copy.
+    pub(crate) fn bytes_of_copy(&self) -> Vec<u8> {
+        self.machine.bytes(COPY)
+    }
+
+    /// Where nobody has had a file yet, it is a copy of another device's.
+    pub(crate) fn put(&self, bytes: &[u8]) {
+        self.machine.put(FILE, bytes);
+    }
+
     /// Nobody has the file open, and it is gone, with the copy.
     pub(crate) fn wipe(&self) {
         for name in [FILE, COPY] {

@@ -79,6 +79,11 @@ impl Plan {
         Random::new(self.seed ^ 0x6c65_7665_6c73).percent(15)
     }
 
+    /// Whether a market is played when all else has ended.
+    pub(crate) fn has_market(self) -> bool {
+        Random::new(self.seed ^ 0x6d61_726b_6574_7300).percent(20)
+    }
+
     /// Whether a remote connects in requests of HTTP: in a third of the worlds half of them do.
     pub(crate) fn dials_in_requests(self, name: &str) -> bool {
         let mut random = Random::new(self.seed ^ 0x7265_7175_6573);

@@ -13,6 +13,7 @@ use crate::disks;
 use crate::hierarchy;
 use crate::host;
 use crate::judge;
+use crate::market;
 use crate::network;
 use crate::office;
 use crate::operator;
@@ -113,6 +114,8 @@ fn kinds() -> impl Iterator<Item = &'static str> {
         judge::RESOLUTIONS,
         disks::KINDS,
         hierarchy::KINDS,
+        market::KINDS[0],
+        market::KINDS[1],
         &[host::EXHAUSTED, world::LOCKED],
     ];
     kinds.into_iter().flatten().copied()

@@ -24,6 +24,7 @@ use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::judge::{self, Excuses, MayRepeat, Settled, Unrecorded};
 use crate::liar::LIED;
+use crate::market;
 use crate::network::{Farm, Traces, Weather};
 use crate::office::{self, Backend};
 use crate::operator;
@@ -109,6 +110,9 @@ pub(crate) async fn play(plan: Plan, chronicle: Rc<Chronicle>) {
     let mut played = simulate(plan, &chronicle).await;
     if played.is_ok() && plan.has_hierarchy() {
         played = hierarchy::play(plan, &chronicle).await;
+    }
+    if played.is_ok() && plan.has_market() {
+        played = market::play(plan, &chronicle).await;
     }
     if let Err(Failed(what)) = played {
         chronicle.failed(what);

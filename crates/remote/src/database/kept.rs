@@ -26,7 +26,7 @@ use tidewater_protocol::message::MAX_FORMERS;
 use tidewater_protocol::{RemoteId, UploadId};
 
 use super::subscription::load_all;
-use super::{CompareDue, Database, Said, SubscriptionState, compare, numbers};
+use super::{CompareDue, Database, Said, SubscriptionState, compare, numbers, refused};
 use crate::error::{Doing, RemoteError};
 
 /// How long an upload is kept: 14 days.
@@ -143,6 +143,7 @@ impl Database {
         &mut self,
         said: Said<'_>,
         states: &[CentreState],
+        new_upload_id: &mut dyn FnMut() -> UploadId,
     ) -> Result<(), RemoteError> {
         let doing = "noting what the centre has forgotten";
         let transaction = self.write(doing)?;
@@ -179,6 +180,7 @@ impl Database {
         for state in states {
             accept(state).doing(doing)?;
         }
+        refused::rejoin_taken(&transaction, new_upload_id)?;
         settle(&transaction)?;
         transaction.commit().doing(doing)
     }

@@ -470,8 +470,8 @@ impl Database {
 
     /// Takes the identity that the server gave to a restored or copied remote: uploads
     /// start again at sequence 0 with nothing known about the centre; what was taken but
-    /// not acknowledged keeps its generation under a new id, unless refused inserts go before it
-    /// ([`refused::identity`]). Tables that are there are
+    /// not acknowledged keeps its generation under a new id; refused inserts to which it may refer
+    /// go up with it, or before it. Tables that are there are
     /// compared. Of changes that are there, the centre is told that another copy of the file may have
     /// sent them. Kept uploads are remembered with the former id and its centre. `said` is what the server
     /// has judged: if another sync has gone on since, that says nothing of the file as it is
@@ -514,13 +514,15 @@ impl Database {
                     params![id, new_upload_id().0, CompareDue::Yes.stored()],
                 )?;
             }
+            transaction.execute("UPDATE tidewater_refused SET copied = 1", [])?;
             numbers::forget(&transaction)?;
             unsubscribe::start_over(&transaction)?;
             let before = (said.remote_id, account.centre.as_str());
             kept::adopt(&transaction, before, identity.centre)
         };
         adopt().doing("taking a new identity")?;
-        refused::identity::take_along(&transaction, &subscription::load_all(&transaction)?)?;
+        refused::try_families_again(&transaction)?;
+        refused::rejoin_taken(&transaction, new_upload_id)?;
         kept::settle(&transaction)?;
         transaction.commit().doing("taking a new identity")
     }

@@ -8,7 +8,6 @@
 //! the remote has no parked row any more, only all the values of the row: see [`restore`].
 
 mod edit;
-pub(crate) mod identity;
 mod new_key;
 mod restore;
 pub(crate) mod settled;
@@ -18,7 +17,7 @@ use std::collections::HashSet;
 
 use rusqlite::{Connection, params};
 use serde::Serialize;
-use tidewater_protocol::{Code, Table, Value};
+use tidewater_protocol::{Code, Table, UploadId, Value};
 
 pub(crate) use restore::{
     exists, kept_values, key_in, key_of, run, settle_written, value_of, write_pending,
@@ -507,6 +506,58 @@ pub(crate) fn unpark_waiting(
                 settled::retried(connection, &table.name, packed, generation)?;
             }
             forget(connection, &table.name, packed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Has what waits for another try go up with what is on its way already, as another upload: a centre
+/// that knows nothing of refused rows any more would take what refers to them for a part of its own.
+/// Where an application's transactions go up one by one, what was refused goes before it.
+pub(crate) fn rejoin_taken(
+    connection: &Connection,
+    new_upload_id: &mut dyn FnMut() -> UploadId,
+) -> Result<(), RemoteError> {
+    let doing = "trying refused rows again";
+    for subscription in load_all(connection)? {
+        let Some(taken) = subscription.taken_generation else {
+            continue;
+        };
+        if !wait_for_another_try(connection, &subscription.publication)? {
+            continue;
+        }
+        if subscription.is_transactional() {
+            let sql = "UPDATE tidewater_subscription SET taken_generation = NULL, \
+                       taken_upload_id = NULL WHERE id = ?1";
+            connection.execute(sql, [subscription.id]).doing(doing)?;
+            continue;
+        }
+        unpark_waiting(connection, &subscription, taken, Which::All)?;
+        let sql = "UPDATE tidewater_subscription SET taken_upload_id = ?2 WHERE id = ?1";
+        connection
+            .execute(sql, params![subscription.id, new_upload_id().0])
+            .doing(doing)?;
+    }
+    Ok(())
+}
+
+/// Marks refused inserts of families for another try: their centre does not know them as this
+/// remote's any more.
+pub(crate) fn try_families_again(connection: &Connection) -> Result<(), RemoteError> {
+    for subscription in load_all(connection)? {
+        let tables = subscription.schema.iter().flat_map(|it| &it.tables);
+        let is_parent = |table: &Table| {
+            let mut keys = tables.clone().flat_map(|it| &it.foreign_keys);
+            keys.any(|it| it.parent == table.name)
+        };
+        for table in tables.clone() {
+            if is_parent(table) || !table.foreign_keys.is_empty() {
+                let sql = "UPDATE tidewater_refused SET again = 1 WHERE publication = ?1
+                           AND table_name = ?2 AND operation = 'insert' AND row_values IS NULL";
+                connection
+                    .execute(sql, params![subscription.publication, table.name])
+                    .doing("marking refused rows for another try")?;
+            }
         }
     }
     Ok(())

@@ -193,12 +193,14 @@ impl Session {
             let Some(states) = database.recognise(&self.subscriptions, &answer.has)? else {
                 return self.start_over(remote_id, None, Some(&credential));
             };
-            database.accept_centre_state(said, &states)?;
+            let ids = &mut self.ids;
+            database.accept_centre_state(said, &states, &mut || ids.next())?;
             self.again(ProofKind::Token);
             return Ok(());
         }
         if !answer.forgotten.is_empty() {
-            database.accept_centre_state(said, &answer.forgotten)?;
+            let ids = &mut self.ids;
+            database.accept_centre_state(said, &answer.forgotten, &mut || ids.next())?;
             self.again(ProofKind::Token);
             return Ok(());
         }

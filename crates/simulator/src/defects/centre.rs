@@ -29,6 +29,7 @@ use tidewater_protocol::{Datum, Op, PublicationSchema, RemoteId, Row, UploadId};
 
 use super::contests;
 use super::list::{Defect, current, is_on};
+use super::market;
 use super::uploads::{alter, rewritten};
 use crate::application;
 use crate::liar;
@@ -61,6 +62,7 @@ pub(super) fn forget_all() {
     BELIEVED.with_borrow_mut(HashMap::clear);
     FIRST_SET.with_borrow_mut(HashMap::clear);
     contests::forget_all();
+    market::forget_all();
     DOWNLOADS.set(0);
 }
 
@@ -299,14 +301,23 @@ impl Worker for MeddlingWorker {
     }
 
     fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
-        self.inner.settle_conflict(choice)
+        Box::pin(async move {
+            let outcome = self.inner.settle_conflict(choice.clone()).await?;
+            market::resolved(&self.path, &choice, &outcome);
+            Ok(outcome)
+        })
     }
     fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
         Box::pin(async move {
             let id = choice.refused;
             let mut choice = choice;
             let is_noted = contests::give_up(&mut choice);
+            market::agree(&mut choice);
+            let sent = market::value_sent(&self.path, &choice);
             let outcome = self.inner.settle_refused(choice).await;
+            if let Ok(outcome) = &outcome {
+                market::replayed(&self.path, sent, outcome);
+            }
             if is_noted && outcome.is_ok() {
                 contests::note_replayed(&self.path, id);
             }
@@ -417,6 +428,9 @@ impl Worker for MeddlingWorker {
             let mut uploads = uploads;
             if let Ok(centre) = application::open(&self.path) {
                 uploads.iter_mut().for_each(|upload| alter(upload, &centre));
+                for upload in &mut uploads {
+                    market::alter(upload, &centre);
+                }
             }
             uploads.iter_mut().for_each(change_version);
             uploads.iter_mut().for_each(contests::misread);
@@ -424,6 +438,7 @@ impl Worker for MeddlingWorker {
             let centre = application::open(&self.path);
             let since = centre.as_ref().map_or(0, contests::last_conflict);
             let count = uploads.len();
+            let brought: Vec<_> = uploads.iter().map(market::look_through).collect();
             let mut outcomes = match self.inner.apply(uploads).await {
                 Err(_) if is_on(Defect::AcknowledgedBeforeCommit) => {
                     let applied = |_| UploadOutcome::Applied {
@@ -436,6 +451,9 @@ impl Worker for MeddlingWorker {
             };
             if let (Ok(centre), true) = (&centre, is_on(Defect::ParkedWritten)) {
                 contests::write_parked(centre, since);
+            }
+            for (brought, outcome) in brought.into_iter().zip(&outcomes) {
+                market::applied(&self.path, brought, outcome);
             }
             for outcome in &mut outcomes {
                 match outcome {
@@ -467,6 +485,9 @@ impl Worker for MeddlingWorker {
             let mut result = self.inner.stored_result(remote_id, publication).await?;
             if is_on(Defect::DifferenceAddedTwice) && result.is_some() {
                 contests::add_again(&self.path, remote_id);
+            }
+            if is_on(Defect::SumCountedOnRetry) && result.is_some() {
+                market::add_again(&self.path, remote_id);
             }
             if is_on(Defect::ResultNotKept) {
                 result.iter_mut().for_each(forget);

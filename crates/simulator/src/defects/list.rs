@@ -198,6 +198,30 @@ defects! {
     HttpAnswersForgotten => "http-answers-forgotten",
     /// Branches: what devices upload does not go on to headquarters.
     BranchNotTracked => "branch-not-tracked",
+    /// Sums: a change that makes of a row what the centre has made of it is dropped.
+    EqualSumDropped => "equal-sum-dropped",
+    /// Sums: a change counts once more when its remote asks what became of it.
+    SumCountedOnRetry => "sum-counted-on-retry",
+    /// Sums: what a restored centre is given back counts twice.
+    GivenBackTwice => "given-back-twice",
+    /// Sums: what a copied file has pending counts, though its original may have sent it.
+    CopySendsAgain => "copy-sends-again",
+    /// Sums: what is replayed writes what the row was to be, and not the difference.
+    ReplayWritesValue => "replay-writes-value",
+    /// Sums: of two inserts that meet, the second one is dropped.
+    MeetingInsertLost => "meeting-insert-lost",
+    /// Families: lines of a sale that met another are written under that.
+    LinesUnderWinner => "lines-under-winner",
+    /// Families: lines that come after their sale was refused are written under the other one.
+    LaterLinesTaken => "later-lines-taken",
+    /// Families: a device shows the lines of another sale under its own.
+    OthersLinesShown => "others-lines-shown",
+    /// Numbers: a copied file goes on with those of its original.
+    NumbersKept => "numbers-kept",
+    /// Operators: what they choose of a conflict is written past the scripts.
+    ResolvePastScripts => "resolve-past-scripts",
+    /// Operators: what they replay is written past the handler.
+    ReplayPastHandler => "replay-past-handler",
     /// Wakes: what is committed while somebody syncs is told to nobody.
     WakeLostInSync => "wake-lost-in-sync",
 }

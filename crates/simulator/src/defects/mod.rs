@@ -9,6 +9,7 @@ mod contests;
 mod file;
 mod list;
 mod live;
+mod market;
 mod requests;
 mod statements;
 mod uploads;
@@ -23,6 +24,7 @@ pub(crate) use file::{Meddler, adopt, lied, prepare, rebuilt};
 pub use list::Defect;
 pub(crate) use list::with;
 pub(crate) use live::{advances_early, before_outbox, configured};
+pub(crate) use market::{FileNumbers, show_lines};
 pub(crate) use requests::Numbers;
 pub(crate) use statements::{leave_out, leave_out_serving};
 

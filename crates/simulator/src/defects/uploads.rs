@@ -88,7 +88,7 @@ pub(super) fn alter(upload: &mut SyncUpload, centre: &Connection) {
 }
 
 /// Keeps these rows of an upload's table.
-fn rewrite(table: &mut UploadTable, keeps: Keeps<'_>) {
+pub(super) fn rewrite(table: &mut UploadTable, keeps: Keeps<'_>) {
     let mut all = Vec::new();
     for chunk in &table.chunks {
         all.extend_from_slice(&chunk.read().unwrap_or_default());

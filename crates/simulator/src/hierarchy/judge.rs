@@ -14,12 +14,14 @@ pub(super) struct Ledger {
     pub(super) items: BTreeMap<i64, String>,
     /// How far it has counted.
     pub(super) counted: i64,
+    /// What it has put into each till.
+    pub(super) put: BTreeMap<i64, i64>,
 }
 
 type Rows = BTreeSet<(i64, String)>;
 
 /// Of a table, what is held of it at headquarters and at the branch, and by a seller.
-const TABLES: [(&str, &str, &str); 3] = [
+const TABLES: [(&str, &str, &str); 4] = [
     (
         "SELECT item_id, region || ' ' || owner || ' ' || note FROM item WHERE note NOT LIKE \
          'denied%'",
@@ -32,6 +34,11 @@ const TABLES: [(&str, &str, &str); 3] = [
         "",
     ),
     ("SELECT price_id, note FROM price WHERE true", "", ""),
+    (
+        "SELECT till_id, CAST(amount AS TEXT) FROM till WHERE true",
+        "",
+        "",
+    ),
 ];
 
 fn rows(connection: &Connection, sql: &str, of: Option<&str>) -> rusqlite::Result<Rows> {
@@ -106,6 +113,23 @@ pub(super) fn went_back(centre: &Connection, level: &str) -> rusqlite::Result<Op
     for (table, sql) in [("item", again), ("counter", less)] {
         if let Some((key, what)) = rows(centre, sql, None)?.first() {
             return Ok(Some(format!("I1: {table} {key} at {level} is {what}")));
+        }
+    }
+    Ok(None)
+}
+
+/// I1, I2: a till at headquarters that has something else in it than what everybody has put there.
+pub(super) fn counted_otherwise(
+    headquarters: &Connection,
+    put: &BTreeMap<i64, i64>,
+) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT till_id, CAST(amount AS TEXT) FROM till";
+    for (till, amount) in rows(headquarters, sql, None)? {
+        let put = put.get(&till).copied().unwrap_or_default();
+        if amount != put.to_string() {
+            return Ok(Some(format!(
+                "I1, I2: till {till} at headquarters has {amount}, {put} was put into it"
+            )));
         }
     }
     Ok(None)

@@ -6,35 +6,28 @@
 //! to be remembered to know what must be where.
 
 mod judge;
-mod node;
 mod scenario;
 
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{ready, try_join, try_join3};
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
-use rusqlite::{Connection, params};
-use tokio::io::DuplexStream;
-use tokio::time::{Instant, sleep, timeout};
-
-use tidewater_server::Config;
+use rusqlite::params;
+use tokio::time::{sleep, timeout};
 
 use self::judge::Ledger;
-use self::node::Node;
 use self::scenario::{AUDIT, BRANCH, DENIED, SELLERS};
 use crate::application::{self, is_busy};
 use crate::chronicle::Chronicle;
-use crate::disks::{CentreDisk, Device};
+use crate::disks::Device;
 use crate::host::Host;
-use crate::intruder::Intruder;
-use crate::network::{Farm, Traces, Weather};
+use crate::network::Weather;
 use crate::plan::Plan;
 use crate::random::Random;
-use crate::template;
-use crate::vfs;
+use crate::site::{AMBUSH, Node, Site, settle, started_beside};
 use crate::world::Failed;
 
 const BRANCH_KILLED: &str = "branch's server killed at a commit";
@@ -42,6 +35,7 @@ const BRANCH_DARK: &str = "branch without power";
 const LINE_KILLED: &str = "branch's line killed at a write";
 const WENT_UP: &str = "row of a device came to headquarters by its branch";
 const WENT_DOWN: &str = "row of headquarters came to a device by its branch";
+const PUT_ABOVE: &str = "till of devices changed at their branch or at headquarters";
 const REFUSED_ABOVE: &str = "row that a branch had taken refused by headquarters";
 
 /// Every kind of thing that happens in a hierarchy.
@@ -51,30 +45,21 @@ pub(crate) const KINDS: &[&str] = &[
     LINE_KILLED,
     WENT_UP,
     WENT_DOWN,
+    PUT_ABOVE,
     REFUSED_ABOVE,
 ];
-
-/// How long a process has to meet the commit that kills it.
-const AMBUSH: Duration = Duration::from_secs(15);
 
 /// After so long nothing of what went wrong is under way any more.
 const HEALING: Duration = Duration::from_secs(200);
 
-/// How often a file may have to sync, when nothing fails any more, and all of them together.
-const PATIENCE: usize = 24;
+/// How often all files sync together, when nothing fails any more.
 const ROUNDS: usize = 8;
+
+/// What is put into a till at once: few amounts, so that equal values meet.
+const PUT: [i64; 2] = [1, 3];
 
 /// Keys of what devices and headquarters insert begin here.
 const FIRST_KEY: i64 = 100;
-
-/// A centre with its servers.
-struct Site {
-    disk: CentreDisk,
-    hosts: Vec<Host>,
-    next_host: Cell<usize>,
-    chronicle: Rc<Chronicle>,
-    began: Instant,
-}
 
 /// A device of the branch.
 struct Seller {
@@ -95,6 +80,8 @@ struct Hierarchy {
     line: Node,
     sellers: Vec<Seller>,
     last_key: Cell<i64>,
+    /// What applications of headquarters and of the branch have put into tills.
+    put: RefCell<BTreeMap<i64, i64>>,
 }
 
 /// Plays a hierarchy from beginning to end.
@@ -113,89 +100,6 @@ pub(crate) async fn play(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Fa
         stopped = stopped.and(host.stop(chronicle).await);
     }
     lived.and(stopped)
-}
-
-impl Site {
-    fn new(
-        name: &str,
-        servers: u64,
-        config: &Config,
-        chronicle: &Rc<Chronicle>,
-        random: &mut Random,
-    ) -> Site {
-        let began = Instant::now();
-        let nobody = Intruder::new(random.fork());
-        nobody.leave();
-        let hosts = (0..servers as usize)
-            .map(|place| Host::new(place, began, random.fork(), nobody.clone()).serving(config));
-        Site {
-            hosts: hosts.collect(),
-            disk: CentreDisk::named(name, random.fork()),
-            next_host: Cell::default(),
-            chronicle: chronicle.clone(),
-            began,
-        }
-    }
-
-    /// Deploys what is served, lets users in, and serves.
-    async fn serve(&self, users: &[&str]) -> Result<(), Failed> {
-        let first = self.hosts.first();
-        let first = first.ok_or_else(|| Failed("a site without servers".into()))?;
-        let centre = first.deploy(self.disk.path()).await?;
-        template::add_users(&*centre, users).await?;
-        for host in &self.hosts {
-            host.start(self.disk.path()).await?;
-        }
-        Ok(())
-    }
-
-    /// A connection to one server after the other.
-    fn dial(
-        self: &Rc<Self>,
-        weather: Weather,
-        traces: &Rc<Traces>,
-        in_requests: bool,
-    ) -> Option<DuplexStream> {
-        let next = self.next_host.get();
-        self.next_host.set((next + 1) % self.hosts.len());
-        if in_requests {
-            let site = Rc::downgrade(self);
-            let farm = Farm {
-                places: self.hosts.len(),
-                inlet: Rc::new(move |place| site.upgrade()?.hosts[place].inlet()),
-                remembers: Rc::new(|| true),
-            };
-            return self.hosts[next].dial_in_requests(weather, traces, farm, &self.chronicle);
-        }
-        let (site, random) = (Rc::downgrade(self), weather.random.clone());
-        let again = move || {
-            let fine = Weather::fine(random.clone());
-            site.upgrade()?.dial(fine, &Rc::default(), false)
-        };
-        self.hosts[next].dial(weather, traces, Rc::new(again), &self.chronicle)
-    }
-
-    /// What somebody sees who looks at the centre's file.
-    fn look(&self) -> Result<Connection, Failed> {
-        Ok(application::open(&self.disk.path())?)
-    }
-
-    /// Another process takes the place of one.
-    async fn replace(&self, host: &Host, random: &mut Random) -> Result<(), Failed> {
-        host.stop(&self.chronicle).await?;
-        sleep(Duration::from_millis(random.below(3_000))).await;
-        host.start(self.disk.path()).await
-    }
-
-    /// Whoever is dead is started again.
-    async fn restart(&self, random: &mut Random) -> Result<(), Failed> {
-        for host in &self.hosts {
-            if host.life().is_some_and(|life| life.is_dead()) {
-                self.replace(host, random).await?;
-            }
-        }
-        Ok(())
-    }
 }
 
 async fn begin(
@@ -259,12 +163,8 @@ async fn begin(
         line,
         sellers,
         last_key: Cell::new(FIRST_KEY),
+        put: RefCell::default(),
     })
-}
-
-/// Where another process of the same machine finds a file.
-fn started_beside(path: &std::path::Path) -> PathBuf {
-    vfs::start_beside(path).map_or_else(|| path.to_owned(), |(_, path)| path)
 }
 
 async fn live(hierarchy: &Hierarchy, random: &mut Random) -> Result<(), Failed> {
@@ -294,18 +194,6 @@ async fn live(hierarchy: &Hierarchy, random: &mut Random) -> Result<(), Failed> 
     }
     hierarchy.come_to_rest(random).await?;
     hierarchy.judge()
-}
-
-/// Syncs a file until a sync is done.
-async fn settle(node: &Node, random: &mut Random) -> Result<(), Failed> {
-    for _ in 0..PATIENCE {
-        let fine = Weather::fine(random.fork());
-        match node.sync(fine, random).await? {
-            Some(after_ms) => sleep(Duration::from_millis(after_ms)).await,
-            None => return Ok(()),
-        }
-    }
-    Err(Failed("I6: a file does not come to rest".into()))
 }
 
 impl Hierarchy {
@@ -366,7 +254,16 @@ impl Hierarchy {
         seller.device.restart();
         let connection = application::open(&seller.device.application_path())?;
         let (name, key) = (seller.name, self.new_key());
-        match random.below(10) {
+        match random.below(13) {
+            10.. => {
+                let till = random.between(1, 2) as i64;
+                let amount = random.pick(&PUT).unwrap_or(1);
+                let sql = "UPDATE till SET amount = amount + ?2 WHERE till_id = ?1";
+                if connection.execute(sql, params![till, amount])? > 0 {
+                    *ledger.put.entry(till).or_default() += amount;
+                }
+                Ok(format!("puts {amount} into till {till}"))
+            }
             0..=2 => {
                 let note = match random.percent(15) {
                     true => format!("{DENIED} {name} {key}"),
@@ -419,6 +316,10 @@ impl Hierarchy {
             let note = format!("office {key}");
             let insert = "INSERT INTO item VALUES (?1, 1, ?2, ?3)";
             let put = "INSERT OR REPLACE INTO price VALUES (?1, ?2)";
+            if random.percent(40) {
+                self.put_into_till(&mut random)?;
+                continue;
+            }
             let edited = match random.below(4) {
                 0 => connection.execute(insert, params![key, seller, note]),
                 1 => connection.execute("DELETE FROM price WHERE price_id = ?1", [price]),
@@ -433,16 +334,37 @@ impl Hierarchy {
         Ok(())
     }
 
+    /// An application of headquarters or of the branch puts as much into a till as devices do.
+    fn put_into_till(&self, random: &mut Random) -> Result<(), Failed> {
+        let site = match random.percent(50) {
+            true => &self.headquarters,
+            false => &self.branch,
+        };
+        let till = random.between(1, 2) as i64;
+        let amount = random.pick(&PUT).unwrap_or(1);
+        let sql = "UPDATE till SET amount = amount + ?2 WHERE till_id = ?1";
+        match site.look()?.execute(sql, params![till, amount]) {
+            Ok(0) => {}
+            Ok(_) => {
+                *self.put.borrow_mut().entry(till).or_default() += amount;
+                self.chronicle.fault(PUT_ABOVE);
+            }
+            Err(error) if is_busy(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
     /// What happens to servers and disks.
     async fn operate(&self, mut random: Random, times: u64) -> Result<(), Failed> {
         for _ in 0..times {
             sleep(Duration::from_millis(random.below(6_000))).await;
             match random.below(5) {
                 0 => {
-                    self.ambush(&self.headquarters, &mut random).await?;
+                    self.headquarters.ambush(&mut random).await?;
                 }
                 1 => {
-                    if self.ambush(&self.branch, &mut random).await? {
+                    if self.branch.ambush(&mut random).await? {
                         self.chronicle.fault(BRANCH_KILLED);
                     }
                 }
@@ -474,19 +396,6 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Kills a process at a commit to come, before or after it takes effect. Whether it met one.
-    async fn ambush(&self, site: &Site, random: &mut Random) -> Result<bool, Failed> {
-        let places: Vec<usize> = (0..site.hosts.len()).collect();
-        let host = &site.hosts[random.pick(&places).unwrap_or_default()];
-        let Some(life) = host.kill_at_commit(random.between(1, 6), random.percent(50)) else {
-            return Ok(false);
-        };
-        let met = timeout(AMBUSH, life.ended()).await.is_ok();
-        host.kill();
-        site.replace(host, random).await?;
-        Ok(met)
-    }
-
     /// Everybody syncs until nobody's sync changes anything at either level.
     async fn come_to_rest(&self, random: &mut Random) -> Result<(), Failed> {
         let mut before = None;
@@ -502,7 +411,8 @@ impl Hierarchy {
             for seller in &self.sellers {
                 pending += seller.node.waiting()?.0;
             }
-            let prices = "SELECT group_concat(price_id || ' ' || note) FROM price";
+            let prices = "SELECT group_concat(price_id || ' ' || note) || (
+                SELECT group_concat(till_id || ' ' || amount) FROM till) FROM price";
             let audited = "SELECT count(*) FROM audit";
             let headquarters = self.headquarters.look()?;
             let now: (Option<String>, i64) = (
@@ -524,6 +434,13 @@ impl Hierarchy {
         let mut found = judge::applied_twice(&headquarters)?;
         found = found.or(judge::went_back(&branch, "the branch")?);
         found = found.or(judge::branch_differs(&headquarters, &branch)?);
+        let mut put = self.put.borrow().clone();
+        for seller in &self.sellers {
+            for (till, amount) in &seller.ledger.borrow().put {
+                *put.entry(*till).or_default() += amount;
+            }
+        }
+        found = found.or(judge::counted_otherwise(&headquarters, &put)?);
         for seller in &self.sellers {
             let device = application::open(&seller.device.application_path())?;
             let ledger = seller.ledger.borrow();

@@ -14,7 +14,8 @@ pub(super) const SELLERS: [(&str, i64); 3] = [("ann", 1), ("ben", 2), ("cyd", 3)
 pub(super) const DENIED: &str = "denied";
 
 /// The tables, at headquarters. Items are inserted by devices and headquarters, and belong to one
-/// device each, which alone edits them; counters to one each, which counts; prices are everybody's.
+/// device each, which alone edits them; counters to one each, which counts; prices are everybody's, and
+/// into tills everybody puts something, devices, the branch and headquarters alike.
 const TABLES: &str = "
     CREATE TABLE territory (login TEXT NOT NULL, region INTEGER NOT NULL,
         PRIMARY KEY (login, region));
@@ -30,6 +31,10 @@ const TABLES: &str = "
     CREATE TABLE price (
         price_id INTEGER NOT NULL PRIMARY KEY,
         note TEXT NOT NULL);
+    CREATE TABLE till (
+        till_id INTEGER NOT NULL PRIMARY KEY,
+        amount INTEGER NOT NULL);
+    INSERT INTO till VALUES (1, 0), (2, 0);
     INSERT INTO territory VALUES ('north', 1);
     INSERT INTO item VALUES (1, 1, 'ann', 'a'), (2, 1, 'ben', 'b'), (3, 2, 'eve', 'c');
     INSERT INTO counter VALUES (1, 1, 0), (2, 1, 0), (3, 1, 0), (4, 2, 7);
@@ -61,6 +66,10 @@ const SERVER: &str = "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\n\
      upload_workers = 2\ndownload_workers = 2\nshutdown = \"1s\"\n\
      [[publication]]\nname = \"main\"\n";
 
+/// What is published of tills, at either level.
+const TILL: &str = "[[publication.table]]\nname = \"till\"\npartition = \"everyone\"\n\
+     conflict = { resolve = \"additive(amount)\" }\n";
+
 /// What headquarters serves.
 pub(super) fn headquarters() -> Result<Config, Failed> {
     let mine = "partition = { columns = [\"region\"], values = \"SELECT region FROM territory \
@@ -68,7 +77,7 @@ pub(super) fn headquarters() -> Result<Config, Failed> {
     Ok(Config::parse(&format!(
         "{SERVER}[[publication.table]]\nname = \"item\"\n{mine}\n\
          [[publication.table]]\nname = \"counter\"\n{mine}\n\
-         [[publication.table]]\nname = \"price\"\npartition = \"everyone\"\n"
+         [[publication.table]]\nname = \"price\"\npartition = \"everyone\"\n{TILL}"
     ))?)
 }
 
@@ -78,6 +87,6 @@ pub(super) fn branch() -> Result<Config, Failed> {
         "{SERVER}[[publication.table]]\nname = \"item\"\n\
          partition = {{ columns = [\"owner\"], values = \"SELECT {{s.username}}\" }}\n\
          [[publication.table]]\nname = \"counter\"\npartition = \"everyone\"\n\
-         [[publication.table]]\nname = \"price\"\npartition = \"everyone\"\n"
+         [[publication.table]]\nname = \"price\"\npartition = \"everyone\"\n{TILL}"
     ))?)
 }

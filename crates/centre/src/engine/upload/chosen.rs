@@ -111,6 +111,17 @@ impl ChosenRow {
         })
     }
 
+    /// Where the conflict has left a remote's change of sums out, the centre's version does so, too:
+    /// what others have added since stays.
+    fn leave_sums(&mut self, resolver: &Resolver, central: &[Datum<'_>]) {
+        let Some(new) = &mut self.new else { return };
+        for column in resolver.sums() {
+            if let Some(value) = new.iter_mut().find(|it| it.0 == column) {
+                value.1 = central[column].to_value();
+            }
+        }
+    }
+
     /// Of the remote's version, sums are what its change makes of the centre's: added, if the conflict
     /// has left them out, and as they are if they are in.
     fn add_up(
@@ -175,9 +186,15 @@ async fn choose<R: Rows>(
         Err(outcome) => return Ok(outcome),
     };
     let central = place.values(&found)?;
-    if let (Some(central), Version::Uploaded) = (&central, &choice.version) {
-        let resolver = &place.publication.resolvers[place.index];
-        wanted.add_up(table, resolver, record.outcome, central);
+    let resolver = &place.publication.resolvers[place.index];
+    match (&central, &choice.version) {
+        (Some(central), Version::Uploaded) => {
+            wanted.add_up(table, resolver, record.outcome, central);
+        }
+        (Some(central), Version::Centre) if record.outcome == ConflictOutcome::Parked => {
+            wanted.leave_sums(resolver, central);
+        }
+        _ => {}
     }
     let central = central.as_deref();
     if is_so(table, wanted.new.as_ref(), central) {

@@ -341,8 +341,9 @@ impl<'r, R: Rows> Run<'r, R> {
         let resolves = resolving.resolves();
         let is_insert = op == Op::Insert;
         let insists = self.purpose.insists();
-        let is_followed = !insists && self.publication.followed[table.index];
-        let has_children = !insists && families.has_children(table.index);
+        // Nor does an operator who insists make one of two rows that have their own families.
+        let is_followed = self.publication.followed[table.index];
+        let has_children = families.has_children(table.index) && (!insists || is_followed);
         table.images(rows, |at, uploaded| {
             let Some(met) = &met[at] else {
                 gone.push(rows[at]);

@@ -65,7 +65,8 @@ impl<'a> Sink<'a> {
             return Ok(());
         }
         if self.is_of_another_parent(row).doing(DOING)? {
-            return self.mark_stale(&row.key);
+            self.mark_stale(&row.key)?;
+            return self.note_waiting(&row.key).doing(DOING);
         }
         if self.write(&row.new, &row.key)? {
             self.summary.upserts += 1;
@@ -76,7 +77,8 @@ impl<'a> Sink<'a> {
 
     /// Whether a row refers to one that the application has inserted here and that the centre does
     /// not have: the centre has another row under that key, to which this one belongs. It is shown
-    /// when the user has decided about his own.
+    /// when the user has decided about his own. Until then what refers to it waits with it, and so
+    /// does what refers to that.
     fn is_of_another_parent(&mut self, row: &Row<'_>) -> rusqlite::Result<bool> {
         for parent in &self.table.pending_parents {
             let types = parent.columns.iter().zip(&parent.key_types);
@@ -95,6 +97,14 @@ impl<'a> Sink<'a> {
             if let Some(found) = found.next()?
                 && !found.get::<_, bool>(0)?
             {
+                return Ok(true);
+            }
+            let mut statement = self.connection.prepare_cached(&parent.waits)?;
+            row::bind_key(&mut statement, &key, &mut self.scratch)?;
+            statement.raw_bind_parameter(key.len() + 1, &parent.table)?;
+            let packed = row::pack_key(&parent.key_types, &key);
+            statement.raw_bind_parameter(key.len() + 2, packed)?;
+            if statement.raw_query().next()?.is_some() {
                 return Ok(true);
             }
         }
@@ -272,6 +282,14 @@ impl<'a> Sink<'a> {
         self.table.has_stale = true;
         self.summary.stale += 1;
         Ok(())
+    }
+
+    /// A stale row waits for what the user decides about another one.
+    fn note_waiting(&mut self, key: &[Datum<'_>]) -> rusqlite::Result<()> {
+        let packed = row::pack_key(&self.table.key_types, key);
+        let sql = "UPDATE tidewater_stale SET waits = 1 WHERE table_name = ?1 AND key_packed = ?2";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        statement.execute((self.table.name(), packed)).map(drop)
     }
 
     pub(super) fn clear_stale(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {

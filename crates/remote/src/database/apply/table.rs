@@ -36,7 +36,7 @@ pub(super) struct TableApply {
     /// For each reference to this table from one with pending changes: the condition that a
     /// row of this table, alias `p`, has such a child.
     pub(super) needed_by: Vec<String>,
-    /// The references to tables with pending changes.
+    /// The references to tables with pending changes, or with rows that wait.
     pub(super) pending_parents: Vec<PendingParent>,
     /// The application's own unique indexes.
     pub(super) unique: Vec<UniqueIndex>,
@@ -284,7 +284,8 @@ fn upsert_sql(names: &Names) -> String {
     )
 }
 
-/// A reference to the key of a table that has pending changes.
+/// A reference to the key of a table that has pending changes, or rows that wait for a decision of
+/// the user.
 #[derive(Debug)]
 pub(super) struct PendingParent {
     /// The referring columns, in the order of the key that they refer to.
@@ -293,6 +294,9 @@ pub(super) struct PendingParent {
     pub(super) key_types: Vec<ColumnType>,
     /// Yields for a key whether the row was there when it was first changed.
     pub(super) was_present: String,
+    pub(super) table: String,
+    /// Yields for a key, the table's name and the packed key whether the row waits, and is not there.
+    pub(super) waits: String,
 }
 
 fn pending_parents(
@@ -315,8 +319,22 @@ fn pending_parents(
         let Some(columns) = columns.filter(|it| it.len() == foreign_key.columns.len()) else {
             continue;
         };
-        if is_not_empty(connection, &names.change)? {
+        let waits = "SELECT EXISTS (SELECT 1 FROM tidewater_stale WHERE table_name = ?1 AND waits)";
+        let some_wait = connection
+            .prepare_cached(waits)?
+            .query_row([&parent.name], |row| row.get(0))?;
+        if some_wait || is_not_empty(connection, &names.change)? {
+            let number = names.key.len();
             parents.push(PendingParent {
+                table: parent.name.clone(),
+                waits: format!(
+                    "SELECT 1 FROM tidewater_stale WHERE table_name = ?{} AND key_packed = ?{} \
+                     AND waits AND NOT EXISTS (SELECT 1 FROM {} WHERE {})",
+                    number + 1,
+                    number + 2,
+                    names.table,
+                    names.key_is_bound()
+                ),
                 columns,
                 key_types: row::key_types(parent),
                 was_present: format!(

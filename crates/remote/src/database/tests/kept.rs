@@ -26,7 +26,9 @@ pub(super) fn restored_to(remote: &mut Remote, last_upload: (u64, Option<UploadI
         remote_id: None,
         subscriptions: &subscriptions,
     };
-    let accepted = remote.database_mut().accept_centre_state(said, &[state]);
+    let accepted = remote
+        .database_mut()
+        .accept_centre_state(said, &[state], &mut || UploadId([98; 16]));
     accepted.unwrap();
 }
 

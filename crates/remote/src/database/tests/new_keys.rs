@@ -104,6 +104,29 @@ fn rows_of_another_parent_wait_as_long_as_there_is_one_of_ones_own() {
 }
 
 #[test]
+fn what_refers_to_a_row_that_waits_waits_too() {
+    let mut remote = with_another_family();
+    let notes_arrive = |remote: &mut Remote| {
+        remote.download(|server| {
+            server.table("note", |rows| {
+                let of_theirs = [Datum::Integer(5), Datum::Integer(9), Datum::Text("z")];
+                rows.row(Op::Upsert, &of_theirs);
+                let of_another = [Datum::Integer(6), Datum::Integer(1), Datum::Text("z")];
+                rows.row(Op::Upsert, &of_another);
+            });
+        });
+    };
+    notes_arrive(&mut remote);
+    let notes = "SELECT id FROM note WHERE id > 2 ORDER BY id";
+    assert_eq!(remote.query(notes), ["6"]);
+    assert_eq!(remote.requested(), 2, "the centre's line, and its note");
+    remote.database_mut().discard_refused(Which::All).unwrap();
+    theirs_arrive(&mut remote);
+    notes_arrive(&mut remote);
+    assert_eq!(remote.query(notes), ["5", "6"]);
+}
+
+#[test]
 fn a_row_under_a_new_key_takes_along_what_this_remote_has_under_it() {
     let mut remote = with_another_family();
     // Another row of its own comes to refer to it, before it has a new key.
@@ -281,4 +304,29 @@ fn what_is_pending_in_a_copied_file_is_told_as_what_its_original_may_have_sent()
     remote.acknowledge(|_| {});
     remote.run("UPDATE item SET amount = 26 WHERE id = 3");
     assert!(!remote.begin().may_be_sent_twice());
+}
+
+/// What goes up of a table's rows: its name and the operation.
+fn sent(remote: &mut Remote) -> Vec<(String, Op)> {
+    let state = remote.state();
+    let changes = remote.changes(&state).into_iter();
+    changes.map(|it| (it.table, it.op)).collect()
+}
+
+#[test]
+fn a_refused_row_goes_up_again_with_what_was_taken_under_it_before_its_centre_forgot_it() {
+    let forgets: [fn(&mut Remote); 2] = [become_another, |remote| {
+        super::kept::restored_to(remote, (0, None));
+    }];
+    for forget in forgets {
+        let mut remote = with_another_family();
+        remote.run("INSERT INTO line VALUES (9, 'w', 3)");
+        let taken = remote.begin().next_upload();
+        assert_eq!(sent(&mut remote), [("line".to_owned(), Op::Insert)]);
+        forget(&mut remote);
+        let of = |table: &str| (table.to_owned(), Op::Insert);
+        let family = [of("item"), of("line"), of("line"), of("note")];
+        assert_eq!(sent(&mut remote), family);
+        assert_ne!(remote.state().next_upload(), taken, "another upload");
+    }
 }

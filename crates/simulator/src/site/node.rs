@@ -15,6 +15,7 @@ use tidewater_remote::spool::{KeepInMemory, MemorySpool};
 
 use super::Site;
 use crate::chronicle::Chronicle;
+use crate::defects::{FileNumbers, show_lines};
 use crate::disks;
 use crate::line::{Line, summary};
 use crate::network::{Traces, Weather};
@@ -26,7 +27,7 @@ use crate::world::{BEGIN_MS, Failed, PASSWORD};
 const ROUNDS: usize = 6;
 
 /// A file that syncs.
-pub(super) struct Node {
+pub(crate) struct Node {
     name: &'static str,
     above: Rc<Site>,
     in_requests: bool,
@@ -41,7 +42,7 @@ pub(super) struct Node {
 
 impl Node {
     /// One that has never synced, of a user of the site above.
-    pub(super) fn new(
+    pub(crate) fn new(
         (name, user): (&'static str, &str),
         above: &Rc<Site>,
         in_requests: bool,
@@ -49,7 +50,27 @@ impl Node {
     ) -> Result<Node, Failed> {
         let mut database = open(path())?;
         database.subscribe("tcp://127.0.0.1:7439", user, &["main"])?;
-        Ok(Node {
+        Ok(Node::with(name, database, above, in_requests, path))
+    }
+
+    /// The same file, copied: it is whose it was.
+    pub(crate) fn of_copy(
+        name: &'static str,
+        above: &Rc<Site>,
+        in_requests: bool,
+        path: Box<dyn Fn() -> PathBuf>,
+    ) -> Result<Node, Failed> {
+        Ok(Node::with(name, open(path())?, above, in_requests, path))
+    }
+
+    fn with(
+        name: &'static str,
+        database: Database,
+        above: &Rc<Site>,
+        in_requests: bool,
+        path: Box<dyn Fn() -> PathBuf>,
+    ) -> Node {
+        Node {
             name,
             above: above.clone(),
             in_requests,
@@ -59,25 +80,33 @@ impl Node {
             traces: Rc::default(),
             chronicle: above.chronicle.clone(),
             began: above.began,
-        })
+        }
+    }
+
+    /// Does something with the file, where no session has it and its process lives.
+    pub(crate) fn with_file<T>(&self, act: impl FnOnce(&mut Database) -> T) -> Option<T> {
+        let mut database = self.database.borrow_mut();
+        let database = database.as_mut()?;
+        let process = disks::process_at(database.path())?;
+        (!process.is_dead()).then(|| act(database))
     }
 
     /// How many changes wait, and how many were refused.
-    pub(super) fn waiting(&self) -> Result<(u64, u64), Failed> {
+    pub(crate) fn waiting(&self) -> Result<(u64, u64), Failed> {
         let database = self.database.borrow();
         let waiting = database.as_ref().map(Database::waiting).transpose()?;
         Ok(waiting.unwrap_or_default())
     }
 
     /// The process that syncs, where it does not just now.
-    pub(super) fn process(&self) -> Option<Process> {
+    pub(crate) fn process(&self) -> Option<Process> {
         let database = self.database.borrow();
         disks::process_at(database.as_ref()?.path())
     }
 
     /// As many sessions as a sync takes, the first connection in this weather. How long to wait
     /// before the next attempt, if it failed.
-    pub(super) async fn sync(
+    pub(crate) async fn sync(
         &self,
         weather: Weather,
         random: &mut Random,
@@ -148,6 +177,8 @@ impl Node {
         };
         let process = disks::process_at(database.path());
         let process = process.ok_or_else(|| gone("a file is on no device"))?;
+        let path = database.path().to_owned();
+        let numbers = FileNumbers::of(&path);
         here.connection.sync(database, options, seed);
         self.pump(&mut here, &process, random).await;
         let ended = here.connection.end_sync();
@@ -161,6 +192,10 @@ impl Node {
             *self.database.borrow_mut() = Some(open((self.path)())?);
             return Ok(None);
         }
+        if let Some(numbers) = numbers {
+            numbers.keep(&path);
+        }
+        show_lines(&path, &self.above.disk.path());
         *self.database.borrow_mut() = Some(database);
         if matches!(outcome, Outcome::More(_) | Outcome::Again(_)) && here.connection.can_sync() {
             *line = Some(here);
