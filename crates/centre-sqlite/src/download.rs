@@ -287,18 +287,6 @@ impl Snapshot for FileSnapshot<'_> {
         0
     }
 
-    fn may_have(&self, place: Place, rows: u64) -> bool {
-        let sql = format!("SELECT max(rowid) FROM {}", self.table(place).name);
-        let highest = self
-            .connection
-            .prepare_cached(&sql)
-            .and_then(|mut it| it.query_row([], |row| row.get(0)));
-        // A table that is its key's index is read in its order anyway.
-        highest.map_or(true, |it: Option<i64>| {
-            it.is_some_and(|it| it.unsigned_abs() >= rows)
-        })
-    }
-
     fn rows<'s>(
         &'s mut self,
         place: Place,

@@ -75,21 +75,17 @@ pub struct DownloadSubscription {
     pub given: Vec<GivenTable>,
 }
 
-/// How often a first download has a mark.
+/// How often a download has a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// After so many bytes of rows: as many may come twice.
+    /// After so many bytes of rows, behind the row that makes them full: as many may come twice. Tables
+    /// that may weigh more are read in the order of their keys.
     pub bytes: usize,
-    /// Inside of tables of so many rows. They are read in the order of their keys.
-    pub rows: u64,
 }
 
 impl Default for Marks {
     fn default() -> Marks {
-        Marks {
-            bytes: 1 << 20,
-            rows: 20_000,
-        }
+        Marks { bytes: 128 << 10 }
     }
 }
 

@@ -15,6 +15,9 @@ use sha2::{Digest, Sha256};
 /// How much of a download stays in memory; also the size of writes to the file.
 const MEMORY_BYTES: usize = 256 << 10;
 
+/// In so many bytes a part of a download says which one it is.
+const BEGINNING_BYTES: u64 = 512;
+
 /// Bytes that are first written, then read once from their beginning.
 pub trait Spool: Send {
     /// Appends bytes.
@@ -53,6 +56,12 @@ pub trait KeptSpool: Spool {
     /// # Errors
     /// The storage failed or is full.
     fn cut(&mut self, bytes: u64) -> io::Result<()>;
+
+    /// What is there stays, however little it is.
+    ///
+    /// # Errors
+    /// The storage failed or is full.
+    fn keep(&mut self) -> io::Result<()>;
 
     /// Nothing stays.
     fn remove(&mut self);
@@ -125,6 +134,10 @@ impl KeptSpool for KeptInMemory {
         Ok(())
     }
 
+    fn keep(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn remove(&mut self) {
         self.with(|all, at| {
             all.clear();
@@ -148,18 +161,26 @@ impl KeepInFiles {
         }
     }
 
-    /// How much is kept in files.
-    pub fn bytes(&self) -> u64 {
+    /// What is kept in files: the beginning of each, by which one download is told from another, and
+    /// its length.
+    pub fn kept(&self) -> HashMap<PathBuf, (Vec<u8>, u64)> {
         let prefix = self.prefix();
         let folder = prefix.parent().filter(|it| !it.as_os_str().is_empty());
         let Some(prefix) = prefix.file_name().map(|it| it.as_encoded_bytes()) else {
-            return 0;
+            return HashMap::new();
         };
         // What cannot be seen is not gone on with.
         let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).into_iter();
         let entries = entries.flatten().flatten();
         let parts = entries.filter(|it| it.file_name().as_encoded_bytes().starts_with(prefix));
-        parts.filter_map(|it| Some(it.metadata().ok()?.len())).sum()
+        let look = |path: PathBuf| {
+            let file = File::open(&path).ok()?;
+            let bytes = file.metadata().ok()?.len();
+            let mut begins = Vec::with_capacity(BEGINNING_BYTES as usize);
+            file.take(BEGINNING_BYTES).read_to_end(&mut begins).ok()?;
+            Some((path, (begins, bytes)))
+        };
+        parts.filter_map(|it| look(it.path())).collect()
     }
 
     fn prefix(&self) -> PathBuf {
@@ -308,6 +329,13 @@ impl KeptSpool for KeptFile {
             None => self.bytes.memory.bytes.truncate(bytes as usize),
         }
         Ok(())
+    }
+
+    fn keep(&mut self) -> io::Result<()> {
+        if self.bytes.file.is_none() {
+            self.bytes.file = Some(KeptFile::make(&self.path)?);
+        }
+        self.bytes.spill()
     }
 
     fn remove(&mut self) {
@@ -489,7 +517,8 @@ mod tests {
         let mut other = keep.open("stock").unwrap().unwrap();
         assert_eq!(read_all(&mut *other), [0; 0]);
         drop(spool);
-        assert_eq!(keep.bytes(), bytes.len() as u64);
+        let lengths = |keep: &KeepInFiles| keep.kept().into_values().map(|it| it.1).sum::<u64>();
+        assert_eq!(lengths(&keep), bytes.len() as u64);
         let mut spool = keep.open("sales").unwrap().unwrap();
         assert_eq!(read_all(&mut *spool), bytes);
         spool.cut(100_000).unwrap();
@@ -498,8 +527,21 @@ mod tests {
         assert_eq!(read_all(&mut *spool), [&bytes[..100_000], b"more"].concat());
         spool.remove();
         drop(spool);
-        assert_eq!(keep.bytes(), 0);
+        assert_eq!(lengths(&keep), 0);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn little_is_kept_if_it_is_to_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut keep = KeepInFiles::beside(&folder.path().join("remote.db"));
+        let mut spool = keep.open("sales").unwrap().unwrap();
+        spool.append(b"some rows, and more").unwrap();
+        spool.cut(9).unwrap();
+        spool.keep().unwrap();
+        drop(spool);
+        let mut spool = keep.open("sales").unwrap().unwrap();
+        assert_eq!(read_all(&mut *spool), b"some rows");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use tidewater_protocol::{Datum, PublicationSchema, RowShape, Value};
 
 use self::output::{Counts, Output};
 use self::plan::{Plan, TablePlan};
+use self::resuming::Position;
 use self::shared::Shared;
 use self::table::TableReading;
 use super::connection::{Answer, Own};
@@ -126,8 +127,11 @@ pub trait Snapshot: Send {
     /// About how many rows a table has; 0 if that is not known.
     fn row_estimate(&self, place: Place) -> u64;
 
-    /// Whether a table may have so many rows.
-    fn may_have(&self, place: Place, rows: u64) -> bool;
+    /// Whether the rows of a table may weigh so many bytes. Where that cannot be told cheaply, they may.
+    fn may_weigh(&mut self, place: Place, bytes: u64) -> CentreResult<'_, bool> {
+        let _ = (place, bytes);
+        Box::pin(std::future::ready(Ok(true)))
+    }
 
     /// Whether everybody for whom the server's own role reads a table sees the same rows.
     fn is_same_for_all(&mut self, place: Place) -> CentreResult<'_, bool> {
@@ -645,7 +649,14 @@ impl SubscriptionReading<'_> {
                 TablePlan::Scripted { whole } | TablePlan::Given { whole, .. } => *whole,
                 what => *what == TablePlan::Whole && !only_compared,
             };
-            let in_units = self.plan.in_units_from(index, &*self.snapshot, place);
+            let in_units = match what {
+                TablePlan::Rest(_) => self.plan.resumed.clone(),
+                TablePlan::Whole if !only_compared => {
+                    let is_heavy = shared.is_heavy(self.plan, place, &mut *self.snapshot);
+                    is_heavy.await?.then(|| Position::of(index, 0, 0))
+                }
+                _ => None,
+            };
             let mut output = Output::new(table, shape, counts, &mut *sink);
             let goes_on = matches!(what, TablePlan::Rest(_));
             if let Some(begin) = output.begin.as_mut().filter(|_| whole || goes_on) {
@@ -673,13 +684,11 @@ impl SubscriptionReading<'_> {
                 reading
                     .by_script(scripting, &table.name, whole, own)
                     .await?;
-            } else if let Some(from) = in_units {
-                if *what != TablePlan::Whole {
-                    reading.planned(what, None, self.plan.has_changes).await?;
-                }
-                reading.in_units(&from).await?;
             } else if !only_compared {
                 let mut same = shared.asked(self.plan, index, self.subscription);
+                if let Some(same) = &mut same {
+                    same.has_marks = in_units.is_some();
+                }
                 if let Some(noted) = same.as_ref().and_then(|it| shared.noted(it)) {
                     reading.output.repeat(&noted)?;
                 } else {
@@ -689,8 +698,14 @@ impl SubscriptionReading<'_> {
                     if same.is_some() {
                         reading.output.note();
                     }
-                    let own = self.subscription.own.as_ref().filter(|it| !it.skip_version);
-                    reading.planned(what, own, self.plan.has_changes).await?;
+                    if *what != TablePlan::Whole || in_units.is_none() {
+                        let own = self.subscription.own.as_ref();
+                        let own = own.filter(|it| !it.skip_version && !goes_on);
+                        reading.planned(what, own, self.plan.has_changes).await?;
+                    }
+                    if let Some(from) = &in_units {
+                        reading.in_units(from).await?;
+                    }
                     let noted = reading.output.noted()?;
                     if let Some((same, noted)) = same.zip(noted) {
                         shared.note(same, noted);
@@ -708,6 +723,7 @@ impl SubscriptionReading<'_> {
                 }
             }
             output.flush(1)?;
+            output.mark_behind(index)?;
             if let Some(scripting) = &self.scripting {
                 let (upserts, removals) = (counts.upserts - before.0, counts.removals - before.1);
                 for (name, count) in [("fetched_rows", upserts), ("deleted_rows", removals)] {

@@ -31,7 +31,10 @@ pub(super) struct Part {
     /// What is there of an earlier sync, and its length.
     presented: Option<(PartialDownload, u64)>,
     schema_hash: [u8; 32],
+    /// Its length.
     bytes: u64,
+    /// Its length up to the last mark: should the sync end now, so much stays.
+    marked: u64,
 }
 
 /// Of the subscriptions of a sync, in their order.
@@ -57,11 +60,13 @@ impl Parts {
             if presented.is_none() {
                 spool.cut(0).ok()?;
             }
+            let marked = presented.as_ref().map_or(0, |it| it.1);
             Some(Part {
                 spool,
                 presented,
                 schema_hash: [0; 32],
-                bytes: 0,
+                bytes: marked,
+                marked,
             })
         });
         Parts {
@@ -119,15 +124,15 @@ impl Parts {
             return Ok(0);
         };
         if begin.checkpoint.is_empty() {
-            part.spool.remove();
+            part.marked = 0;
             *slot = None;
             return Ok(0);
         }
-        let begun = part.begin(begin, presented.map(|it| it.1), remote_id);
-        let there = part.bytes;
+        let there = presented.filter(|_| begin.resumed).map(|it| it.1);
+        let begun = part.begin(begin, there, remote_id);
         self.coming = Some(index);
         self.kept(begun, !also)?;
-        Ok(there)
+        Ok(there.unwrap_or(0))
     }
 
     /// Whether a message is kept here. `also`: it is applied at once, too, and not kept for that.
@@ -139,7 +144,12 @@ impl Parts {
         let Some(part) = self.coming() else {
             return Ok(false);
         };
-        let kept = keep_control(&mut *part.spool, control.clone());
+        let kept = keep_control(&mut *part.spool, control.clone()).map(|length| {
+            part.bytes += length;
+            if let Control::DownloadMark(_) = control {
+                part.marked = part.bytes;
+            }
+        });
         self.kept(kept, !also)?;
         Ok(true)
     }
@@ -149,10 +159,9 @@ impl Parts {
         let Some(part) = self.coming() else {
             return Ok(false);
         };
-        part.bytes += rows.len() as u64;
         let kept = match also && part.bytes > KEPT_AT_MOST {
             true => Err(SyncError::Spool(std::io::ErrorKind::FileTooLarge.into())),
-            false => keep_rows(&mut *part.spool, rows),
+            false => keep_rows(&mut *part.spool, rows).map(|length| part.bytes += length),
         };
         self.kept(kept, !also)?;
         Ok(true)
@@ -166,10 +175,7 @@ impl Parts {
     /// They are applied, or of no use.
     pub(super) fn remove(&mut self) {
         let parts = std::mem::take(&mut self.parts);
-        parts
-            .into_iter()
-            .flatten()
-            .for_each(|mut it| it.spool.remove());
+        parts.into_iter().flatten().for_each(|mut it| it.marked = 0);
     }
 
     fn coming(&mut self) -> Option<&mut Part> {
@@ -182,7 +188,7 @@ impl Parts {
             Err(_) if !is_needed => {
                 let coming = self.coming.take().and_then(|it| self.parts.get_mut(it));
                 if let Some(mut part) = coming.and_then(Option::take) {
-                    part.spool.remove();
+                    part.marked = 0;
                 }
                 Ok(())
             }
@@ -208,20 +214,26 @@ impl Part {
         goes_on_at: Option<u64>,
         remote_id: RemoteId,
     ) -> Result<(), SyncError> {
-        let goes_on_at = goes_on_at.filter(|_| begin.resumed);
         self.bytes = goes_on_at.unwrap_or(0);
+        self.marked = self.bytes;
         self.spool.cut(self.bytes).map_err(SyncError::Spool)?;
         if goes_on_at.is_none() {
             let header = [&MAGIC[..], &remote_id.0, &self.schema_hash].concat();
             self.spool.append(&header).map_err(SyncError::Spool)?;
+            self.bytes = header.len() as u64;
         }
-        keep_control(&mut *self.spool, Control::DownloadBegin(begin.clone()))
+        self.bytes += keep_control(&mut *self.spool, Control::DownloadBegin(begin.clone()))?;
+        Ok(())
     }
 }
 
+/// What is behind the last mark is of no use, and would look as if the download had got on.
 impl Drop for Part {
     fn drop(&mut self) {
-        if self.bytes > KEPT_AT_MOST {
+        let is_kept = (1..=KEPT_AT_MOST).contains(&self.marked);
+        let marked = self.marked;
+        let kept = is_kept.then(|| self.spool.cut(marked).and_then(|()| self.spool.keep()));
+        if !matches!(kept, Some(Ok(()))) {
             self.spool.remove();
         }
     }

@@ -77,7 +77,7 @@ impl Session {
             (Store::Applying(applier), _) => self.feed.rows(applier, bytes, &mut self.progress),
             (_, Some(spool)) => {
                 self.spooled += bytes.len();
-                keep_rows(&mut **spool, bytes)
+                keep_rows(&mut **spool, bytes).map(|_| ())
             }
             _ => Err(MOVING),
         }
@@ -122,7 +122,7 @@ impl Session {
                 self.feed
                     .control(applier, &control, Phase::Downloading, progress)
             }
-            (_, Some(spool)) => keep_control(&mut **spool, control),
+            (_, Some(spool)) => keep_control(&mut **spool, control).map(|_| ()),
             _ => Err(MOVING),
         }
     }

@@ -6,7 +6,7 @@ use prost::Message;
 
 use super::catching_up::{self, Filler};
 use super::resuming::Position;
-use super::{Opened, Place, PublishedSchema, Snapshot};
+use super::{Opened, PublishedSchema};
 use crate::download::{DownloadSubscription, Marks, ToldSettled};
 use crate::engine::publication::rules_of;
 use crate::engine::scope::{Difference, Standing};
@@ -245,24 +245,6 @@ impl Plan {
         let is_first = self.resumed.is_some() || self.tables.iter().all(is_whole);
         let is_kept = subscription.kept.is_some() && is_first && !is_asked(subscription);
         self.marks = is_kept.then_some(marks);
-    }
-
-    /// If a table is read in units: where that begins.
-    pub(super) fn in_units_from(
-        &self,
-        table: usize,
-        snapshot: &dyn Snapshot,
-        place: Place,
-    ) -> Option<Position> {
-        match self.tables[table] {
-            TablePlan::Rest(_) => self.resumed.clone(),
-            TablePlan::Whole => {
-                let marks = self.marks?;
-                let is_large = snapshot.may_have(place, marks.rows);
-                is_large.then(|| Position::of(table, 0, 0))
-            }
-            _ => None,
-        }
     }
 }
 
