@@ -62,8 +62,9 @@ FROM unnest($1::bytea[], $2::text[], $3::bytea[], $4::text[])
 
 /// How much a table weighs with its long values, in all of its leaves. That is what the files have, so
 /// statistics that are missing or old do not matter. Values may be compressed there.
-const WEIGHT: &str = "SELECT coalesce(sum(8 * pg_catalog.pg_table_size(t.relid)), 0)::int8
-FROM pg_catalog.pg_partition_tree($1::oid::regclass) t";
+const WEIGHT: &str = "SELECT 8 * (pg_catalog.pg_table_size($1::oid)
+  + coalesce(sum(pg_catalog.pg_table_size(t.relid)), 0))::int8
+FROM pg_catalog.pg_partition_tree($1::oid::regclass) t WHERE t.relid <> $1::oid";
 
 /// Says who syncs, for the application's policies and the operator's queries.
 pub(super) const WHO: &str = "SELECT pg_catalog.set_config('tidewater.username', $1, true),

@@ -59,9 +59,12 @@ pub struct DownloadSubscription {
     /// these only what differs is sent, after the changes since the checkpoint.
     pub compares: Vec<TableCompare>,
     /// The remote keeps what it gets of this download should it break.
-    /// Up to this [`DownloadSink::mark`] it has a part of one that broke, and the checkpoint is the one
-    /// that [`DownloadStart`] told of that; empty: nothing yet.
+    /// Up to this [`DownloadSink::mark`] it has a part of one that broke, which began from the same
+    /// checkpoint; empty: nothing yet.
     pub kept: Option<Vec<u8>>,
+    /// Not a download of its own: its checkpoint is the one that [`DownloadStart`] told of the part
+    /// that the remote has of the download with this index. These stand behind all others.
+    pub part_of: Option<usize>,
     /// What the same sync uploaded.
     pub own: Option<OwnUpload>,
     /// Of the result that this sync tells: [`crate::upload::UploadResult::gained`].

@@ -339,8 +339,14 @@ async fn plan(
             publication: now.published.announced.name.clone(),
         }));
     }
-    let mut plans: Vec<Plan> = Vec::with_capacity(job.subscriptions.len());
-    for (opened, subscription) in opened.into_iter().zip(&mut job.subscriptions) {
+    let is_own = |it: &&DownloadSubscription| it.part_of.is_none();
+    let own = job.subscriptions.iter().filter(is_own).count();
+    let (subscriptions, parts) = job.subscriptions.split_at_mut(own);
+    let mut opened = opened.into_iter();
+    let all: Vec<Opened> = opened.by_ref().take(own).collect();
+    let mut parts: Vec<_> = (own..).zip(parts.iter().zip(opened)).collect();
+    let mut plans: Vec<Plan> = Vec::with_capacity(own);
+    for (number, (opened, subscription)) in all.into_iter().zip(subscriptions).enumerate() {
         if let Err(error) = check_given(&opened.published, subscription) {
             return Ok(Err(error));
         }
@@ -362,13 +368,18 @@ async fn plan(
         };
         let scripts = scripts.as_deref();
         let now_ms = job.context.now_ms;
-        let resumes = subscription.kept.is_some() && subscription.checkpoint.is_some();
-        let whole = resumes.then(|| opened.clone());
         let mut plan = Plan::new(subscription, opened, differences, scripts, now_ms);
-        if let Some(opened) = whole.filter(|_| !plan.resume(subscription)) {
-            let nothing = vec![None; opened.held.len()];
-            subscription.checkpoint = None;
-            plan = Plan::new(subscription, opened.unheld(), nothing, scripts, now_ms);
+        let of_this = parts.iter().position(|it| it.1.0.part_of == Some(number));
+        if let Some((index, (part, opened))) = of_this.map(|at| parts.swap_remove(at))
+            && let Some(checkpoint) = &part.checkpoint
+        {
+            let differences = self::differences(snapshot, part, &opened).await?;
+            let since = Plan::new(part, opened, differences, scripts, now_ms);
+            plan.resume(
+                subscription,
+                since,
+                (first + index, index, checkpoint.serial),
+            );
         }
         plan.covers_image = covers_image;
         if job.only_opens {
@@ -463,8 +474,8 @@ impl Planned {
                 index,
                 DownloadStart {
                     scope_changed: plan.scope_changed,
-                    checkpoint: match plan.resumed {
-                        Some(_) => subscription.checkpoint.clone(),
+                    checkpoint: match &plan.resumed {
+                        Some(part) => job.subscriptions[part.index].checkpoint.clone(),
                         None => from,
                     },
                     resumed: plan.resumed.is_some(),
@@ -637,8 +648,9 @@ impl SubscriptionReading<'_> {
             if *what == TablePlan::Nothing && asked.is_none() {
                 continue;
             }
+            let part = self.plan.part_with(index);
             let place = Place {
-                subscription: self.number,
+                subscription: part.map_or(self.number, |it| it.number),
                 table: index,
             };
             let before = (counts.upserts, counts.removals);
@@ -649,16 +661,31 @@ impl SubscriptionReading<'_> {
                 TablePlan::Scripted { whole } | TablePlan::Given { whole, .. } => *whole,
                 what => *what == TablePlan::Whole && !only_compared,
             };
-            let in_units = match what {
-                TablePlan::Rest(_) => self.plan.resumed.clone(),
-                TablePlan::Whole if !only_compared => {
-                    let is_heavy = shared.is_heavy(self.plan, place, &mut *self.snapshot);
-                    is_heavy.await?.then(|| Position::of(index, 0, 0))
+            let begins = match what {
+                TablePlan::Whole if !only_compared => Some(Position::before(index)),
+                TablePlan::Changes(rules) if rules.iter().any(|it| !it.gained.is_empty()) => {
+                    Some(Position::before_gained(index))
                 }
                 _ => None,
             };
+            let in_units = match (what, begins) {
+                (TablePlan::Rest { .. }, _) => part.map(|it| it.position.clone()),
+                (_, Some(begins)) => {
+                    let is_heavy = shared.is_heavy(self.plan, place, &mut *self.snapshot);
+                    is_heavy.await?.then_some(begins)
+                }
+                _ => None,
+            };
+            let gained = match what {
+                TablePlan::Changes(rules)
+                | TablePlan::Rest {
+                    gained: Some(rules),
+                    ..
+                } => Some(rules.iter().map(|it| &*it.gained).collect()),
+                _ => None,
+            };
             let mut output = Output::new(table, shape, counts, &mut *sink);
-            let goes_on = matches!(what, TablePlan::Rest(_));
+            let goes_on = matches!(what, TablePlan::Rest { .. });
             if let Some(begin) = output.begin.as_mut().filter(|_| whole || goes_on) {
                 begin.replace = whole;
                 let mut rules = self.plan.published.rules[rules_of(rules, index)].iter();
@@ -700,11 +727,15 @@ impl SubscriptionReading<'_> {
                     }
                     if *what != TablePlan::Whole || in_units.is_none() {
                         let own = self.subscription.own.as_ref();
-                        let own = own.filter(|it| !it.skip_version && !goes_on);
-                        reading.planned(what, own, self.plan.has_changes).await?;
+                        // A part may have an older value of what was uploaded.
+                        let own = own.filter(|it| !it.skip_version && part.is_none());
+                        let has_changes = part.map_or(self.plan.has_changes, |it| it.has_changes);
+                        reading
+                            .planned(what, own, has_changes, in_units.is_some())
+                            .await?;
                     }
                     if let Some(from) = &in_units {
-                        reading.in_units(from).await?;
+                        reading.in_units(from, gained).await?;
                     }
                     let noted = reading.output.noted()?;
                     if let Some((same, noted)) = same.zip(noted) {
@@ -712,7 +743,15 @@ impl SubscriptionReading<'_> {
                     }
                 }
                 let added = &self.plan.added[index];
-                if let (TablePlan::Changes(_), false) = (what, added.is_empty()) {
+                let follows = matches!(
+                    what,
+                    TablePlan::Changes(_)
+                        | TablePlan::Rest {
+                            gained: Some(_),
+                            ..
+                        }
+                );
+                if follows && !added.is_empty() {
                     reading.new_columns(added).await?;
                 }
             }
@@ -723,7 +762,15 @@ impl SubscriptionReading<'_> {
                 }
             }
             output.flush(1)?;
-            output.mark_behind(index)?;
+            // A mark before what has come would have it come again.
+            if self
+                .plan
+                .resumed
+                .as_ref()
+                .is_none_or(|it| it.position.table() <= index)
+            {
+                output.mark_behind(index)?;
+            }
             if let Some(scripting) = &self.scripting {
                 let (upserts, removals) = (counts.upserts - before.0, counts.removals - before.1);
                 for (name, count) in [("fetched_rows", upserts), ("deleted_rows", removals)] {

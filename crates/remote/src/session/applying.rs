@@ -157,6 +157,7 @@ impl Feed {
                         if let (Control::DownloadBegin(_), Some(_)) = (&control, self.part) {
                             // What counts is what the last sync brought.
                             self.rows = 0;
+                            applier.download_goes_on()?;
                             continue;
                         }
                         self.control(applier, &control, Phase::Applying, progress)?;

@@ -1,11 +1,12 @@
-//! What comes of first downloads, kept so that a sync that breaks need not begin anew.
+//! What comes of downloads, kept so that a sync that breaks need not begin anew.
 //!
-//! A part is a file of its own: who it is of, and the messages of the download as they came, each
+//! A part is a file of its own: who it is of, since when, and the messages of the download as they came, each
 //! in its frame. Where a later sync goes on follows another `DownloadBegin`. Up to the last
 //! `DownloadMark` whose checksum agrees it can be relied on, whatever became of the process, of the
 //! line or of the machine; what is behind that is cut off.
 
 use bytes::BytesMut;
+use sha2::{Digest, Sha256};
 
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::frame::{Frame, take_frame};
@@ -15,9 +16,10 @@ use super::applying::{BROKEN_SPOOL, keep_control, keep_rows};
 use super::error::SyncError;
 use crate::spool::{Keep, KeptSpool};
 
-/// A part begins with this, the id of the remote and the hash of the publication's schema.
-const MAGIC: &[u8; 8] = b"TIDEPRT1";
-const HEADER_BYTES: usize = 8 + 16 + 32;
+/// A part begins with this, the id of the remote, the hash of the publication's schema, and that of the
+/// checkpoint since which it tells what is new.
+const MAGIC: &[u8; 8] = b"TIDEPRT2";
+const HEADER_BYTES: usize = 8 + 16 + 32 + 32;
 
 /// How much is read at once.
 const READ_BYTES: usize = 256 << 10;
@@ -31,6 +33,8 @@ pub(super) struct Part {
     /// What is there of an earlier sync, and its length.
     presented: Option<(PartialDownload, u64)>,
     schema_hash: [u8; 32],
+    /// The hash of the checkpoint that the file has.
+    since: [u8; 32],
     /// Its length.
     bytes: u64,
     /// Its length up to the last mark: should the sync end now, so much stays.
@@ -47,16 +51,18 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Of these subscriptions; of others nothing is kept.
+    /// Of these subscriptions, with the checkpoints that they present; of others nothing is kept.
     pub(super) fn open<'p>(
         keep: &mut dyn Keep,
         remote_id: Option<RemoteId>,
-        publications: impl Iterator<Item = Option<&'p str>>,
+        subscriptions: impl Iterator<Item = Option<(&'p str, Vec<u8>)>>,
     ) -> Parts {
-        let parts = publications.map(|publication| {
+        let parts = subscriptions.map(|subscription| {
+            let (publication, checkpoint) = subscription?;
+            let since = Sha256::digest(checkpoint).into();
             // Where nothing can be kept, a sync goes on without.
-            let mut spool = keep.open(publication?).ok()??;
-            let presented = remote_id.and_then(|it| look(&mut *spool, it).ok()?);
+            let mut spool = keep.open(publication).ok()??;
+            let presented = remote_id.and_then(|it| look(&mut *spool, it, since).ok()?);
             if presented.is_none() {
                 spool.cut(0).ok()?;
             }
@@ -65,6 +71,7 @@ impl Parts {
                 spool,
                 presented,
                 schema_hash: [0; 32],
+                since,
                 bytes: marked,
                 marked,
             })
@@ -218,7 +225,7 @@ impl Part {
         self.marked = self.bytes;
         self.spool.cut(self.bytes).map_err(SyncError::Spool)?;
         if goes_on_at.is_none() {
-            let header = [&MAGIC[..], &remote_id.0, &self.schema_hash].concat();
+            let header = [&MAGIC[..], &remote_id.0, &self.schema_hash, &self.since].concat();
             self.spool.append(&header).map_err(SyncError::Spool)?;
             self.bytes = header.len() as u64;
         }
@@ -243,6 +250,7 @@ impl Drop for Part {
 fn look(
     spool: &mut dyn KeptSpool,
     remote_id: RemoteId,
+    since: [u8; 32],
 ) -> std::io::Result<Option<(PartialDownload, u64)>> {
     spool.rewind()?;
     let mut header = [0; HEADER_BYTES];
@@ -250,8 +258,10 @@ fn look(
         return Ok(None);
     }
     let (magic, rest) = header.split_at(MAGIC.len());
-    let (id, schema_hash) = rest.split_at(remote_id.0.len());
-    if magic != MAGIC || id != remote_id.0 {
+    let (id, hashes) = rest.split_at(remote_id.0.len());
+    let (schema_hash, begun_since) = hashes.split_at(32);
+    // What it goes on from is gone, if another download was applied meanwhile.
+    if magic != MAGIC || id != remote_id.0 || begun_since != since {
         return Ok(None);
     }
     let mut part = PartialDownload {

@@ -51,7 +51,7 @@ fn large_shop<B: Backend>() -> World<B> {
 }
 
 /// The files beside a device's.
-fn parts(device: &Device) -> Vec<PathBuf> {
+pub(crate) fn parts(device: &Device) -> Vec<PathBuf> {
     let folder = std::fs::read_dir(device.path.parent().unwrap()).unwrap();
     let name = device.path.file_name().unwrap().to_str().unwrap();
     let paths = folder.map(|it| it.unwrap().path());

@@ -155,7 +155,7 @@ impl<'a> Output<'a> {
     pub(super) fn mark_behind(&mut self, table: usize) -> Result<()> {
         if self.counts.unmarked >= self.counts.mark_every {
             self.flush(1)?;
-            self.mark(&Position::of(table + 1, 0, 0));
+            self.mark(&Position::before(table + 1));
         }
         Ok(())
     }

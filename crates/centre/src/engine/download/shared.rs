@@ -38,6 +38,9 @@ impl Asked {
         let published = &plan.published;
         let mut rules = published.rules[rules_of(&published.rules, table)].iter();
         let is_everyones = rules.all(|rule| rule.query.is_none() && rule.windows.is_empty());
+        if plan.resumed.is_some() {
+            return None;
+        }
         let has_uploaded = subscription.own.is_some() || !subscription.gained.is_empty();
         if !is_everyones || has_uploaded || !plan.role.is_empty() || !plan.added[table].is_empty() {
             return None;
