@@ -30,7 +30,7 @@ use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own};
 use tidewater_centre::engine::download::{
-    Held, Mark, Opened, Part, Place, Snapshot, TakeKey, TakeRow,
+    Held, Mark, Opened, Order, Part, Place, Snapshot, TakeKey, TakeRow,
 };
 use tidewater_centre::engine::scope::{Purpose, ScopeChange, Serials, Standing};
 use tidewater_centre::engine::scripts;
@@ -59,12 +59,6 @@ SELECT v.n, pg_catalog.pg_current_snapshot()::text,
     FROM tidewater.subscription WHERE remote_id = v.remote AND publication = v.publication)
 FROM unnest($1::bytea[], $2::text[], $3::bytea[], $4::text[])
   WITH ORDINALITY AS v(mark, known, remote, publication, n)";
-
-/// How much a table weighs with its long values, in all of its leaves. That is what the files have, so
-/// statistics that are missing or old do not matter. Values may be compressed there.
-const WEIGHT: &str = "SELECT 8 * (pg_catalog.pg_table_size($1::oid)
-  + coalesce(sum(pg_catalog.pg_table_size(t.relid)), 0))::int8
-FROM pg_catalog.pg_partition_tree($1::oid::regclass) t WHERE t.relid <> $1::oid";
 
 /// Says who syncs, for the application's policies and the operator's queries.
 pub(super) const WHO: &str = "SELECT pg_catalog.set_config('tidewater.username', $1, true),
@@ -187,17 +181,8 @@ impl Snapshot for DatabaseSnapshot<'_> {
     }
 
     fn may_weigh(&mut self, place: Place, bytes: u64) -> CentreResult<'_, bool> {
-        Box::pin(async move {
-            // So many rows weigh more, and need not be asked for.
-            if self.row_estimate(place) > bytes {
-                return Ok(true);
-            }
-            let oid = self.table(place).oid;
-            let asked = self.connection.prepare(WEIGHT, &[]).await?;
-            let weight = self.connection.client().query_one(&asked, &[&oid]).await;
-            let weight = weight.map_err(refused("asking for the size of a table"))?;
-            Ok(u64::try_from(weight.get::<_, i64>(0)).is_ok_and(|it| it >= bytes))
-        })
+        let reader = self.ourselves(place);
+        Box::pin(async move { reader.may_weigh(self.connection, bytes).await })
     }
 
     fn rows<'s>(
@@ -241,6 +226,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
         &'s mut self,
         place: Place,
         asked: &'s [Option<Vec<&'s [u8]>>],
+        order: Option<&'s Order<'s>>,
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
@@ -252,7 +238,9 @@ impl Snapshot for DatabaseSnapshot<'_> {
             let reader = self.reader(place);
             let own = &logs.own_version;
             let since = (&**since, &**own);
-            reader.changes(self.connection, since, asked, take).await
+            reader
+                .changes(self.connection, since, (asked, order), take)
+                .await
         })
     }
 

@@ -84,11 +84,17 @@ pub struct Marks {
     /// After so many bytes of rows, behind the row that makes them full: as many may come twice. Tables
     /// that may weigh more are read in the order of their keys.
     pub bytes: usize,
+    /// Changes since a checkpoint that is so old may be many: they are read partition by partition in
+    /// the order of their keys, too.
+    pub changes_after_ms: i64,
 }
 
 impl Default for Marks {
     fn default() -> Marks {
-        Marks { bytes: 128 << 10 }
+        Marks {
+            bytes: 128 << 10,
+            changes_after_ms: 60 * 60 * 1000,
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Where a download waits until all of it is there.
 //!
 //! Owns the store of bytes, nothing of what they mean. Small downloads stay in memory;
-//! larger ones go to a file beside the database, which exists only while its sync runs. A first
-//! download goes to one that stays should the sync break ([`Keep`]), so that the next one goes on.
+//! larger ones go to a file beside the database, which exists only while its sync runs. One that may
+//! be gone on with goes to a file that stays should the sync break ([`Keep`]).
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -39,7 +39,7 @@ pub trait Spool: Send {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
-/// Where what comes of first downloads is kept.
+/// Where what comes of downloads is kept.
 pub trait Keep: Send {
     /// What is kept of the download of a publication, from its beginning. `None` if nothing can be
     /// kept: another sync of the same file does.
@@ -320,9 +320,10 @@ impl Spool for KeptFile {
 
 impl KeptSpool for KeptFile {
     fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        // Some of what stays may not be in the file yet.
+        self.bytes.spill()?;
         match &mut self.bytes.file {
             Some(file) => {
-                self.bytes.memory = MemorySpool::default();
                 file.set_len(bytes)?;
                 file.seek(SeekFrom::Start(bytes))?;
             }
@@ -340,7 +341,7 @@ impl KeptSpool for KeptFile {
 
     fn remove(&mut self) {
         if std::mem::take(&mut self.bytes).file.is_some() {
-            // Where it cannot be removed now, it is overwritten by the next first download.
+            // Where it cannot be removed now, it is overwritten by the next download.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -525,6 +526,12 @@ mod tests {
         spool.append(b"more").unwrap();
         spool.rewind().unwrap();
         assert_eq!(read_all(&mut *spool), [&bytes[..100_000], b"more"].concat());
+        spool.cut(0).unwrap();
+        spool.append(&bytes).unwrap();
+        spool.append(b"and little more").unwrap();
+        spool.cut(bytes.len() as u64 + 3).unwrap();
+        spool.rewind().unwrap();
+        assert_eq!(read_all(&mut *spool), [&bytes, &b"and"[..]].concat());
         spool.remove();
         drop(spool);
         assert_eq!(lengths(&keep), 0);

@@ -300,7 +300,10 @@ impl Host {
         let mut config = Config::parse(&config)?;
         config.publications[0].scripts = scenario::scripts();
         // Even downloads of some rows break in the middle.
-        config.server.limits.marks = Marks { bytes: 100 };
+        config.server.limits.marks = Marks {
+            bytes: 100,
+            changes_after_ms: 0,
+        };
         Ok(config)
     }
 

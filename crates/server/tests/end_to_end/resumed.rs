@@ -28,7 +28,10 @@ const LONG_AFTER_MS: i64 = 1 << 42;
 
 fn server<B: Backend>(world: &World<B>) -> LiveServer {
     world.server_with(|config| {
-        config.server.limits.marks = Marks { bytes: 100_000 };
+        config.server.limits.marks = Marks {
+            bytes: 100_000,
+            changes_after_ms: 0,
+        };
     })
 }
 

@@ -25,7 +25,12 @@ const LINE_BYTES: usize = 400_000;
 const LONG_AFTER_MS: i64 = 1 << 42;
 
 fn server<B: Backend>(world: &World<B>) -> LiveServer {
-    world.server_with(|config| config.server.limits.marks = Marks { bytes: 100_000 })
+    world.server_with(|config| {
+        config.server.limits.marks = Marks {
+            bytes: 100_000,
+            changes_after_ms: 0,
+        }
+    })
 }
 
 fn insert_customers<B: Backend>(world: &World<B>, region: u64, first: u64, count: u64) {
@@ -43,8 +48,8 @@ fn shop_to_gain<B: Backend>() -> World<B> {
     let world = World::<B>::open(shop());
     world.execute("INSERT INTO assignment VALUES ('bob', 3)");
     insert_customers(&world, 1, 10_000, 6_000);
-    insert_customers(&world, 2, 20_000, 500);
-    insert_customers(&world, 3, 30_000, 500);
+    insert_customers(&world, 2, 20_000, 1_500);
+    insert_customers(&world, 3, 30_000, 1_000);
     world
 }
 
@@ -69,7 +74,7 @@ fn change<B: Backend>(world: &World<B>, round: u64) {
              UPDATE customer SET region = 3 WHERE customer_id = {first} + 4;
              UPDATE customer SET customer_id = {inserted} WHERE customer_id = {first} + 5;
              INSERT INTO invoice VALUES ({first}, 2, {first}, 'new');
-             INSERT INTO product VALUES ({first}, 'new', 0);"
+             INSERT INTO product (product_id, name, stock) VALUES ({first}, 'new', 0);"
         ));
     }
 }
@@ -90,7 +95,7 @@ fn a_gained_partition_goes_on_wherever_it_breaks<B: Backend>() {
         bob.network.redirect(servers[breaks % 2].address);
         bob.network.plan_cut(Way::Down, LINE_BYTES);
         bob.edit(&format!(
-            "UPDATE customer SET name = 'mine {breaks}' WHERE customer_id = 20100 + {breaks};
+            "UPDATE customer SET name = 'mine {breaks}' WHERE customer_id = 21400 + {breaks};
              UPDATE product SET stock = stock + 1"
         ));
         let outcome = bob.try_sync();
@@ -110,7 +115,7 @@ fn a_gained_partition_goes_on_wherever_it_breaks<B: Backend>() {
         match breaks {
             // An upload without a download is acknowledged meanwhile.
             1 => {
-                bob.edit("UPDATE customer SET name = 'alone' WHERE customer_id = 20300");
+                bob.edit("UPDATE customer SET name = 'alone' WHERE customer_id = 21300");
                 bob.sync_only(SyncDirection::UploadOnly);
             }
             // It goes on after the process has ended, too.
@@ -141,14 +146,14 @@ fn a_gained_partition_that_breaks_after_any_frame_ends_right<B: Backend>() {
         bob.sync();
         world.execute(GAINS);
         bob.edit(&format!(
-            "UPDATE customer SET name = 'mine {frame}' WHERE customer_id IN (20400, 30400)"
+            "UPDATE customer SET name = 'mine {frame}' WHERE customer_id IN (21400, 30900)"
         ));
         bob.network
             .plan(Place::frame(Way::Down, frame), Accident::CutInside);
         let outcome = bob.try_sync();
         let was_cut = bob.network.finish_plan();
         assert!(was_cut || outcome.is_ok(), "{outcome:?}");
-        change(&world, frame as u64);
+        change(&world, frame as u64 / 3);
         bob.sync();
         bob.sync();
         bob.discard_refused();
@@ -198,46 +203,76 @@ fn many_changes_go_on_from_table_to_table<B: Backend>() {
     assert_converged(&world, &[&bob]);
 }
 
-/// As after months: no log goes back so far, and all comes whole. What the application has of its own
-/// in these tables, and what is refused, stays.
-fn tables_that_come_whole_go_on_and_keep_what_is_the_remotes_own<B: Backend>() {
+/// Nor are those that have come of one table, however many there are.
+fn many_changes_of_one_table_go_on_wherever_they_break<B: Backend>() {
     let world = World::<B>::open(shop());
-    insert_customers(&world, 2, 20_000, 5_000);
+    insert_customers(&world, 2, 20_000, 6_000);
     let server = server(&world);
     let mut bob = world.device("bob");
     bob.network.redirect(server.address);
     bob.sync();
-    bob.edit("ALTER TABLE customer ADD COLUMN seen TEXT");
-    bob.edit("UPDATE customer SET seen = 'by bob'");
-    // One at each end is refused.
-    bob.edit("UPDATE customer SET name = ' ' WHERE customer_id IN (20001, 24990)");
-    bob.sync();
-    assert_eq!(bob.refused().len(), 2);
-    world.execute("UPDATE customer SET balance = balance + 1 WHERE customer_id < 20500");
-    let nothing = Retention {
-        log_ms: 0,
-        history_ms: 0,
-        conflicts_ms: 0,
-    };
-    let pruned = server.ask(async |centre| centre.prune(nothing, LONG_AFTER_MS).await);
-    pruned.unwrap();
+    world.execute("UPDATE customer SET balance = balance + 1");
     let mut breaks = 0;
     loop {
         bob.network.plan_cut(Way::Down, LINE_BYTES);
-        if bob.try_sync().is_ok() {
+        bob.edit(&format!(
+            "UPDATE customer SET name = 'mine' WHERE customer_id = 20500 + {breaks}"
+        ));
+        if let Ok(report) = bob.try_sync() {
             assert!(!bob.network.finish_plan());
+            assert!(report.bytes_kept > 3 * LINE_BYTES as u64 / 2);
+            break;
+        }
+        breaks += 1;
+        assert!(breaks < 10, "it gets on");
+        change(&world, breaks);
+    }
+    assert!(breaks >= 2, "{breaks}");
+    bob.sync();
+    assert_converged(&world, &[&bob]);
+}
+
+/// The same rows by another rule: all come once more. What the application has of its own in the table,
+/// and what is refused, stays.
+fn a_table_that_comes_whole_goes_on_and_keeps_what_is_the_remotes_own<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let text = "x".repeat(200);
+    for first in (1_000..6_000).step_by(500) {
+        let products = (first..first + 500).map(|it| format!("({it}, 'p{it} {text}', 10)"));
+        let products = products.collect::<Vec<_>>().join(", ");
+        world.execute(&format!("INSERT INTO product VALUES {products}"));
+    }
+    let mut bob = world.synced("bob");
+    bob.edit("ALTER TABLE product ADD COLUMN seen TEXT");
+    bob.edit("UPDATE product SET seen = 'by bob'");
+    // One at each end is refused.
+    bob.edit("UPDATE product SET name = ' ' WHERE product_id IN (1001, 5990)");
+    bob.sync();
+    assert_eq!(bob.refused().len(), 2);
+    let by_stock =
+        r#"partition = { columns = ["stock"], values = "SELECT DISTINCT stock FROM product" }"#;
+    let publication = SHOP_PUBLICATION.replace(r#"partition = "everyone""#, by_stock);
+    world.republish(&publication);
+    let server = server(&world);
+    bob.network.redirect(server.address);
+    let mut breaks = 0;
+    loop {
+        bob.network.plan_cut(Way::Down, LINE_BYTES);
+        if let Ok(report) = bob.try_sync() {
+            assert!(!bob.network.finish_plan());
+            assert!(report.bytes_kept > LINE_BYTES as u64);
             break;
         }
         breaks += 1;
         assert!(breaks < 8, "it gets on");
         world.execute(&format!(
-            "UPDATE customer SET name = 'since' WHERE customer_id IN (20001 + {breaks}, 24980 + {breaks});
-             DELETE FROM customer WHERE customer_id IN (20101 + {breaks}, 24880 + {breaks});"
+            "UPDATE product SET name = 'since' WHERE product_id IN (1001 + {breaks}, 5980 + {breaks});
+             DELETE FROM product WHERE product_id IN (1101 + {breaks}, 5880 + {breaks});"
         ));
     }
     assert!(breaks >= 2, "{breaks}");
     assert_eq!(bob.refused().len(), 2);
-    let unseen = "SELECT count(*) FROM customer WHERE seen IS NULL";
+    let unseen = "SELECT count(*) FROM product WHERE seen IS NULL";
     assert_eq!(bob.value(unseen), "0");
     bob.discard_refused();
     bob.sync();
@@ -350,7 +385,8 @@ on_both_adapters!(
     a_gained_partition_goes_on_wherever_it_breaks,
     a_gained_partition_that_breaks_after_any_frame_ends_right,
     many_changes_go_on_from_table_to_table,
-    tables_that_come_whole_go_on_and_keep_what_is_the_remotes_own,
+    many_changes_of_one_table_go_on_wherever_they_break,
+    a_table_that_comes_whole_goes_on_and_keeps_what_is_the_remotes_own,
     a_scope_that_changes_meanwhile_leaves_nothing_of_the_part,
     another_schema_or_a_pruned_log_leaves_nothing_of_the_part,
     a_download_that_was_applied_meanwhile_leaves_nothing_of_the_part,

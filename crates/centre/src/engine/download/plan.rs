@@ -29,8 +29,8 @@ pub(super) enum TablePlan {
     Rest {
         /// The first, by each of its rules.
         since: Vec<RulePlan>,
-        /// The rest is of the partitions that were gained by these; otherwise of all.
-        gained: Option<Vec<RulePlan>>,
+        /// The rest is of what these say; otherwise it is all.
+        rest: Option<Vec<RulePlan>>,
     },
     /// What its handler has told.
     Given {
@@ -81,6 +81,8 @@ pub(super) struct Plan {
     pub(super) has_changes: bool,
     /// What operators have settled of the remote's refused rows, if that is told.
     pub(super) settled: Option<ToldSettled>,
+    /// How old the checkpoint is, as far as that is known.
+    pub(super) age_ms: Option<i64>,
     /// How often there are marks in it, if it has any.
     pub(super) marks: Option<Marks>,
     /// What has come of it already, if it is gone on with.
@@ -211,6 +213,7 @@ impl Plan {
             next_last_download: opened.safe_until,
             has_changes,
             settled: None,
+            age_ms: opened.marked_ms.map(|it| now_ms.saturating_sub(it)),
             marks: None,
             resumed: None,
         }
@@ -247,12 +250,14 @@ impl Plan {
         let tables: Vec<TablePlan> = tables.map(|it| it.1).collect();
         let fits = match (self.tables.get(marked), tables.get(marked)) {
             _ if !is_inside => true,
-            (Some(TablePlan::Whole), Some(TablePlan::Changes(_))) => !part.position.gained,
-            (Some(TablePlan::Changes(_)), Some(TablePlan::Changes(_))) => part.position.gained,
+            (Some(TablePlan::Whole), Some(TablePlan::Changes(_))) => part.position.is_of_whole(),
+            (Some(TablePlan::Changes(_)), Some(TablePlan::Changes(_))) => {
+                part.position.gained || part.position.changes && self.role.is_empty()
+            }
             _ => false,
         };
-        let is_other = !subscription.gained.is_empty() || !self.can_be_marked(subscription);
-        if !is_same_scope || is_other || !fits || !tables.iter().all(stays) {
+        let can_go_on = is_same_scope && fits && self.can_be_marked(subscription);
+        if !can_go_on || !tables.iter().all(stays) {
             return;
         }
         for (index, (table, since)) in self.tables.iter_mut().zip(tables).enumerate() {
@@ -262,7 +267,7 @@ impl Plan {
             } else if let TablePlan::Changes(since) = table {
                 *table = TablePlan::Rest {
                     since: std::mem::take(since),
-                    gained: match own {
+                    rest: match own {
                         TablePlan::Changes(rules) => Some(rules),
                         _ => None,
                     },
@@ -288,6 +293,12 @@ impl Plan {
             |it: &TablePlan| matches!(it, TablePlan::Given { .. } | TablePlan::Scripted { .. });
         let is_plain = subscription.compares.is_empty() && !subscription.from_image;
         is_plain && !self.tables.iter().any(is_told)
+    }
+
+    /// Whether changes are read in an order.
+    pub(super) fn orders_changes(&self) -> bool {
+        let after_ms = self.marks.map(|it| it.changes_after_ms);
+        self.has_changes && self.role.is_empty() && after_ms.is_some() && self.age_ms >= after_ms
     }
 
     /// Whether a remote has something of a table by a part that is gone on with.
@@ -333,6 +344,12 @@ impl RulePlan {
             kept,
             moved: moved.collect(),
         }
+    }
+
+    /// The partitions of which changes are told.
+    pub(super) fn concerned(&self) -> Vec<&[u8]> {
+        let all = [&self.kept, &self.gained, &self.lost];
+        all.into_iter().flatten().map(Vec::as_slice).collect()
     }
 
     /// Whether rows or removals have to be sent, whatever the logs say.

@@ -1,7 +1,7 @@
 //! Downloads that break off, and are gone on with from another snapshot.
 //!
-//! A table that is sent whole, and partitions of a table that were gained, are read in units: what one
-//! rule gives, partition by partition in the order of the keys; of many partitions some together, in
+//! A table that is sent whole, partitions of a table that were gained, and what may be many changes are
+//! read in units: what one rule gives, partition by partition in the order of the keys; of many partitions some together, in
 //! no order. Between tables and units, and in those that have an order also between rows, a mark says
 //! how far the download is. Who has it up to a mark holds, together with what he had before, what was
 //! read, as of the snapshot of its first part. Two checkpoints tell the rest in another snapshot:
@@ -41,6 +41,9 @@ pub(super) struct Position {
     /// The units are of partitions that were gained; all else that the table brings has come.
     #[prost(bool, tag = "6")]
     pub(super) gained: bool,
+    /// The units are of changes: what left has come, and what was gained comes behind them.
+    #[prost(bool, tag = "7")]
+    pub(super) changes: bool,
 }
 
 /// What a remote has of a download that broke.
@@ -74,6 +77,14 @@ impl Position {
         }
     }
 
+    /// Before the changes of a table: what left has come.
+    pub(super) fn before_changes(table: usize) -> Position {
+        Position {
+            changes: true,
+            ..Position::before(table)
+        }
+    }
+
     /// Before the partitions of a table that were gained: all else of it has come.
     pub(super) fn before_gained(table: usize) -> Position {
         Position {
@@ -95,8 +106,13 @@ impl Position {
     /// Behind a row of the unit.
     pub(super) fn behind(&self, shape: &RowShape, row: &[Datum<'_>]) -> Position {
         let key: Vec<Datum<'_>> = shape.key.iter().map(|&column| row[column]).collect();
+        self.behind_key(shape, &key)
+    }
+
+    /// Behind the row of the unit that has this key.
+    pub(super) fn behind_key(&self, shape: &RowShape, key: &[Datum<'_>]) -> Position {
         let mut writer = RowsWriter::new(shape);
-        writer.key(Op::Request, &key);
+        writer.key(Op::Request, key);
         Position {
             key: writer.take(),
             ..self.clone()
@@ -113,9 +129,14 @@ impl Position {
         (self.rule as usize, self.unit as usize)
     }
 
+    /// Whether the units are of all rows.
+    pub(super) fn is_of_whole(&self) -> bool {
+        !self.gained && !self.changes
+    }
+
     /// Whether something of the table has come.
     pub(super) fn is_inside(&self) -> bool {
-        self.gained || self.unit() != (0, 0) || !self.key.is_empty()
+        self.gained || self.changes || self.unit() != (0, 0) || !self.key.is_empty()
     }
 
     /// The key of the last row of the unit that has come.

@@ -337,12 +337,59 @@ impl<'a> TableReading<'a, '_> {
 
     /// Sends what changed since the watermark.
     async fn changes(&mut self, plans: &[RulePlan], own: Option<&OwnUpload>) -> Result<()> {
-        let asked = plans.iter().zip(self.rules).map(|(plan, rule)| {
-            let all = [&plan.kept, &plan.gained, &plan.lost];
-            let all = all.into_iter().flatten().map(Vec::as_slice);
-            rule.query.as_ref().map(|_| all.collect::<Vec<&[u8]>>())
-        });
-        let asked: Vec<Option<Vec<&[u8]>>> = asked.collect();
+        let asked = plans.iter().zip(self.rules);
+        let asked = asked.map(|(plan, rule)| rule.query.as_ref().map(|_| plan.concerned()));
+        self.changes_in(&asked.collect::<Vec<_>>(), own, None).await
+    }
+
+    /// The same from a position on, with marks.
+    pub(super) async fn changes_in_units(
+        &mut self,
+        from: &Position,
+        plans: &[RulePlan],
+        own: Option<&OwnUpload>,
+    ) -> Result<()> {
+        for rule in from.unit().0..self.rules.len() {
+            let has_partitions = self.rules[rule].query.is_some();
+            let all = Part {
+                rule,
+                partitions: plans[rule].concerned(),
+                bounds: Vec::new(),
+                leaves: false,
+                order: None,
+            };
+            let units = units(&all, has_partitions);
+            for (number, (part, is_ordered)) in units.into_iter().enumerate() {
+                if (rule, number) < from.unit() {
+                    continue;
+                }
+                let unit = from.at(rule, number);
+                let after = match (rule, number) == from.unit() {
+                    true => from.key(self.shape)?,
+                    false => None,
+                };
+                if after.is_none() {
+                    self.output.mark_if_due(|| unit.clone())?;
+                }
+                let mut asked = vec![Some(Vec::new()); self.rules.len()];
+                asked[rule] = has_partitions.then_some(part.partitions);
+                let order = Order {
+                    after: after.unwrap_or_default(),
+                };
+                let unit = is_ordered.then_some((&unit, &order));
+                self.changes_in(&asked, own, unit).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what changed in some partitions; of a unit with marks.
+    async fn changes_in(
+        &mut self,
+        asked: &[Option<Vec<&[u8]>>],
+        own: Option<&OwnUpload>,
+        unit: Option<(&Position, &Order<'_>)>,
+    ) -> Result<()> {
         let mut membership = Membership::new(self.rules, self.scope);
         let output = &mut *self.output;
         let (table, shape) = (self.place.table, self.shape);
@@ -365,11 +412,17 @@ impl<'a> TableReading<'a, '_> {
                 }
             }
             match there {
-                Some(row) => output.upsert(row),
-                None => output.remove(key),
+                Some(row) => output.upsert(row)?,
+                None => output.remove(key)?,
+            }
+            match unit {
+                Some((unit, _)) => output.mark_if_due(|| unit.behind_key(shape, key)),
+                None => Ok(()),
             }
         };
-        self.snapshot.changes(self.place, &asked, &mut take).await
+        let order = unit.map(|it| it.1);
+        let changes = self.snapshot.changes(self.place, asked, order, &mut take);
+        changes.await
     }
 
     /// Sends the rows of keys that the remote asked for.
