@@ -19,7 +19,9 @@ const LINE_WAS_THERE: Duration = Duration::from_millis(50);
 /// After so many tries in a row that brought nothing new the sync ends.
 const TRIES_IN_VAIN: u32 = 8;
 
-/// What was kept of the downloads of a file when their line broke last.
+/// What was kept of the downloads of a file when their line broke last. What earlier syncs have left
+/// counts as brought by the first connection that breaks: nobody looks for it before.
+#[derive(Default)]
 pub(crate) struct BrokenDownload {
     /// By file: its beginning, and its length.
     parts: HashMap<PathBuf, (Vec<u8>, u64)>,
@@ -28,14 +30,6 @@ pub(crate) struct BrokenDownload {
 }
 
 impl BrokenDownload {
-    /// As earlier syncs have left it.
-    pub(crate) fn beside(database: &Database) -> BrokenDownload {
-        BrokenDownload {
-            parts: KeepInFiles::beside(database.path()).kept(),
-            in_vain: 0,
-        }
-    }
-
     /// A line has broken. Whether there is anything to go on with.
     pub(crate) fn look(&mut self, database: &Database) -> bool {
         self.count(KeepInFiles::beside(database.path()).kept())
@@ -83,16 +77,9 @@ mod tests {
         HashMap::from([("part".into(), (begins.to_vec(), bytes))])
     }
 
-    fn unbroken() -> BrokenDownload {
-        BrokenDownload {
-            parts: HashMap::new(),
-            in_vain: 0,
-        }
-    }
-
     #[test]
     fn tries_that_bring_nothing_new_are_made_less_and_less_often_and_then_no_more() {
-        let mut broken = unbroken();
+        let mut broken = BrokenDownload::default();
         assert!(
             !broken.count(HashMap::new()),
             "there is nothing to go on with"
@@ -124,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_download_that_begins_anew_brings_nothing_new() {
-        let mut broken = unbroken();
+        let mut broken = BrokenDownload::default();
         broken.count(part(b"one", 10));
         for (tries, (begins, bytes)) in (1..).zip([(b"two", 11), (b"six", 12), (b"ten", 13)]) {
             assert!(broken.count(part(begins, bytes)));

@@ -128,7 +128,7 @@ impl<'a> Syncing<'a> {
         let mut in_vain = 0;
         // Since when the server has not served it.
         let mut turned_away = None;
-        let mut broken = BrokenDownload::beside(&database);
+        let mut broken = BrokenDownload::default();
         while in_vain < MAX_VAIN_SESSIONS {
             in_vain += 1;
             let ended;
