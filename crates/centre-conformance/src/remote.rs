@@ -533,6 +533,7 @@ impl Remote {
                 requests: requests.chain(asked).collect(),
                 compares: std::mem::take(&mut self.compares),
                 kept: None,
+                part_of: None,
                 own: self.own.take(),
                 gained: std::mem::take(&mut self.gained),
                 refused_from: self.refused_from,

@@ -30,7 +30,7 @@ use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own};
 use tidewater_centre::engine::download::{
-    Held, Mark, Opened, Part, Place, Snapshot, TakeKey, TakeRow,
+    Held, Mark, Opened, Order, Part, Place, Snapshot, TakeKey, TakeRow,
 };
 use tidewater_centre::engine::scope::{Purpose, ScopeChange, Serials, Standing};
 use tidewater_centre::engine::scripts;
@@ -180,9 +180,9 @@ impl Snapshot for DatabaseSnapshot<'_> {
         self.table(place).row_estimate
     }
 
-    fn may_have(&self, place: Place, rows: u64) -> bool {
-        // What was never analyzed may have any number.
-        !(1..rows).contains(&self.row_estimate(place))
+    fn may_weigh(&mut self, place: Place, bytes: u64) -> CentreResult<'_, bool> {
+        let reader = self.ourselves(place);
+        Box::pin(async move { reader.may_weigh(self.connection, bytes).await })
     }
 
     fn rows<'s>(
@@ -226,6 +226,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
         &'s mut self,
         place: Place,
         asked: &'s [Option<Vec<&'s [u8]>>],
+        order: Option<&'s Order<'s>>,
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
@@ -237,7 +238,9 @@ impl Snapshot for DatabaseSnapshot<'_> {
             let reader = self.reader(place);
             let own = &logs.own_version;
             let since = (&**since, &**own);
-            reader.changes(self.connection, since, asked, take).await
+            reader
+                .changes(self.connection, since, (asked, order), take)
+                .await
         })
     }
 

@@ -18,7 +18,7 @@ use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
 use tidewater_centre::engine::connection::{Answer, Own};
 use tidewater_centre::engine::download::{
-    Held, Mark, Opened, Part, Place, Snapshot, TakeKey, TakeRow,
+    Held, Mark, Opened, Order, Part, Place, Snapshot, TakeKey, TakeRow,
 };
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::scope::{Purpose, ScopeChange, Standing};
@@ -219,12 +219,8 @@ impl<'p> FileSnapshot<'p> {
             let names = names.map(|it| format!("t.{}", quote(&it.name)));
             let names = names.collect::<Vec<_>>().join(", ");
             if !order.after.is_empty() {
-                let after = key_parameters(publication, place.table, &order.after);
                 let first = rule.types.len() + bounds.len() + 1;
-                bounds.extend(after.ok_or_else(|| CentreError::Peer {
-                    message: "a download that goes on behind a key that no row can have".into(),
-                    code: Code::MalformedMessage,
-                })?);
+                bounds.extend(behind(publication, place.table, &order.after)?);
                 let numbers = (first..=rule.types.len() + bounds.len()).map(|it| format!("?{it}"));
                 let numbers = numbers.collect::<Vec<_>>().join(", ");
                 sql.push_str(&format!(" AND ({names}) > ({numbers})"));
@@ -285,18 +281,6 @@ impl Snapshot for FileSnapshot<'_> {
 
     fn row_estimate(&self, _: Place) -> u64 {
         0
-    }
-
-    fn may_have(&self, place: Place, rows: u64) -> bool {
-        let sql = format!("SELECT max(rowid) FROM {}", self.table(place).name);
-        let highest = self
-            .connection
-            .prepare_cached(&sql)
-            .and_then(|mut it| it.query_row([], |row| row.get(0)));
-        // A table that is its key's index is read in its order anyway.
-        highest.map_or(true, |it: Option<i64>| {
-            it.is_some_and(|it| it.unsigned_abs() >= rows)
-        })
     }
 
     fn rows<'s>(
@@ -370,6 +354,7 @@ impl Snapshot for FileSnapshot<'_> {
         &'s mut self,
         place: Place,
         asked: &'s [Option<Vec<&'s [u8]>>],
+        order: Option<&'s Order<'s>>,
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
@@ -379,15 +364,30 @@ impl Snapshot for FileSnapshot<'_> {
             let schema = &publication.schema.tables[place.table];
             let since = &self.since[place.subscription][publication.rules_of(place.table)];
             for ((rule, asked), &since) in table.rules.iter().zip(asked).zip(since) {
-                if rule.log.is_none() {
+                let Some(log) = &rule.log else {
                     continue;
+                };
+                let mut sql = rule.select_changes.clone();
+                let mut after = Vec::new();
+                if let Some(order) = order {
+                    let names = log.key_columns();
+                    let names: Vec<String> = names.iter().map(|it| format!("l.{it}")).collect();
+                    let names = names.join(", ");
+                    if !order.after.is_empty() {
+                        after = behind(publication, place.table, &order.after)?;
+                        let first = 2 + rule.types.len();
+                        let numbers = (first..first + after.len()).map(|it| format!("?{it}"));
+                        let numbers = numbers.collect::<Vec<_>>().join(", ");
+                        sql.push_str(&format!(" WHERE ({names}) > ({numbers})"));
+                    }
+                    sql.push_str(&format!(" ORDER BY {names}"));
                 }
-                let sql = &rule.select_changes;
-                let mut statement = self.connection.prepare_cached(sql).map_err(reading)?;
+                let mut statement = self.connection.prepare_cached(&sql).map_err(reading)?;
                 let everyone: [&[u8]; 1] = [&[]];
                 for partition in asked.as_deref().unwrap_or(&everyone) {
                     let values = partition_values(rule, partition)?;
                     let parameters = std::iter::once(Native::Integer(since)).chain(values);
+                    let parameters = parameters.chain(after.iter().cloned());
                     let mut rows = statement
                         .query(params_from_iter(parameters))
                         .map_err(reading)?;
@@ -518,6 +518,14 @@ pub(super) fn key_parameters(
         }
     }
     Some(parameters)
+}
+
+/// The key behind which a download goes on.
+fn behind(publication: &Publication, table: usize, key: &[Datum<'_>]) -> Result<Vec<Native>> {
+    key_parameters(publication, table, key).ok_or_else(|| CentreError::Peer {
+        message: "a download that goes on behind a key that no row can have".into(),
+        code: Code::MalformedMessage,
+    })
 }
 
 /// The values of a row, from a column on.

@@ -59,9 +59,12 @@ pub struct DownloadSubscription {
     /// these only what differs is sent, after the changes since the checkpoint.
     pub compares: Vec<TableCompare>,
     /// The remote keeps what it gets of this download should it break.
-    /// Up to this [`DownloadSink::mark`] it has a part of one that broke, and the checkpoint is the one
-    /// that [`DownloadStart`] told of that; empty: nothing yet.
+    /// Up to this [`DownloadSink::mark`] it has a part of one that broke, which began from the same
+    /// checkpoint; empty: nothing yet.
     pub kept: Option<Vec<u8>>,
+    /// Not a download of its own: its checkpoint is the one that [`DownloadStart`] told of the part
+    /// that the remote has of the download with this index. These stand behind all others.
+    pub part_of: Option<usize>,
     /// What the same sync uploaded.
     pub own: Option<OwnUpload>,
     /// Of the result that this sync tells: [`crate::upload::UploadResult::gained`].
@@ -75,20 +78,22 @@ pub struct DownloadSubscription {
     pub given: Vec<GivenTable>,
 }
 
-/// How often a first download has a mark.
+/// How often a download has a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// After so many bytes of rows: as many may come twice.
+    /// After so many bytes of rows, behind the row that makes them full: as many may come twice. Tables
+    /// that may weigh more are read in the order of their keys.
     pub bytes: usize,
-    /// Inside of tables of so many rows. They are read in the order of their keys.
-    pub rows: u64,
+    /// Changes since a checkpoint that is so old may be many: they are read partition by partition in
+    /// the order of their keys, too.
+    pub changes_after_ms: i64,
 }
 
 impl Default for Marks {
     fn default() -> Marks {
         Marks {
-            bytes: 1 << 20,
-            rows: 20_000,
+            bytes: 128 << 10,
+            changes_after_ms: 60 * 60 * 1000,
         }
     }
 }

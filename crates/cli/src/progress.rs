@@ -1,6 +1,7 @@
 //! The progress of a sync, as one line at the foot of the terminal.
 //!
-//! Nothing is written when standard error is not a terminal: logs of scripts stay clean.
+//! When standard error is not a terminal, logs of scripts stay clean: nothing is written but that a
+//! connection broke, once each time.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -21,6 +22,9 @@ const MEASURED_FOR: Duration = Duration::from_secs(2);
 pub(crate) struct ProgressLine {
     bar: ProgressBar,
     pace: Cell<Pace>,
+    /// Whether it is told on lines of their own that a connection broke.
+    tells: bool,
+    is_broken: Cell<bool>,
 }
 
 /// Since when a phase, or a table of it, is under way, and how far it was then.
@@ -71,9 +75,12 @@ impl Pace {
 impl ProgressLine {
     /// A line on standard error, or none if that is no terminal or nobody wants it.
     pub(crate) fn new(wanted: bool) -> ProgressLine {
+        let bar = line(wanted);
         ProgressLine {
-            bar: line(wanted),
+            tells: wanted && bar.is_hidden(),
+            bar,
             pace: Cell::default(),
+            is_broken: Cell::default(),
         }
     }
 
@@ -85,6 +92,16 @@ impl ProgressLine {
             self.pace.set(pace);
             self.bar.set_message(describe(progress) + &told);
             self.bar.tick();
+        }
+        let broken = match progress.phase {
+            Phase::Retrying { reason, in_ms } if is_of_the_line(reason) => Some((reason, in_ms)),
+            _ => None,
+        };
+        if !self.is_broken.replace(broken.is_some())
+            && self.tells
+            && let Some((reason, in_ms)) = broken
+        {
+            eprintln!("{}", describe_retry(reason, in_ms));
         }
     }
 }
@@ -179,6 +196,13 @@ fn describe(progress: &Progress) -> String {
     line
 }
 
+fn is_of_the_line(reason: Code) -> bool {
+    matches!(
+        reason,
+        Code::ConnectionLost | Code::Unreachable | Code::Timeout
+    )
+}
+
 fn describe_retry(reason: Code, in_ms: u64) -> String {
     let why = match reason {
         Code::Busy => "the server is busy",
@@ -186,7 +210,7 @@ fn describe_retry(reason: Code, in_ms: u64) -> String {
         Code::ConsolidatedUnavailable => "the server cannot reach its database",
         Code::SyncInProgress => "another sync of this remote is under way",
         Code::Redeployed => "what is published was changed",
-        Code::ConnectionLost | Code::Unreachable => "the connection broke",
+        reason if is_of_the_line(reason) => "the connection broke",
         _ => "the server cannot serve this sync now",
     };
     // Counted up, so that the last second is one.

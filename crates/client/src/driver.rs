@@ -13,6 +13,7 @@ use tidewater_remote::session::{Outcome, ProofKind, SessionOptions};
 use tidewater_remote::spool::{FileSpool, KeepInFiles};
 use tidewater_remote::{Progress, Report, SyncDirection, SyncError, Verify};
 
+use crate::broken::BrokenDownload;
 use crate::clock::{Clock, random_seed};
 use crate::error::ClientError;
 use crate::line::{Line, TICK};
@@ -24,37 +25,6 @@ use crate::retry::Retry;
 /// How many sessions one sync may need in vain: token refused, credential refused, new identity,
 /// centre restored, compare asked for, publications changed.
 pub(crate) const MAX_VAIN_SESSIONS: usize = 6;
-
-/// After a first download has broken off, a connection is tried so soon if the one before has brought
-/// something; then so often, and for so long.
-const LINE_WAS_THERE: Duration = Duration::from_millis(50);
-const LINE_IS_BACK_AFTER: Duration = Duration::from_millis(500);
-const LINE_STAYS_AWAY: Duration = Duration::from_secs(300);
-
-/// How far a first download has come over lines that break.
-#[derive(Default)]
-struct GotOn {
-    kept_bytes: u64,
-    last: Option<Duration>,
-}
-
-impl GotOn {
-    /// When it is gone on with: as long as connections bring more of it.
-    fn look(&mut self, database: &Database, now: Duration) -> Option<Duration> {
-        let kept_bytes = KeepInFiles::beside(database.path()).bytes();
-        let is_more = kept_bytes > self.kept_bytes;
-        if is_more {
-            self.last = Some(now);
-        }
-        self.kept_bytes = kept_bytes;
-        let last = self.last?;
-        let is_over = now.saturating_sub(last) > LINE_STAYS_AWAY;
-        (!is_over).then_some(match is_more {
-            true => LINE_WAS_THERE,
-            false => LINE_IS_BACK_AFTER,
-        })
-    }
-}
 
 /// One sync.
 struct Syncing<'a> {
@@ -158,7 +128,7 @@ impl<'a> Syncing<'a> {
         let mut in_vain = 0;
         // Since when the server has not served it.
         let mut turned_away = None;
-        let mut got_on = GotOn::default();
+        let mut broken = BrokenDownload::default();
         while in_vain < MAX_VAIN_SESSIONS {
             in_vain += 1;
             let ended;
@@ -191,9 +161,11 @@ impl<'a> Syncing<'a> {
                     self.turned_away(error.code(), wait, progress)
                 }
                 Code::ConnectionLost | Code::Timeout | Code::Unreachable
-                    if self.options.retry != Retry::Off
-                        && let Some(wait) = got_on.look(&database, self.clock.elapsed()) =>
+                    if self.options.retry != Retry::Off && broken.look(&database) =>
                 {
+                    let Some(wait) = broken.pause() else {
+                        return (database, Err(broken.given_up(error)));
+                    };
                     in_vain = 0;
                     first_proof = ProofKind::Token;
                     self.pause(error.code(), wait, progress)

@@ -17,6 +17,19 @@ pub enum ClientError {
     /// The server's address is none.
     #[error(transparent)]
     Url(#[from] UrlError),
+    /// The line breaks again and again, and brings nothing more of the download.
+    #[error(
+        "the connection broke {tries} times in a row before it brought more of the download, of \
+         which {bytes_kept} bytes are kept: {last}"
+    )]
+    Broken {
+        /// How often.
+        tries: u32,
+        /// What the next sync need not fetch again.
+        bytes_kept: u64,
+        /// What happened the last time.
+        last: Box<ClientError>,
+    },
     /// An image cannot be begun from.
     #[error("{message}")]
     Image {
@@ -35,6 +48,7 @@ impl ClientError {
         match self {
             ClientError::Sync(error) => error.code(),
             ClientError::Url(_) => Code::Usage,
+            ClientError::Broken { last, .. } => last.code(),
             ClientError::Image { code, .. } => *code,
             ClientError::Carrier(error) => match error {
                 CarrierError::Exposed { .. }
@@ -64,6 +78,12 @@ impl ClientError {
                 return "write it as tls://host:port or tcp://127.0.0.1:port".into();
             }
             ClientError::Image { hint, .. } => return (*hint).into(),
+            ClientError::Broken { .. } => {
+                return "nothing is lost, and the next sync goes on with what is kept; sync again over \
+                        a better line; if it breaks here each time, a single row may be larger than \
+                        what this line carries before it breaks"
+                    .into();
+            }
             ClientError::Carrier(error) => error,
         };
         match error {
@@ -130,6 +150,7 @@ impl ClientError {
     pub fn retry_after_ms(&self) -> Option<u64> {
         match self {
             ClientError::Sync(error) => error.retry_after_ms(),
+            ClientError::Broken { last, .. } => last.retry_after_ms(),
             ClientError::Carrier(_) | ClientError::Url(_) | ClientError::Image { .. } => None,
         }
     }

@@ -27,6 +27,7 @@
     reason = "a driver is where real time comes from"
 )]
 
+mod broken;
 mod clock;
 mod driver;
 mod error;

@@ -8,17 +8,13 @@ use tidewater_protocol::Code;
 use tidewater_remote::database::Interest;
 use tidewater_remote::{Progress, Report};
 
-use crate::clock::random_seed;
+use crate::clock::{FIRST_PAUSE, LONGEST_PAUSE, pause, random_seed};
 use crate::error::ClientError;
 use crate::line::TICK;
 use crate::link::Link;
 use crate::remote::Remote;
 use crate::space::Subscription;
 use crate::word::Word;
-
-/// The first pause after a connection was lost, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// How to stay in sync.
 #[derive(Clone, Copy, Debug)]
@@ -386,13 +382,4 @@ fn farewell(link: &Link) -> Option<(Vec<String>, Duration)> {
             _ => None,
         })
         .last()
-}
-
-/// Doubles from time to time, and is another one on each device.
-fn pause(times: u32) -> Duration {
-    let doubled = FIRST_PAUSE.saturating_mul(1 << times.min(16));
-    let [chance, ..] = random_seed().unwrap_or([128; 32]);
-    doubled
-        .min(LONGEST_PAUSE)
-        .mul_f64(0.5 + f64::from(chance) / 512.0)
 }

@@ -20,8 +20,9 @@ const SLOWER: u32 = 8;
 /// What becomes of a sync that the server turns away with a time to come back.
 ///
 /// Only that is tried again: a server that cannot be reached, a connection that breaks and a
-/// password that is wrong too often end the sync at once. A first download whose connection breaks
-/// is gone on with as long as connections bring more of it, unless this is [`Retry::Off`].
+/// password that is wrong too often end the sync at once. A download whose connection breaks is gone
+/// on with, unless this is [`Retry::Off`]: at once while connections bring more of it, then after
+/// growing pauses, and not any more after eight tries in a row that brought nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retry {

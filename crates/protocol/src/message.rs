@@ -203,8 +203,7 @@ pub struct HelloSubscription {
     /// What was not equal when the remote verified itself for [`DownloadBegin::verify`].
     #[prost(message, optional, tag = "13")]
     pub verified: Option<Verified>,
-    /// What has come of a first download that broke, where nothing else has: sequence, checkpoint
-    /// and schema hash are empty then.
+    /// What has come of a download that broke, which began from this checkpoint. Not with `compares`.
     #[prost(message, optional, tag = "14")]
     pub partial: Option<PartialDownload>,
     /// The SHA-256 of the image that the remote has begun from, as long as nothing else has come:

@@ -1,8 +1,8 @@
 //! Where a download waits until all of it is there.
 //!
 //! Owns the store of bytes, nothing of what they mean. Small downloads stay in memory;
-//! larger ones go to a file beside the database, which exists only while its sync runs. A first
-//! download goes to one that stays should the sync break ([`Keep`]), so that the next one goes on.
+//! larger ones go to a file beside the database, which exists only while its sync runs. One that may
+//! be gone on with goes to a file that stays should the sync break ([`Keep`]).
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -14,6 +14,9 @@ use sha2::{Digest, Sha256};
 
 /// How much of a download stays in memory; also the size of writes to the file.
 const MEMORY_BYTES: usize = 256 << 10;
+
+/// In so many bytes a part of a download says which one it is.
+const BEGINNING_BYTES: u64 = 512;
 
 /// Bytes that are first written, then read once from their beginning.
 pub trait Spool: Send {
@@ -36,7 +39,7 @@ pub trait Spool: Send {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
-/// Where what comes of first downloads is kept.
+/// Where what comes of downloads is kept.
 pub trait Keep: Send {
     /// What is kept of the download of a publication, from its beginning. `None` if nothing can be
     /// kept: another sync of the same file does.
@@ -53,6 +56,12 @@ pub trait KeptSpool: Spool {
     /// # Errors
     /// The storage failed or is full.
     fn cut(&mut self, bytes: u64) -> io::Result<()>;
+
+    /// What is there stays, however little it is.
+    ///
+    /// # Errors
+    /// The storage failed or is full.
+    fn keep(&mut self) -> io::Result<()>;
 
     /// Nothing stays.
     fn remove(&mut self);
@@ -125,6 +134,10 @@ impl KeptSpool for KeptInMemory {
         Ok(())
     }
 
+    fn keep(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn remove(&mut self) {
         self.with(|all, at| {
             all.clear();
@@ -148,18 +161,26 @@ impl KeepInFiles {
         }
     }
 
-    /// How much is kept in files.
-    pub fn bytes(&self) -> u64 {
+    /// What is kept in files: the beginning of each, by which one download is told from another, and
+    /// its length.
+    pub fn kept(&self) -> HashMap<PathBuf, (Vec<u8>, u64)> {
         let prefix = self.prefix();
         let folder = prefix.parent().filter(|it| !it.as_os_str().is_empty());
         let Some(prefix) = prefix.file_name().map(|it| it.as_encoded_bytes()) else {
-            return 0;
+            return HashMap::new();
         };
         // What cannot be seen is not gone on with.
         let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).into_iter();
         let entries = entries.flatten().flatten();
         let parts = entries.filter(|it| it.file_name().as_encoded_bytes().starts_with(prefix));
-        parts.filter_map(|it| Some(it.metadata().ok()?.len())).sum()
+        let look = |path: PathBuf| {
+            let file = File::open(&path).ok()?;
+            let bytes = file.metadata().ok()?.len();
+            let mut begins = Vec::with_capacity(BEGINNING_BYTES as usize);
+            file.take(BEGINNING_BYTES).read_to_end(&mut begins).ok()?;
+            Some((path, (begins, bytes)))
+        };
+        parts.filter_map(|it| look(it.path())).collect()
     }
 
     fn prefix(&self) -> PathBuf {
@@ -299,9 +320,10 @@ impl Spool for KeptFile {
 
 impl KeptSpool for KeptFile {
     fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        // Some of what stays may not be in the file yet.
+        self.bytes.spill()?;
         match &mut self.bytes.file {
             Some(file) => {
-                self.bytes.memory = MemorySpool::default();
                 file.set_len(bytes)?;
                 file.seek(SeekFrom::Start(bytes))?;
             }
@@ -310,9 +332,16 @@ impl KeptSpool for KeptFile {
         Ok(())
     }
 
+    fn keep(&mut self) -> io::Result<()> {
+        if self.bytes.file.is_none() {
+            self.bytes.file = Some(KeptFile::make(&self.path)?);
+        }
+        self.bytes.spill()
+    }
+
     fn remove(&mut self) {
         if std::mem::take(&mut self.bytes).file.is_some() {
-            // Where it cannot be removed now, it is overwritten by the next first download.
+            // Where it cannot be removed now, it is overwritten by the next download.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -489,17 +518,37 @@ mod tests {
         let mut other = keep.open("stock").unwrap().unwrap();
         assert_eq!(read_all(&mut *other), [0; 0]);
         drop(spool);
-        assert_eq!(keep.bytes(), bytes.len() as u64);
+        let lengths = |keep: &KeepInFiles| keep.kept().into_values().map(|it| it.1).sum::<u64>();
+        assert_eq!(lengths(&keep), bytes.len() as u64);
         let mut spool = keep.open("sales").unwrap().unwrap();
         assert_eq!(read_all(&mut *spool), bytes);
         spool.cut(100_000).unwrap();
         spool.append(b"more").unwrap();
         spool.rewind().unwrap();
         assert_eq!(read_all(&mut *spool), [&bytes[..100_000], b"more"].concat());
+        spool.cut(0).unwrap();
+        spool.append(&bytes).unwrap();
+        spool.append(b"and little more").unwrap();
+        spool.cut(bytes.len() as u64 + 3).unwrap();
+        spool.rewind().unwrap();
+        assert_eq!(read_all(&mut *spool), [&bytes, &b"and"[..]].concat());
         spool.remove();
         drop(spool);
-        assert_eq!(keep.bytes(), 0);
+        assert_eq!(lengths(&keep), 0);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn little_is_kept_if_it_is_to_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut keep = KeepInFiles::beside(&folder.path().join("remote.db"));
+        let mut spool = keep.open("sales").unwrap().unwrap();
+        spool.append(b"some rows, and more").unwrap();
+        spool.cut(9).unwrap();
+        spool.keep().unwrap();
+        drop(spool);
+        let mut spool = keep.open("sales").unwrap().unwrap();
+        assert_eq!(read_all(&mut *spool), b"some rows");
     }
 
     #[test]

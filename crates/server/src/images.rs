@@ -318,6 +318,7 @@ impl Opening {
             requests: Vec::new(),
             compares: Vec::new(),
             kept: None,
+            part_of: None,
             own: None,
             gained: Vec::new(),
             refused_from: 0,

@@ -747,6 +747,7 @@ impl<'a> Sync<'a> {
                 requests: applied.requests(index, requests),
                 compares,
                 kept: subscription.mark.clone(),
+                part_of: None,
                 own: take_own(&mut applied.own, index),
                 gained: applied.gained(index),
                 refused_from: subscription.refused[0],
@@ -754,8 +755,28 @@ impl<'a> Sync<'a> {
                 given,
             }
         });
+        let parts = opened.subscriptions.iter().enumerate();
+        let parts = parts.filter_map(|(index, subscription)| {
+            let part = subscription.part.clone()?;
+            Some(DownloadSubscription {
+                publication: subscription.published.schema.name.clone(),
+                schema: subscription.published.schema.clone(),
+                before: None,
+                checkpoint: Some(part),
+                from_image: false,
+                requests: Vec::new(),
+                compares: Vec::new(),
+                kept: None,
+                part_of: Some(index),
+                own: None,
+                gained: Vec::new(),
+                refused_from: 0,
+                settled_after: 0,
+                given: Vec::new(),
+            })
+        });
         DownloadJob {
-            subscriptions: subscriptions.collect(),
+            subscriptions: subscriptions.chain(parts).collect(),
             marks: self.server.limits.marks,
             only_opens: false,
             context: opened.context(self.server.environment.clock.now_ms()),

@@ -302,7 +302,7 @@ impl Host {
         // Even downloads of some rows break in the middle.
         config.server.limits.marks = Marks {
             bytes: 100,
-            rows: 1,
+            changes_after_ms: 0,
         };
         Ok(config)
     }

@@ -7,6 +7,7 @@
 
 pub mod balancer;
 pub mod chinook;
+pub mod cutting;
 pub mod disk;
 pub mod generate;
 pub mod issuer;

@@ -316,6 +316,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
             requests: Vec::new(),
             compares: Vec::new(),
             kept: None,
+            part_of: None,
             own: None,
             refused_from: 0,
             settled_after: 0,

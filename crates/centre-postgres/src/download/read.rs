@@ -36,6 +36,12 @@ const KEYS_AT_ONCE: usize = 5_000;
 /// COPY BINARY begins with a signature, flags and an extension area.
 const COPY_HEADER_BYTES: usize = 19;
 
+/// How much a table weighs with its long values, in all of its leaves. That is what the files have, so
+/// statistics that are missing or old do not matter. Values may be compressed there.
+const WEIGHT: &str = "SELECT 8 * (pg_catalog.pg_table_size($1::oid)
+  + coalesce(sum(pg_catalog.pg_table_size(t.relid)), 0))::int8
+FROM pg_catalog.pg_partition_tree($1::oid::regclass) t WHERE t.relid <> $1::oid";
+
 /// Reads a table of a publication, under a role.
 pub(super) struct Reader<'p> {
     pub(super) table: &'p PublishedTable,
@@ -121,6 +127,42 @@ impl Reader<'_> {
         self.leave(client).await
     }
 
+    /// Whether the rows of the table may weigh so much.
+    pub(super) async fn may_weigh(
+        &self,
+        connection: &mut Connection,
+        bytes: u64,
+    ) -> Result<bool, CentreError> {
+        // So many rows weigh more, and need not be asked for.
+        if self.table.row_estimate > bytes {
+            return Ok(true);
+        }
+        let asked = connection.prepare(WEIGHT, &[]).await?;
+        let oid = self.table.oid;
+        let weight = connection.client().query_one(&asked, &[&oid]).await;
+        let weight = weight.map_err(refused("asking for the size of a table"))?;
+        Ok(u64::try_from(weight.get::<_, i64>(0)).is_ok_and(|it| it >= bytes))
+    }
+
+    /// A key behind which a download goes on: parameters from a number on, and the values that they are.
+    fn behind(&self, key: &[Datum<'_>], first: usize) -> Result<(Vec<Array>, String), CentreError> {
+        let table = self.table;
+        let columns = table.key.iter().map(|&index| &table.columns[index]);
+        let mut arrays = Vec::with_capacity(key.len());
+        let mut values = Vec::with_capacity(key.len());
+        for (number, (column, value)) in (first..).zip(columns.zip(key)) {
+            let mut array = Array::new(column.kind);
+            array.push(value).map_err(|_| CentreError::Peer {
+                message: "a download that goes on behind a key that no row can have".into(),
+                code: Code::MalformedMessage,
+            })?;
+            arrays.push(array);
+            let value = format!("({})[1]", Array::parameter(column.kind, number));
+            values.push(column.input(&value));
+        }
+        Ok((arrays, values.join(", ")))
+    }
+
     /// Reads rows that meet conditions in the order of their keys. COPY takes no parameters.
     async fn in_order(
         &self,
@@ -135,18 +177,9 @@ impl Reader<'_> {
         let mut conditions = conditions.to_vec();
         let mut after = Vec::new();
         if !order.after.is_empty() {
-            let mut values = Vec::new();
-            for (number, (column, value)) in (1..).zip(columns().zip(&order.after)) {
-                let mut array = Array::new(column.kind);
-                array.push(value).map_err(|_| CentreError::Peer {
-                    message: "a download that goes on behind a key that no row can have".into(),
-                    code: Code::MalformedMessage,
-                })?;
-                after.push(array);
-                let value = format!("({})[1]", Array::parameter(column.kind, number));
-                values.push(column.input(&value));
-            }
-            let (names, values) = (names.join(", "), values.join(", "));
+            let values;
+            (after, values) = self.behind(&order.after, 1)?;
+            let names = names.join(", ");
             conditions.push(format!("({names}) > ({values})"));
         }
         let condition = match conditions.is_empty() {
@@ -208,7 +241,7 @@ impl Reader<'_> {
         &self,
         connection: &mut Connection,
         (since, own_version): (&str, &str),
-        asked: &[Option<Vec<&[u8]>>],
+        (asked, order): (&[Option<Vec<&[u8]>>], Option<&Order<'_>>),
         take: TakeKey<'_>,
     ) -> Result<(), CentreError> {
         let table = self.table;
@@ -237,6 +270,21 @@ impl Reader<'_> {
         let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&since, &xmin, &own_version];
         parameters.extend(arrays.iter().map(|it| it as &(dyn ToSql + Sync)));
         let logs = logs.join(" UNION ALL ");
+        let mut after = Vec::new();
+        let [mut inner, mut outer] = [String::new(), String::new()];
+        if let Some(order) = order {
+            let first = 4 + arrays.len();
+            if !order.after.is_empty() {
+                let values;
+                (after, values) = self.behind(&order.after, first)?;
+                inner = format!(" WHERE ({}) > ({values})", names.join(", "));
+            }
+            inner.push_str(&format!(" ORDER BY {}", names.join(", ")));
+            // Nothing has to be sorted for it once more.
+            let names: Vec<String> = names.iter().map(|name| format!("l.{name}")).collect();
+            outer = format!(" ORDER BY {}", names.join(", "));
+        }
+        parameters.extend(after.iter().map(|it| it as &(dyn ToSql + Sync)));
         if self.acting.is_another() {
             let keys = format!(
                 "SELECT {} FROM (SELECT DISTINCT * FROM ({logs}) AS n) l",
@@ -256,8 +304,8 @@ impl Reader<'_> {
         });
         // Key by key, for the same reason as the entries partition by partition.
         let sql = format!(
-            "SELECT {}, j.* FROM (SELECT DISTINCT * FROM ({logs}) AS n) l \
-             LEFT JOIN LATERAL (SELECT true, {} FROM {} WHERE {} OFFSET 0) j ON true",
+            "SELECT {}, j.* FROM (SELECT DISTINCT * FROM ({logs}) AS n{inner}) l \
+             LEFT JOIN LATERAL (SELECT true, {} FROM {} WHERE {} OFFSET 0) j ON true{outer}",
             table.key_outputs("l.", &names),
             table.read(),
             table.joined(),

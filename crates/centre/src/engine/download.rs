@@ -9,24 +9,24 @@
 mod catching_up;
 mod output;
 mod plan;
+mod reading;
 mod resuming;
 mod shared;
 mod table;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use prost::Message;
 
 use tidewater_protocol::{Datum, PublicationSchema, RowShape, Value};
 
-use self::output::{Counts, Output};
-use self::plan::{Plan, TablePlan};
+use self::output::Counts;
+use self::plan::Plan;
+use self::reading::SubscriptionReading;
 use self::shared::Shared;
-use self::table::TableReading;
 use super::connection::{Answer, Own};
 use super::evolution::PastSchemas;
-use super::publication::{Rule, rules_of};
+use super::publication::Rule;
 use super::scope::{Difference, Differences, ScopeChange, Standing, keep};
 use super::scripts::{Scripting, Statement, Versions, chosen};
 use super::watermark::{TableCursor, Watermark};
@@ -34,11 +34,9 @@ use crate::centre::CentreResult;
 use crate::context::SyncContext;
 use crate::download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Downloaded,
-    Downloading, TableRequest, ToldSettled,
+    Downloading, ToldSettled,
 };
-use crate::engine::comparing::{self, Comparison};
 use crate::engine::refusals;
-use crate::engine::upload::columns::{Announced, ColumnMap};
 use crate::error::CentreError;
 use crate::publication::HandledSpec;
 use crate::scope::{Checkpoint, RuleScope, Scope};
@@ -126,8 +124,11 @@ pub trait Snapshot: Send {
     /// About how many rows a table has; 0 if that is not known.
     fn row_estimate(&self, place: Place) -> u64;
 
-    /// Whether a table may have so many rows.
-    fn may_have(&self, place: Place, rows: u64) -> bool;
+    /// Whether the rows of a table may weigh so many bytes. Where that cannot be told cheaply, they may.
+    fn may_weigh(&mut self, place: Place, bytes: u64) -> CentreResult<'_, bool> {
+        let _ = (place, bytes);
+        Box::pin(std::future::ready(Ok(true)))
+    }
 
     /// Whether everybody for whom the server's own role reads a table sees the same rows.
     fn is_same_for_all(&mut self, place: Place) -> CentreResult<'_, bool> {
@@ -167,11 +168,14 @@ pub trait Snapshot: Send {
     }
 
     /// Reads the keys that have changed since what the remote holds, by each of the table's rules
-    /// in these partitions; `None`: of everybody.
+    /// in these partitions; `None`: of everybody. An order is asked for of one partition, or of everybody,
+    /// by one rule, and where the server's own role reads the rows: they come in that of their keys, as
+    /// the log has it.
     fn changes<'s>(
         &'s mut self,
         place: Place,
         asked: &'s [Option<Vec<&'s [u8]>>],
+        order: Option<&'s Order<'s>>,
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()>;
 
@@ -335,8 +339,14 @@ async fn plan(
             publication: now.published.announced.name.clone(),
         }));
     }
-    let mut plans: Vec<Plan> = Vec::with_capacity(job.subscriptions.len());
-    for (opened, subscription) in opened.into_iter().zip(&mut job.subscriptions) {
+    let is_own = |it: &&DownloadSubscription| it.part_of.is_none();
+    let own = job.subscriptions.iter().filter(is_own).count();
+    let (subscriptions, parts) = job.subscriptions.split_at_mut(own);
+    let mut opened = opened.into_iter();
+    let all: Vec<Opened> = opened.by_ref().take(own).collect();
+    let mut parts: Vec<_> = (own..).zip(parts.iter().zip(opened)).collect();
+    let mut plans: Vec<Plan> = Vec::with_capacity(own);
+    for (number, (opened, subscription)) in all.into_iter().zip(subscriptions).enumerate() {
         if let Err(error) = check_given(&opened.published, subscription) {
             return Ok(Err(error));
         }
@@ -358,13 +368,23 @@ async fn plan(
         };
         let scripts = scripts.as_deref();
         let now_ms = job.context.now_ms;
-        let resumes = subscription.kept.is_some() && subscription.checkpoint.is_some();
-        let whole = resumes.then(|| opened.clone());
         let mut plan = Plan::new(subscription, opened, differences, scripts, now_ms);
-        if let Some(opened) = whole.filter(|_| !plan.resume(subscription)) {
-            let nothing = vec![None; opened.held.len()];
-            subscription.checkpoint = None;
-            plan = Plan::new(subscription, opened.unheld(), nothing, scripts, now_ms);
+        let of_this = parts.iter().position(|it| it.1.0.part_of == Some(number));
+        if let Some((index, (part, opened))) = of_this.map(|at| parts.swap_remove(at))
+            && let Some(checkpoint) = &part.checkpoint
+        {
+            // What a result tells to be lost again is of the part, too.
+            let part = DownloadSubscription {
+                gained: subscription.gained.clone(),
+                ..part.clone()
+            };
+            let differences = self::differences(snapshot, &part, &opened).await?;
+            let since = Plan::new(&part, opened, differences, scripts, now_ms);
+            plan.resume(
+                subscription,
+                since,
+                (first + index, index, checkpoint.serial),
+            );
         }
         plan.covers_image = covers_image;
         if job.only_opens {
@@ -459,8 +479,8 @@ impl Planned {
                 index,
                 DownloadStart {
                     scope_changed: plan.scope_changed,
-                    checkpoint: match plan.resumed {
-                        Some(_) => subscription.checkpoint.clone(),
+                    checkpoint: match &plan.resumed {
+                        Some(part) => job.subscriptions[part.index].checkpoint.clone(),
                         None => from,
                     },
                     resumed: plan.resumed.is_some(),
@@ -598,170 +618,4 @@ async fn differences(
         let answers = snapshot.own(asked).await?;
         differences.answer(&answers)?;
     }
-}
-
-/// One subscription as it is read.
-struct SubscriptionReading<'a> {
-    snapshot: &'a mut dyn Snapshot,
-    subscription: &'a DownloadSubscription,
-    /// Its number in the snapshot.
-    number: usize,
-    plan: &'a Plan,
-    scripting: Option<Scripting<'a>>,
-}
-
-impl SubscriptionReading<'_> {
-    async fn read(
-        self,
-        counts: &mut Counts,
-        sink: &mut dyn DownloadSink,
-        shared: &mut Shared,
-    ) -> Result<()> {
-        let PublishedSchema {
-            schema,
-            shapes,
-            rules,
-            ..
-        } = &self.plan.published;
-        let mut requests = requests_by_table(schema, &self.subscription.requests)?;
-        let compares = comparing::by_table(schema, &self.subscription.compares);
-        for (index, table) in schema.tables.iter().enumerate() {
-            let what = &self.plan.tables[index];
-            // What a handler tells, it has been asked for again already.
-            let is_given = matches!(what, TablePlan::Given { .. });
-            let asked = requests.remove(&index).filter(|_| !is_given);
-            if *what == TablePlan::Nothing && asked.is_none() {
-                continue;
-            }
-            let place = Place {
-                subscription: self.number,
-                table: index,
-            };
-            let before = (counts.upserts, counts.removals);
-            let shape = &shapes[index];
-            let only_compared = *what == TablePlan::Whole && compares[index].is_some();
-            let by_script = matches!(what, TablePlan::Scripted { .. });
-            let whole = match what {
-                TablePlan::Scripted { whole } | TablePlan::Given { whole, .. } => *whole,
-                what => *what == TablePlan::Whole && !only_compared,
-            };
-            let in_units = self.plan.in_units_from(index, &*self.snapshot, place);
-            let mut output = Output::new(table, shape, counts, &mut *sink);
-            let goes_on = matches!(what, TablePlan::Rest(_));
-            if let Some(begin) = output.begin.as_mut().filter(|_| whole || goes_on) {
-                begin.replace = whole;
-                let mut rules = self.plan.published.rules[rules_of(rules, index)].iter();
-                if !is_given && rules.any(|rule| rule.query.is_none() && rule.windows.is_empty()) {
-                    begin.expected_rows = self.snapshot.row_estimate(place);
-                }
-            }
-            let mut reading = TableReading {
-                snapshot: &mut *self.snapshot,
-                place,
-                shape,
-                rules: &rules[rules_of(rules, index)],
-                scope: &self.plan.scope.rules[rules_of(rules, index)],
-                output: &mut output,
-            };
-            if is_given {
-                let mut given = self.subscription.given.iter();
-                if let Some(given) = given.find(|it| it.table == table.name) {
-                    reading.given(given, whole)?;
-                }
-            } else if let Some(scripting) = self.scripting.as_ref().filter(|_| by_script) {
-                let own = self.subscription.own.as_ref();
-                reading
-                    .by_script(scripting, &table.name, whole, own)
-                    .await?;
-            } else if let Some(from) = in_units {
-                if *what != TablePlan::Whole {
-                    reading.planned(what, None, self.plan.has_changes).await?;
-                }
-                reading.in_units(&from).await?;
-            } else if !only_compared {
-                let mut same = shared.asked(self.plan, index, self.subscription);
-                if let Some(noted) = same.as_ref().and_then(|it| shared.noted(it)) {
-                    reading.output.repeat(&noted)?;
-                } else {
-                    if same.is_some() && !reading.snapshot.is_same_for_all(place).await? {
-                        same = None;
-                    }
-                    if same.is_some() {
-                        reading.output.note();
-                    }
-                    let own = self.subscription.own.as_ref().filter(|it| !it.skip_version);
-                    reading.planned(what, own, self.plan.has_changes).await?;
-                    let noted = reading.output.noted()?;
-                    if let Some((same, noted)) = same.zip(noted) {
-                        shared.note(same, noted);
-                    }
-                }
-                let added = &self.plan.added[index];
-                if let (TablePlan::Changes(_), false) = (what, added.is_empty()) {
-                    reading.new_columns(added).await?;
-                }
-            }
-            // A table that is sent whole has the requested rows already.
-            if !whole {
-                for (map, request) in asked.into_iter().flatten() {
-                    reading.answer(&map, request).await?;
-                }
-            }
-            output.flush(1)?;
-            if let Some(scripting) = &self.scripting {
-                let (upserts, removals) = (counts.upserts - before.0, counts.removals - before.1);
-                for (name, count) in [("fetched_rows", upserts), ("deleted_rows", removals)] {
-                    scripting.count(&table.name, name, count);
-                }
-            }
-        }
-        for (index, theirs) in compares.into_iter().enumerate() {
-            // What a handler or a script tells is not what the rules yield.
-            let is_told = matches!(
-                self.plan.tables[index],
-                TablePlan::Given { .. } | TablePlan::Scripted { .. }
-            );
-            let Some(theirs) = theirs.filter(|_| !is_told) else {
-                continue;
-            };
-            let shape = &shapes[index];
-            let mut output = Output::new(&schema.tables[index], shape, counts, &mut *sink);
-            let mut reading = TableReading {
-                snapshot: &mut *self.snapshot,
-                place: Place {
-                    subscription: self.number,
-                    table: index,
-                },
-                shape,
-                rules: &rules[rules_of(rules, index)],
-                scope: &self.plan.scope.rules[rules_of(rules, index)],
-                output: &mut output,
-            };
-            // Of a table that would go whole, nobody knows what changed in it.
-            let follows = matches!(self.plan.tables[index], TablePlan::Changes { .. });
-            reading
-                .compare(Comparison::new(shape, theirs)?, follows)
-                .await?;
-            output.flush(1)?;
-        }
-        Ok(())
-    }
-}
-
-type Requests<'r> = HashMap<usize, Vec<(ColumnMap, &'r TableRequest)>>;
-
-/// The requests of a subscription, by the table's index.
-fn requests_by_table<'r>(
-    schema: &PublicationSchema,
-    requests: &'r [TableRequest],
-) -> Result<Requests<'r>> {
-    let mut by_table = Requests::new();
-    for request in requests {
-        // What does not fit the publication any more is sent anew as a whole, or gone.
-        let announced = ColumnMap::find(schema, &request.begin)?;
-        if let Announced::Published(index, map) = announced {
-            by_table.entry(index).or_default().push((map, request));
-        }
-    }
-    Ok(by_table)
 }

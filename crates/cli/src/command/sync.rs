@@ -62,7 +62,7 @@ The object of --json:
    \"inbox\":n, rows that came into tidewater_inbox,
    \"refused_interests\":[{\"space\",\"subject\",\"reason\"}, rows of tidewater_interest],
    \"bytes_sent\":n,\"bytes_received\":n,
-   \"bytes_kept\":n, of a first download, from earlier syncs that broke,
+   \"bytes_kept\":n, of a download, from earlier syncs that broke,
    \"retries\":n, how often the server turned it away before,
    \"duration_ms\":n}
 or, when it failed:

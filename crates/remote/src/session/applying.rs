@@ -19,19 +19,20 @@ use crate::spool::Spool;
 /// How much of the spool one step applies.
 const STEP_BYTES: usize = 256 << 10;
 
-/// Keeps a message.
-pub(super) fn keep_control(spool: &mut dyn Spool, control: Control) -> Result<(), SyncError> {
+/// Keeps a message; says how many bytes it takes.
+pub(super) fn keep_control(spool: &mut dyn Spool, control: Control) -> Result<u64, SyncError> {
     let mut bytes = BytesMut::new();
     put_control(&mut bytes, SYNC_CHANNEL, control)?;
-    spool.append(&bytes).map_err(SyncError::Spool)
+    spool.append(&bytes).map_err(SyncError::Spool)?;
+    Ok(bytes.len() as u64)
 }
 
-/// Keeps a piece of rows.
-pub(super) fn keep_rows(spool: &mut dyn Spool, rows: &[u8]) -> Result<(), SyncError> {
-    let kept = spool
-        .append(&rows_header(rows.len(), SYNC_CHANNEL))
-        .and_then(|()| spool.append(rows));
-    kept.map_err(SyncError::Spool)
+/// Keeps a piece of rows; the same.
+pub(super) fn keep_rows(spool: &mut dyn Spool, rows: &[u8]) -> Result<u64, SyncError> {
+    let header = rows_header(rows.len(), SYNC_CHANNEL);
+    let kept = spool.append(&header).and_then(|()| spool.append(rows));
+    kept.map_err(SyncError::Spool)?;
+    Ok((header.len() + rows.len()) as u64)
 }
 
 /// Feeds an applier.
@@ -156,6 +157,7 @@ impl Feed {
                         if let (Control::DownloadBegin(_), Some(_)) = (&control, self.part) {
                             // What counts is what the last sync brought.
                             self.rows = 0;
+                            applier.download_goes_on()?;
                             continue;
                         }
                         self.control(applier, &control, Phase::Applying, progress)?;

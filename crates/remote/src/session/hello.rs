@@ -62,7 +62,7 @@ fn former(former: &Former) -> message::Former {
 
 /// What a session presents of a checkpoint. One whose history the centre does not know makes it
 /// ask for a compare, and take no upload before: a session that only uploads goes without.
-fn checkpoint(subscription: &SubscriptionState, downloads: bool) -> Vec<u8> {
+pub(super) fn checkpoint(subscription: &SubscriptionState, downloads: bool) -> Vec<u8> {
     let is_unknown = subscription.compare_due == CompareDue::UnknownHistory;
     match is_unknown && !downloads {
         true => Vec::new(),

@@ -132,7 +132,7 @@ pub struct SessionOptions {
     pub first_proof: ProofKind,
     /// Where the download waits until it is complete.
     pub spool: Box<dyn Spool>,
-    /// Where what comes of first downloads is kept, should the sync break.
+    /// Where what comes of downloads is kept, should the sync break.
     pub keep: Box<dyn Keep>,
 }
 
@@ -285,11 +285,12 @@ impl Session {
         let upload_only = self.direction == SyncDirection::UploadOnly;
         self.remote_id = account.remote_id;
         if !upload_only {
-            let first = self.subscriptions.iter().map(|it| {
-                let has_nothing = it.schema.is_none() && it.next_upload().is_none();
-                has_nothing.then_some(&*it.publication)
+            let kept = self.subscriptions.iter().map(|it| {
+                let is_from_image = !it.image.is_empty() && !it.checkpoint.is_empty();
+                let keeps = !it.compares && !is_from_image;
+                keeps.then(|| (&*it.publication, hello::checkpoint(it, true)))
             });
-            self.parts = Parts::open(&mut *self.keep, self.remote_id, first);
+            self.parts = Parts::open(&mut *self.keep, self.remote_id, kept);
             self.progress.bytes_kept = self.parts.kept_bytes();
         }
         let hello = hello::hello(&self.subscriptions, &self.parts, !upload_only);

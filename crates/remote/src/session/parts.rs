@@ -1,11 +1,12 @@
-//! What comes of first downloads, kept so that a sync that breaks need not begin anew.
+//! What comes of downloads, kept so that a sync that breaks need not begin anew.
 //!
-//! A part is a file of its own: who it is of, and the messages of the download as they came, each
+//! A part is a file of its own: who it is of, since when, and the messages of the download as they came, each
 //! in its frame. Where a later sync goes on follows another `DownloadBegin`. Up to the last
 //! `DownloadMark` whose checksum agrees it can be relied on, whatever became of the process, of the
 //! line or of the machine; what is behind that is cut off.
 
 use bytes::BytesMut;
+use sha2::{Digest, Sha256};
 
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::frame::{Frame, take_frame};
@@ -15,9 +16,10 @@ use super::applying::{BROKEN_SPOOL, keep_control, keep_rows};
 use super::error::SyncError;
 use crate::spool::{Keep, KeptSpool};
 
-/// A part begins with this, the id of the remote and the hash of the publication's schema.
-const MAGIC: &[u8; 8] = b"TIDEPRT1";
-const HEADER_BYTES: usize = 8 + 16 + 32;
+/// A part begins with this, the id of the remote, the hash of the publication's schema, and that of the
+/// checkpoint since which it tells what is new.
+const MAGIC: &[u8; 8] = b"TIDEPRT2";
+const HEADER_BYTES: usize = 8 + 16 + 32 + 32;
 
 /// How much is read at once.
 const READ_BYTES: usize = 256 << 10;
@@ -31,7 +33,12 @@ pub(super) struct Part {
     /// What is there of an earlier sync, and its length.
     presented: Option<(PartialDownload, u64)>,
     schema_hash: [u8; 32],
+    /// The hash of the checkpoint that the file has.
+    since: [u8; 32],
+    /// Its length.
     bytes: u64,
+    /// Its length up to the last mark: should the sync end now, so much stays.
+    marked: u64,
 }
 
 /// Of the subscriptions of a sync, in their order.
@@ -44,24 +51,29 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Of these subscriptions; of others nothing is kept.
+    /// Of these subscriptions, with the checkpoints that they present; of others nothing is kept.
     pub(super) fn open<'p>(
         keep: &mut dyn Keep,
         remote_id: Option<RemoteId>,
-        publications: impl Iterator<Item = Option<&'p str>>,
+        subscriptions: impl Iterator<Item = Option<(&'p str, Vec<u8>)>>,
     ) -> Parts {
-        let parts = publications.map(|publication| {
+        let parts = subscriptions.map(|subscription| {
+            let (publication, checkpoint) = subscription?;
+            let since = Sha256::digest(checkpoint).into();
             // Where nothing can be kept, a sync goes on without.
-            let mut spool = keep.open(publication?).ok()??;
-            let presented = remote_id.and_then(|it| look(&mut *spool, it).ok()?);
+            let mut spool = keep.open(publication).ok()??;
+            let presented = remote_id.and_then(|it| look(&mut *spool, it, since).ok()?);
             if presented.is_none() {
                 spool.cut(0).ok()?;
             }
+            let marked = presented.as_ref().map_or(0, |it| it.1);
             Some(Part {
                 spool,
                 presented,
                 schema_hash: [0; 32],
-                bytes: 0,
+                since,
+                bytes: marked,
+                marked,
             })
         });
         Parts {
@@ -119,15 +131,15 @@ impl Parts {
             return Ok(0);
         };
         if begin.checkpoint.is_empty() {
-            part.spool.remove();
+            part.marked = 0;
             *slot = None;
             return Ok(0);
         }
-        let begun = part.begin(begin, presented.map(|it| it.1), remote_id);
-        let there = part.bytes;
+        let there = presented.filter(|_| begin.resumed).map(|it| it.1);
+        let begun = part.begin(begin, there, remote_id);
         self.coming = Some(index);
         self.kept(begun, !also)?;
-        Ok(there)
+        Ok(there.unwrap_or(0))
     }
 
     /// Whether a message is kept here. `also`: it is applied at once, too, and not kept for that.
@@ -139,7 +151,12 @@ impl Parts {
         let Some(part) = self.coming() else {
             return Ok(false);
         };
-        let kept = keep_control(&mut *part.spool, control.clone());
+        let kept = keep_control(&mut *part.spool, control.clone()).map(|length| {
+            part.bytes += length;
+            if let Control::DownloadMark(_) = control {
+                part.marked = part.bytes;
+            }
+        });
         self.kept(kept, !also)?;
         Ok(true)
     }
@@ -149,10 +166,9 @@ impl Parts {
         let Some(part) = self.coming() else {
             return Ok(false);
         };
-        part.bytes += rows.len() as u64;
         let kept = match also && part.bytes > KEPT_AT_MOST {
             true => Err(SyncError::Spool(std::io::ErrorKind::FileTooLarge.into())),
-            false => keep_rows(&mut *part.spool, rows),
+            false => keep_rows(&mut *part.spool, rows).map(|length| part.bytes += length),
         };
         self.kept(kept, !also)?;
         Ok(true)
@@ -166,10 +182,7 @@ impl Parts {
     /// They are applied, or of no use.
     pub(super) fn remove(&mut self) {
         let parts = std::mem::take(&mut self.parts);
-        parts
-            .into_iter()
-            .flatten()
-            .for_each(|mut it| it.spool.remove());
+        parts.into_iter().flatten().for_each(|mut it| it.marked = 0);
     }
 
     fn coming(&mut self) -> Option<&mut Part> {
@@ -182,7 +195,7 @@ impl Parts {
             Err(_) if !is_needed => {
                 let coming = self.coming.take().and_then(|it| self.parts.get_mut(it));
                 if let Some(mut part) = coming.and_then(Option::take) {
-                    part.spool.remove();
+                    part.marked = 0;
                 }
                 Ok(())
             }
@@ -208,20 +221,26 @@ impl Part {
         goes_on_at: Option<u64>,
         remote_id: RemoteId,
     ) -> Result<(), SyncError> {
-        let goes_on_at = goes_on_at.filter(|_| begin.resumed);
         self.bytes = goes_on_at.unwrap_or(0);
+        self.marked = self.bytes;
         self.spool.cut(self.bytes).map_err(SyncError::Spool)?;
         if goes_on_at.is_none() {
-            let header = [&MAGIC[..], &remote_id.0, &self.schema_hash].concat();
+            let header = [&MAGIC[..], &remote_id.0, &self.schema_hash, &self.since].concat();
             self.spool.append(&header).map_err(SyncError::Spool)?;
+            self.bytes = header.len() as u64;
         }
-        keep_control(&mut *self.spool, Control::DownloadBegin(begin.clone()))
+        self.bytes += keep_control(&mut *self.spool, Control::DownloadBegin(begin.clone()))?;
+        Ok(())
     }
 }
 
+/// What is behind the last mark is of no use, and would look as if the download had got on.
 impl Drop for Part {
     fn drop(&mut self) {
-        if self.bytes > KEPT_AT_MOST {
+        let is_kept = (1..=KEPT_AT_MOST).contains(&self.marked);
+        let marked = self.marked;
+        let kept = is_kept.then(|| self.spool.cut(marked).and_then(|()| self.spool.keep()));
+        if !matches!(kept, Some(Ok(()))) {
             self.spool.remove();
         }
     }
@@ -231,6 +250,7 @@ impl Drop for Part {
 fn look(
     spool: &mut dyn KeptSpool,
     remote_id: RemoteId,
+    since: [u8; 32],
 ) -> std::io::Result<Option<(PartialDownload, u64)>> {
     spool.rewind()?;
     let mut header = [0; HEADER_BYTES];
@@ -238,8 +258,10 @@ fn look(
         return Ok(None);
     }
     let (magic, rest) = header.split_at(MAGIC.len());
-    let (id, schema_hash) = rest.split_at(remote_id.0.len());
-    if magic != MAGIC || id != remote_id.0 {
+    let (id, hashes) = rest.split_at(remote_id.0.len());
+    let (schema_hash, begun_since) = hashes.split_at(32);
+    // What it goes on from is gone, if another download was applied meanwhile.
+    if magic != MAGIC || id != remote_id.0 || begun_since != since {
         return Ok(None);
     }
     let mut part = PartialDownload {

@@ -77,7 +77,7 @@ impl Session {
             (Store::Applying(applier), _) => self.feed.rows(applier, bytes, &mut self.progress),
             (_, Some(spool)) => {
                 self.spooled += bytes.len();
-                keep_rows(&mut **spool, bytes)
+                keep_rows(&mut **spool, bytes).map(|_| ())
             }
             _ => Err(MOVING),
         }
@@ -95,7 +95,9 @@ impl Session {
             }
             Control::DownloadMark(mark) => progress.rows = mark.rows,
             Control::DownloadBegin(begin) => {
-                self.brings_something |= begin.scope_changed || begin.verify;
+                self.brings_something |= begin.scope_changed || begin.verify || begin.resumed;
+                // Of what has come before, nobody remembers.
+                self.alters |= begin.resumed;
             }
             Control::DownloadEnd(end) => {
                 let is_empty = end.upserts == 0 && end.removals == 0 && end.checkpoint.is_empty();
@@ -122,7 +124,7 @@ impl Session {
                 self.feed
                     .control(applier, &control, Phase::Downloading, progress)
             }
-            (_, Some(spool)) => keep_control(&mut **spool, control),
+            (_, Some(spool)) => keep_control(&mut **spool, control).map(|_| ()),
             _ => Err(MOVING),
         }
     }
@@ -281,8 +283,12 @@ impl Session {
             // A new schema is put in place by the download that was made for it. Without one it
             // still tells which of the uploaded columns have left.
             self.alters |= schema.is_some();
-            if let Some(schema) = &schema {
-                self.parts.agree(remote_id, index, schema.hash());
+            let hash = match &schema {
+                Some(schema) => Some(schema.hash()),
+                None => subscription.schema_hash.as_slice().try_into().ok(),
+            };
+            if let Some(hash) = hash {
+                self.parts.agree(remote_id, index, hash);
             }
             self.schemas.push(schema);
         }
@@ -337,7 +343,8 @@ impl Session {
         self.progress.phase(Phase::Applying);
         let mut spool = self.spool.take().ok_or(MOVING)?;
         spool.rewind().map_err(SyncError::Spool)?;
-        let (alters, little) = (self.alters, self.spooled <= SHORT_BYTES);
+        let bytes = self.spooled as u64 + self.report.bytes_kept;
+        let (alters, little) = (self.alters, bytes <= SHORT_BYTES as u64);
         let idle_since_ms = self.idle_since_ms();
         let beginning = self.beginning();
         let progress = self.progress.clone();

@@ -66,6 +66,10 @@ pub enum Refused {
 /// A connection in requests.
 pub struct Session {
     exchange: Turn<Exchange>,
+    /// The number of the last request that was answered; its answer, and that of the one before:
+    /// whoever has two under way may have got neither. Who asks for one again does not wait for the
+    /// request that is held: it may be held until what the answer brings is acknowledged.
+    answers: Mutex<(u64, [Carry; 2])>,
     /// The largest number that was asked with.
     newest: Signal<u64>,
     /// The largest number that was answered.
@@ -85,10 +89,8 @@ struct Exchange {
     unwritten: BytesMut,
     holds: Vec<Held>,
     ends: bool,
-    /// The number of the last request; its answer, and that of the one before: whoever has two under
-    /// way may have got neither.
+    /// The number of the last request.
     number: u64,
-    answers: [Carry; 2],
     budget: MemoryBudget,
 }
 
@@ -145,6 +147,7 @@ impl Exchanges {
         let (near, far) = duplex(BUFFER_BYTES);
         let session = Arc::new(Session {
             exchange: Turn::new(Exchange::new(near, self.budget.clone())),
+            answers: Mutex::default(),
             newest: Signal::new(0),
             answered: Signal::new(0),
             seen: Mutex::new(Instant::now()),
@@ -200,6 +203,29 @@ impl Session {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn answers(&self) -> MutexGuard<'_, (u64, [Carry; 2])> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer to a request that was answered already, if it is one of the last two.
+    fn answer_again(&self, number: u64) -> Option<Carry> {
+        let answers = self.answers();
+        let (last, [newer, older]) = &*answers;
+        match last.checked_sub(number) {
+            Some(0) if number > 0 => Some(newer.clone()),
+            Some(1) if number > 0 => Some(older.clone()),
+            _ => None,
+        }
+    }
+
+    fn keep_answer(&self, number: u64, answer: &Carry) {
+        let mut answers = self.answers();
+        if answers.0 < number {
+            answers.1.swap(0, 1);
+            *answers = (number, [answer.clone(), answers.1[1].clone()]);
+        }
+    }
+
     /// One request; nobody's leaving interrupts it. `held`: the memory for its body.
     pub(super) async fn ask(
         self: Arc<Session>,
@@ -208,6 +234,10 @@ impl Session {
         held: Held,
         ends: bool,
     ) -> Result<Carry, Refused> {
+        if let Some(answer) = self.answer_again(number) {
+            *self.seen() = Instant::now();
+            return Ok(answer);
+        }
         self.asking.fetch_add(1, Ordering::Relaxed);
         if number > self.newest.get() {
             self.newest.set(number);
@@ -218,7 +248,16 @@ impl Session {
             let _ = timeout(HOLD, turn).await;
         }
         let mut exchange = self.exchange.lock().await;
-        let answer = exchange.ask(&self.newest, number, body, held, ends).await;
+        // It may have been answered meanwhile.
+        let answer = match self.answer_again(number) {
+            Some(answer) => Ok(answer),
+            None => exchange.ask(&self.newest, number, body, held, ends).await,
+        };
+        if let Ok(answer) = &answer
+            && number == exchange.number
+        {
+            self.keep_answer(number, answer);
+        }
         self.answered.set(exchange.number);
         if answer.as_ref().is_ok_and(|it| it.is_last) {
             self.has_ended.store(true, Ordering::Relaxed);
@@ -240,7 +279,6 @@ impl Exchange {
             holds: Vec::new(),
             ends: false,
             number: 0,
-            answers: <[Carry; 2]>::default(),
             budget,
         }
     }
@@ -253,9 +291,6 @@ impl Exchange {
         held: Held,
         ends: bool,
     ) -> Result<Carry, Refused> {
-        if number <= self.number && number + 1 >= self.number {
-            return Ok(self.answers[usize::from(number < self.number)].clone());
-        }
         if number != self.number + 1 || self.unwritten.len() > MAX_BODY_BYTES {
             let last = self.number;
             return Err(Refused::OutOfOrder { number, last });
@@ -267,8 +302,6 @@ impl Exchange {
         if self.unwritten.is_empty() {
             self.holds.clear();
         }
-        self.answers.swap(0, 1);
-        self.answers[0] = answer.clone();
         self.number = number;
         Ok(answer)
     }
@@ -411,5 +444,26 @@ mod tests {
         let find = |name| exchanges.find(Some(name), 2, &Shown::new());
         assert_eq!(find("ended").err(), Some(Refused::Unknown));
         assert!(find("goes on").is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_repeated_while_the_next_request_is_held() {
+        let exchanges = Exchanges::new(MemoryBudget::new(1 << 20));
+        let (session, mut far) = exchanges.begin("name".into(), Shown::new());
+        far.write_all(b"rows").await.unwrap();
+        let begun = Instant::now();
+        let ask = |number| exchanges.request(session.clone(), number, Bytes::new(), false);
+        let first = ask(1).await.unwrap();
+        let mut held = std::pin::pin!(ask(2));
+        // The server has nothing more to say until these rows are acknowledged.
+        assert!(timeout(Duration::from_millis(1), &mut held).await.is_err());
+        let again = ask(1).await.unwrap();
+        assert_eq!(
+            (&again.bytes, &again.bytes[..]),
+            (&first.bytes, &b"rows"[..])
+        );
+        assert_eq!(begun.elapsed(), Duration::from_millis(1));
+        far.write_all(b"more").await.unwrap();
+        assert_eq!(held.await.unwrap().bytes, b"more"[..]);
     }
 }

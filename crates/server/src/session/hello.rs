@@ -28,9 +28,8 @@ pub(crate) struct Subscription {
     pub(crate) pending: Option<UploadId>,
     pub(crate) checkpoint: Vec<u8>,
     pub(crate) schema_hash: Vec<u8>,
-    /// The mark up to which it has what came of a first download that broke: schema hash and
-    /// checkpoint are of that.
-    pub(crate) mark: Option<Vec<u8>>,
+    /// What it has of a download that broke.
+    pub(crate) part: Option<PresentedPart>,
     /// Checksums of its tables follow.
     pub(crate) compares: bool,
     /// The ids that it had before, with the last upload under each that it keeps.
@@ -48,6 +47,15 @@ pub(crate) struct Subscription {
     pub(crate) genuine: Option<Checkpoint>,
     /// See [`HelloSubscription::image`]: the checkpoint is that of an image with this hash.
     pub(crate) image: Option<[u8; 32]>,
+}
+
+/// See [`message::PartialDownload`].
+pub(crate) struct PresentedPart {
+    pub(crate) checkpoint: Vec<u8>,
+    pub(crate) schema_hash: [u8; 32],
+    pub(crate) mark: Vec<u8>,
+    /// The same as [`Subscription::genuine`].
+    pub(crate) genuine: Option<Checkpoint>,
 }
 
 /// See [`message::Former`].
@@ -115,8 +123,11 @@ impl Greeting {
 
     /// What a server may have signed.
     pub(crate) fn signed(&self) -> Vec<&[u8]> {
-        let subscriptions = self.subscriptions.iter();
-        subscriptions.map(|it| it.checkpoint.as_slice()).collect()
+        let signed = self.subscriptions.iter().flat_map(|it| {
+            let part = it.part.as_ref().map(|it| it.checkpoint.as_slice());
+            [Some(it.checkpoint.as_slice()), part]
+        });
+        signed.flatten().collect()
     }
 
     /// Finds out which checkpoints are genuine. A remote without an id can only have begun from
@@ -130,6 +141,14 @@ impl Greeting {
         remote_id: Option<RemoteId>,
     ) -> Result<(), Fault> {
         for subscription in &mut self.subscriptions {
+            if let (Some(part), Some(remote_id)) = (&mut subscription.part, remote_id) {
+                let subject = CheckpointFor {
+                    remote_id,
+                    publication: &subscription.publication,
+                    schema_hash: &part.schema_hash,
+                };
+                part.genuine = keyring.open_checkpoint(subject, &part.checkpoint);
+            }
             let Ok(schema_hash) = subscription.schema_hash.as_slice().try_into() else {
                 continue;
             };
@@ -200,19 +219,22 @@ impl Subscription {
         if let Some(fault) = wire.verified.as_ref().and_then(Verified::fault) {
             return Err(Fault::malformed(&format!("a subscription with {fault}")));
         }
-        let mut partial = wire.partial.unwrap_or_default();
-        let has_partial = !partial.mark.is_empty();
-        if has_partial {
-            let has_more = wire.sequence > 0 || wire.compares;
-            if has_more || !wire.checkpoint.is_empty() || !wire.schema_hash.is_empty() {
-                return Err(Fault::malformed("a part of a download beside a whole one"));
-            }
-            if partial.schema_hash.len() != 32 {
-                return Err(Fault::malformed("a schema hash that is none"));
-            }
-        } else {
-            (partial.checkpoint, partial.schema_hash) = (wire.checkpoint, wire.schema_hash);
+        let partial = wire.partial.filter(|it| !it.mark.is_empty());
+        if partial.is_some() && wire.compares {
+            return Err(Fault::malformed("a part of a download beside a compare"));
         }
+        let part = partial.map(|it| {
+            let schema_hash = it.schema_hash.as_slice().try_into();
+            let schema_hash =
+                schema_hash.map_err(|_| Fault::malformed("a schema hash that is none"))?;
+            Ok::<_, Fault>(PresentedPart {
+                checkpoint: it.checkpoint,
+                schema_hash,
+                mark: it.mark,
+                genuine: None,
+            })
+        });
+        let part = part.transpose()?;
         let image = match wire.image.is_empty() {
             true => None,
             false => {
@@ -220,7 +242,7 @@ impl Subscription {
                 Some(hash.map_err(|_| Fault::malformed("a hash of an image that is none"))?)
             }
         };
-        if image.is_some() && (has_partial || partial.schema_hash.is_empty()) {
+        if image.is_some() && (part.is_some() || wire.schema_hash.is_empty()) {
             return Err(Fault::malformed(
                 "an image of nothing, or beside something else",
             ));
@@ -232,9 +254,9 @@ impl Subscription {
             sequence: wire.sequence,
             upload_id: identity(&wire.upload_id, UploadId::from_slice)?,
             pending: identity(&wire.pending_upload_id, UploadId::from_slice)?,
-            checkpoint: partial.checkpoint,
-            schema_hash: partial.schema_hash,
-            mark: has_partial.then_some(partial.mark),
+            checkpoint: wire.checkpoint,
+            schema_hash: wire.schema_hash,
+            part,
             compares: wire.compares,
             formers: formers.collect::<Result<_, _>>()?,
             numbers: wire.numbers,
@@ -293,7 +315,7 @@ mod tests {
             pending: pending.map(|byte| UploadId([byte; 16])),
             checkpoint: Vec::new(),
             schema_hash: Vec::new(),
-            mark: None,
+            part: None,
             compares: false,
             formers: Vec::new(),
             numbers: Vec::new(),

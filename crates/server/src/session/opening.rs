@@ -75,6 +75,8 @@ pub(super) struct OpenSubscription {
     /// It keeps what comes of this download should it break, and has a part of one up to this mark:
     /// see [`tidewater_centre::DownloadSubscription::kept`].
     pub(super) mark: Option<Vec<u8>>,
+    /// What that part tells of it, see [`tidewater_centre::DownloadSubscription::part_of`].
+    pub(super) part: Option<Checkpoint>,
     /// It sends checksums of its tables.
     pub(super) compares: bool,
     /// It shall come back and do so.
@@ -141,7 +143,7 @@ impl Sync<'_> {
         }
         self.channel.send(Control::Welcome(welcome))?;
         let known = greeting.subscriptions.iter();
-        let known = known.filter(|it| !it.schema_hash.is_empty() && it.mark.is_none());
+        let known = known.filter(|it| !it.schema_hash.is_empty());
         self.record.schemas = known
             .map(|it| (it.publication.clone(), it.schema_hash.clone()))
             .collect();
@@ -324,12 +326,13 @@ impl Sync<'_> {
             let genuine = subscription.genuine.as_ref();
             let history = state.histories.get(index).copied().flatten();
             let history = history.filter(|_| genuine.is_some());
-            // A part is of use or not; nothing is compared with it, and the remote has no schema.
-            let is_part = subscription.mark.is_some();
-            let is_useful = is_part && is_same && history == Some(History::Known);
-            let genuine = genuine.filter(|_| is_useful || !is_part);
-            let schema_differs = !is_same || is_part;
-            let has_schema = !subscription.schema_hash.is_empty() && !is_part;
+            // A part is of use or not: then the download begins anew.
+            let keeps = !subscription.compares && subscription.image.is_none();
+            let part = subscription.part.as_ref();
+            let part = part.filter(|it| keeps && it.schema_hash == published.hash);
+            let part = part.and_then(|it| Some((it.mark.clone(), it.genuine.clone()?)));
+            let (mark, part) = part.unzip();
+            let schema_differs = !is_same;
             // What is compared, or of an unknown history, goes whole under another schema.
             let follows = history == Some(History::Known) && !subscription.compares;
             let checkpoint = genuine.filter(|_| is_same || follows);
@@ -350,9 +353,7 @@ impl Sync<'_> {
                 state => state,
             };
             let is_known = history == Some(History::Known);
-            let strange = !is_part && !subscription.checkpoint.is_empty() && !is_known;
-            let keeps = !has_schema && subscription.pending.is_none();
-            let mark = subscription.mark.clone().filter(|_| is_useful);
+            let strange = !subscription.checkpoint.is_empty() && !is_known;
             let next = subscription.pending;
             let next = next.filter(|_| upload_state == UploadState::InSequence);
             let broken = next.and_then(|upload_id| {
@@ -376,9 +377,10 @@ impl Sync<'_> {
                 checkpoint: checkpoint.cloned(),
                 from_image: subscription.image.is_some(),
                 schema_differs,
-                before: (!is_same && !is_part).then(|| subscription.schema_hash.clone()),
+                before: (!is_same).then(|| subscription.schema_hash.clone()),
                 mark: keeps.then(|| mark.unwrap_or_default()),
-                history: history.filter(|_| !is_part),
+                part,
+                history,
                 compares: subscription.compares,
                 // With another schema everything is sent whole then.
                 compare: strange && !subscription.compares && !schema_differs,

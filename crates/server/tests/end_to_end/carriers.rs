@@ -34,7 +34,7 @@ pub(crate) struct Everything {
     _folder: tempfile::TempDir,
 }
 
-fn everything<B: Backend>(world: &World<B>) -> Everything {
+pub(crate) fn everything<B: Backend>(world: &World<B>) -> Everything {
     everything_with(world, |_| ())
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn everything_with<B: Backend>(
 }
 
 /// Has a device sync over another way.
-fn go_by(device: &mut Device, urls: &str) {
+pub(crate) fn go_by(device: &mut Device, urls: &str) {
     let user = device.user.clone();
     let subscribed = device.remote.subscribe(urls, &user, &[PUBLICATION]);
     subscribed.expect("the address can be one");

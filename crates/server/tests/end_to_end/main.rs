@@ -67,6 +67,7 @@ mod refusals;
 mod republishing;
 mod restored;
 mod resumed;
+mod returned;
 mod scripts;
 mod servers;
 mod signing_in;

@@ -1,14 +1,17 @@
 //! First downloads that break off go on with the next sync, on whatever server, and what is applied
 //! is one state of the centre.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use tidewater_centre::Marks;
 use tidewater_centre::records::Retention;
-use tidewater_client::Retry;
+use tidewater_client::{Code, Phase, Retry};
+use tidewater_testing::cutting::CuttingProxy;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;
+use crate::carriers::{SCHEMES, everything, go_by};
 use crate::compare::assert_converged;
 use crate::device::Device;
 use crate::scenario::{SHOP_PUBLICATION, audited_shop, shop};
@@ -27,7 +30,7 @@ fn server<B: Backend>(world: &World<B>) -> LiveServer {
     world.server_with(|config| {
         config.server.limits.marks = Marks {
             bytes: 100_000,
-            rows: 1,
+            changes_after_ms: 0,
         };
     })
 }
@@ -51,7 +54,7 @@ fn large_shop<B: Backend>() -> World<B> {
 }
 
 /// The files beside a device's.
-fn parts(device: &Device) -> Vec<PathBuf> {
+pub(crate) fn parts(device: &Device) -> Vec<PathBuf> {
     let folder = std::fs::read_dir(device.path.parent().unwrap()).unwrap();
     let name = device.path.file_name().unwrap().to_str().unwrap();
     let paths = folder.map(|it| it.unwrap().path());
@@ -164,6 +167,84 @@ fn a_first_download_goes_on_by_itself<B: Backend>() {
     bob.network.redirect(server.address);
     bob.network.plan_cut(Way::Down, 10_000);
     bob.try_sync().unwrap_err();
+}
+
+/// Rows of 100 KB, and many small ones: so much there is to fetch.
+const HEAVY_BYTES: u64 = 60 * 100_000 + 3_000 * 200;
+
+fn heavy_shop<B: Backend>() -> World<B> {
+    let world = World::<B>::open(shop());
+    for first in (0..60).step_by(10) {
+        let numbers = 1_000 + first..1_010 + first;
+        let products = numbers.map(|it| format!("({it}, '{}', {it})", "x".repeat(100_000)));
+        let products = products.collect::<Vec<_>>().join(", ");
+        world.execute(&format!("INSERT INTO product VALUES {products}"));
+    }
+    let text = "y".repeat(200);
+    let customers = (1_000..4_000).map(|it| format!("({it}, {}, '{text}', NULL, 1)", it % 4));
+    let customers = customers.collect::<Vec<_>>().join(", ");
+    world.execute(&format!("INSERT INTO customer VALUES {customers}"));
+    world
+}
+
+/// With the marks that servers make by default, between large rows, too.
+fn a_first_download_ends_over_a_line_that_breaks_each_time_on_every_carrier<B: Backend>() {
+    let world = heavy_shop::<B>();
+    let everything = everything(&world);
+    for scheme in SCHEMES {
+        let line = CuttingProxy::start(everything.address, 700_000).unwrap();
+        let mut bob = world.device("bob");
+        go_by(&mut bob, &format!("{scheme}://{}", line.address()));
+        let trusted = bob.remote.set_ca_file(Some(&everything.certificate));
+        trusted.unwrap();
+        bob.remote.set_retry(Retry::default());
+        let mut breaks = 0;
+        let synced = bob.remote.sync(&mut |progress| {
+            breaks += u64::from(matches!(progress.phase, Phase::Retrying { .. }));
+            ControlFlow::Continue(())
+        });
+        synced.unwrap_or_else(|error| panic!("{scheme}: {error:?}"));
+        assert!(line.cuts() > 5, "{scheme}: {} cuts", line.cuts());
+        // HTTP repeats the request whose answer broke off, and the sync does not hear of it.
+        assert_eq!(breaks > 0, !scheme.starts_with("http"), "{scheme}");
+        let passed = line.passed();
+        assert!(passed < 2 * HEAVY_BYTES, "{scheme}: {passed} bytes came");
+        assert!(parts(&bob).is_empty());
+        assert_converged(&world, &[&bob]);
+    }
+}
+
+/// What is kept is gone on with by the next sync.
+fn a_line_that_brings_nothing_more_ends_the_sync<B: Backend>() {
+    let world = heavy_shop::<B>();
+    let server = world.another_server();
+    let line = CuttingProxy::start(server.address, 700_000).unwrap();
+    let mut bob = world.device("bob");
+    go_by(&mut bob, &format!("tcp://{}", line.address()));
+    bob.remote.set_retry(Retry::default());
+    let mut pauses = Vec::new();
+    let stopped = bob.remote.sync(&mut |progress| {
+        if let Phase::Retrying { in_ms, .. } = progress.phase {
+            // It breaks before a row is through.
+            line.carry(50_000);
+            match pauses.last_mut() {
+                Some(last) if *last >= in_ms && in_ms > 0 => {}
+                _ if in_ms > 0 => pauses.push(in_ms),
+                _ => {}
+            }
+        }
+        match pauses.len() {
+            5.. => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    });
+    assert_eq!(stopped.unwrap_err().code(), Code::Cancelled);
+    assert!(pauses.is_sorted(), "{pauses:?}");
+    assert_eq!(parts(&bob).len(), 1);
+    line.carry(u64::MAX);
+    let report = bob.sync();
+    assert!(report.bytes_kept > 400_000);
+    assert_converged(&world, &[&bob]);
 }
 
 /// Breaks a first download of bob's.
@@ -323,4 +404,6 @@ on_both_adapters!(
     what_cannot_be_gone_on_with_comes_anew,
     another_schema_begins_anew,
     a_log_that_was_pruned_begins_anew,
+    a_first_download_ends_over_a_line_that_breaks_each_time_on_every_carrier,
+    a_line_that_brings_nothing_more_ends_the_sync,
 );

@@ -378,9 +378,14 @@ impl Remote {
             pending += table.pending;
         }
         // Of a refused change its row, and what that refers to, may be asked for until
-        // somebody decides about the change.
+        // somebody decides about the change; and all that waits below the row of another.
+        let sql = "SELECT count(*) FROM tidewater_stale WHERE waits";
+        let application = self.application.borrow();
+        let waiting: u64 = application
+            .connection()
+            .query_row(sql, [], |row| row.get(0))?;
         let outbox = status.map_or(0, |it| it.outbox.pending);
-        let is_settled = pending == 0 && stale <= 2 * refused && outbox == 0;
+        let is_settled = pending == 0 && stale <= waiting + 2 * refused && outbox == 0;
         Ok(is_settled.then_some((stale, refused)))
     }
 }

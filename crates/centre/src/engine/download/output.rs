@@ -7,7 +7,7 @@ use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, RowShape, RowsWriter, Table};
 
 use super::resuming::Position;
-use super::shared::Noted;
+use super::shared::{Noted, Piece};
 use crate::download::{DownloadSink, Marks};
 use crate::engine::too_long;
 use crate::error::CentreError;
@@ -82,8 +82,10 @@ impl<'a> Output<'a> {
         if !self.schema.direction.downloads() {
             return Ok(());
         }
+        let before = self.writer.len();
         self.writer.key(Op::Remove, key);
         self.counts.removals += 1;
+        self.counts.unmarked += self.writer.len() - before;
         self.flush(ROWS_PAYLOAD_BYTES)
     }
 
@@ -121,7 +123,16 @@ impl<'a> Output<'a> {
             self.announce();
         }
         for piece in &noted.pieces {
-            self.sink.rows(piece.clone())?;
+            match piece {
+                Piece::Rows(rows) => {
+                    self.counts.unmarked += rows.len();
+                    self.sink.rows(rows.clone())?;
+                }
+                Piece::Mark(mark, rows) => {
+                    self.counts.unmarked = 0;
+                    self.sink.mark(mark.clone(), *rows);
+                }
+            }
         }
         self.counts.upserts += noted.upserts;
         self.counts.removals += noted.removals;
@@ -133,12 +144,29 @@ impl<'a> Output<'a> {
         if self.counts.unmarked < self.counts.mark_every {
             return Ok(());
         }
-        self.counts.unmarked = 0;
         self.flush(1)?;
         let mut position = position();
         position.rows = self.whole_rows;
-        self.sink.mark(position.encode_to_vec(), self.whole_rows);
+        self.mark(&position);
         Ok(())
+    }
+
+    /// The table is complete: the same before the next one.
+    pub(super) fn mark_behind(&mut self, table: usize) -> Result<()> {
+        if self.counts.unmarked >= self.counts.mark_every {
+            self.flush(1)?;
+            self.mark(&Position::before(table + 1));
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, position: &Position) {
+        self.counts.unmarked = 0;
+        let mark = position.encode_to_vec();
+        if let Some((noted, _)) = &mut self.noting {
+            noted.pieces.push(Piece::Mark(mark.clone(), position.rows));
+        }
+        self.sink.mark(mark, position.rows);
     }
 
     /// Hands over what is packed if it is at least so much; the table's header goes before its

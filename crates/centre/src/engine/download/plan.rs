@@ -5,8 +5,8 @@ use std::ops::Range;
 use prost::Message;
 
 use super::catching_up::{self, Filler};
-use super::resuming::Position;
-use super::{Opened, Place, PublishedSchema, Snapshot};
+use super::resuming::{Position, ResumedPart};
+use super::{Opened, PublishedSchema};
 use crate::download::{DownloadSubscription, Marks, ToldSettled};
 use crate::engine::publication::rules_of;
 use crate::engine::scope::{Difference, Standing};
@@ -26,7 +26,12 @@ pub(super) enum TablePlan {
     /// What changed, by each of its rules.
     Changes(Vec<RulePlan>),
     /// What changed in the part that has come already, and the rest.
-    Rest(Vec<RulePlan>),
+    Rest {
+        /// The first, by each of its rules.
+        since: Vec<RulePlan>,
+        /// The rest is of what these say; otherwise it is all.
+        rest: Option<Vec<RulePlan>>,
+    },
     /// What its handler has told.
     Given {
         /// It replaces what is there.
@@ -76,10 +81,12 @@ pub(super) struct Plan {
     pub(super) has_changes: bool,
     /// What operators have settled of the remote's refused rows, if that is told.
     pub(super) settled: Option<ToldSettled>,
+    /// How old the checkpoint is, as far as that is known.
+    pub(super) age_ms: Option<i64>,
     /// How often there are marks in it, if it has any.
     pub(super) marks: Option<Marks>,
-    /// Where it goes on, if a part of it has come already.
-    pub(super) resumed: Option<Position>,
+    /// What has come of it already, if it is gone on with.
+    pub(super) resumed: Option<ResumedPart>,
     /// See [`crate::download::DownloadStart::covers_image`].
     pub(super) covers_image: bool,
 }
@@ -206,75 +213,98 @@ impl Plan {
             next_last_download: opened.safe_until,
             has_changes,
             settled: None,
+            age_ms: opened.marked_ms.map(|it| now_ms.saturating_sub(it)),
             marks: None,
             resumed: None,
         }
     }
 
-    /// Goes on behind the mark of a first download that broke off; false, and all is as it was, if
-    /// that cannot be: it is another scope by now, or not all changes since then are known.
-    pub(super) fn resume(&mut self, subscription: &DownloadSubscription) -> bool {
+    /// Goes on behind the mark of a download that broke off, if that can be: the scope is the same, and
+    /// all changes since are known. `since`: what a remote is told that has all of it, which has that
+    /// number in the snapshot and that index in its job; `held`: its scope's serial.
+    pub(super) fn resume(
+        &mut self,
+        subscription: &DownloadSubscription,
+        since: Plan,
+        (number, index, held): (usize, usize, u64),
+    ) {
         let mark = subscription.kept.as_deref().filter(|it| !it.is_empty());
         let Some(position) = mark.and_then(|it| Position::decode(it).ok()) else {
-            return false;
+            return;
         };
         let stays = |table: &TablePlan| match table {
             TablePlan::Nothing => true,
             TablePlan::Changes(rules) => !rules.iter().any(RulePlan::is_due),
             _ => false,
         };
-        if self.scope_changed || is_asked(subscription) || !self.tables.iter().all(stays) {
-            return false;
+        let is_same_scope = since.serial.is_some() || since.arrived;
+        let part = ResumedPart {
+            position,
+            number,
+            index,
+            has_changes: since.has_changes,
+        };
+        let (marked, is_inside) = (part.position.table(), part.position.is_inside());
+        let tables = since.tables.into_iter().enumerate();
+        let tables = tables.filter(|(table, _)| part.has(*table));
+        let tables: Vec<TablePlan> = tables.map(|it| it.1).collect();
+        let fits = match (self.tables.get(marked), tables.get(marked)) {
+            _ if !is_inside => true,
+            (Some(TablePlan::Whole), Some(TablePlan::Changes(_))) => part.position.is_of_whole(),
+            (Some(TablePlan::Changes(_)), Some(TablePlan::Changes(_))) => {
+                part.position.gained || part.position.changes && self.role.is_empty()
+            }
+            _ => false,
+        };
+        let can_go_on = is_same_scope && fits && self.can_be_marked(subscription);
+        if !can_go_on || !tables.iter().all(stays) {
+            return;
         }
-        for (index, table) in self.tables.iter_mut().enumerate().skip(position.table()) {
-            if let TablePlan::Changes(rules) = table {
-                *table = match index == position.table() && position.is_inside() {
-                    true => TablePlan::Rest(std::mem::take(rules)),
-                    false => TablePlan::Whole,
+        for (index, (table, since)) in self.tables.iter_mut().zip(tables).enumerate() {
+            let own = std::mem::replace(table, since);
+            if index < marked {
+                self.added[index].clear();
+            } else if let TablePlan::Changes(since) = table {
+                *table = TablePlan::Rest {
+                    since: std::mem::take(since),
+                    rest: match own {
+                        TablePlan::Changes(rules) => Some(rules),
+                        _ => None,
+                    },
                 };
             }
         }
+        // It is the scope that the part's first sync has noted.
+        (self.serial, self.arrived) = (Some(held), false);
         self.is_due = true;
-        self.resumed = Some(position);
-        true
+        self.resumed = Some(part);
     }
 
-    /// Makes marks if it brings everything to a remote that keeps what it gets of it.
+    /// Makes marks if the remote keeps what it gets.
     pub(super) fn make_marks(&mut self, subscription: &DownloadSubscription, marks: Marks) {
-        let is_whole = |it: &TablePlan| matches!(it, TablePlan::Nothing | TablePlan::Whole);
-        let is_first = self.resumed.is_some() || self.tables.iter().all(is_whole);
-        let is_kept = subscription.kept.is_some() && is_first && !is_asked(subscription);
-        self.marks = is_kept.then_some(marks);
+        let is_kept = subscription.kept.is_some() && self.is_due;
+        self.marks = (is_kept && self.can_be_marked(subscription)).then_some(marks);
     }
 
-    /// If a table is read in units: where that begins.
-    pub(super) fn in_units_from(
-        &self,
-        table: usize,
-        snapshot: &dyn Snapshot,
-        place: Place,
-    ) -> Option<Position> {
-        match self.tables[table] {
-            TablePlan::Rest(_) => self.resumed.clone(),
-            TablePlan::Whole => {
-                let marks = self.marks?;
-                let is_large = snapshot.may_have(place, marks.rows);
-                is_large.then(|| Position::of(table, 0, 0))
-            }
-            _ => None,
-        }
+    /// Whether it can be gone on with should it break. Only scripts and handlers know what is new since
+    /// a part; what is compared is another thing by then.
+    fn can_be_marked(&self, subscription: &DownloadSubscription) -> bool {
+        let is_told =
+            |it: &TablePlan| matches!(it, TablePlan::Given { .. } | TablePlan::Scripted { .. });
+        let is_plain = subscription.compares.is_empty() && !subscription.from_image;
+        is_plain && !self.tables.iter().any(is_told)
     }
-}
 
-/// Whether a sync wants more than a first download brings.
-fn is_asked(subscription: &DownloadSubscription) -> bool {
-    !subscription.requests.is_empty()
-        || !subscription.compares.is_empty()
-        || subscription.own.as_ref().is_some_and(|it| it.version != 0)
-        || subscription
-            .before
-            .as_ref()
-            .is_some_and(|it| !it.is_empty())
+    /// Whether changes are read in an order.
+    pub(super) fn orders_changes(&self) -> bool {
+        let after_ms = self.marks.map(|it| it.changes_after_ms);
+        self.has_changes && self.role.is_empty() && after_ms.is_some() && self.age_ms >= after_ms
+    }
+
+    /// Whether a remote has something of a table by a part that is gone on with.
+    pub(super) fn part_with(&self, table: usize) -> Option<&ResumedPart> {
+        self.resumed.as_ref().filter(|it| it.has(table))
+    }
 }
 
 /// What is sent of a table of which a handler has told what is new.
@@ -316,6 +346,12 @@ impl RulePlan {
         }
     }
 
+    /// The partitions of which changes are told.
+    pub(super) fn concerned(&self) -> Vec<&[u8]> {
+        let all = [&self.kept, &self.gained, &self.lost];
+        all.into_iter().flatten().map(Vec::as_slice).collect()
+    }
+
     /// Whether rows or removals have to be sent, whatever the logs say.
     fn is_due(&self) -> bool {
         let mut moved = self.moved.iter();
@@ -327,7 +363,7 @@ impl TablePlan {
     fn is_due(&self) -> bool {
         match self {
             TablePlan::Nothing => false,
-            TablePlan::Whole | TablePlan::Rest(_) | TablePlan::Scripted { .. } => true,
+            TablePlan::Whole | TablePlan::Rest { .. } | TablePlan::Scripted { .. } => true,
             TablePlan::Given { is_due, .. } => *is_due,
             TablePlan::Changes(rules) => rules.iter().any(RulePlan::is_due),
         }

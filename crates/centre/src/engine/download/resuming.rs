@@ -1,10 +1,14 @@
-//! First downloads that break off, and are gone on with from another snapshot.
+//! Downloads that break off, and are gone on with from another snapshot.
 //!
-//! A table that is sent whole is read in units: what one rule gives, partition by partition in the
-//! order of the keys; of many partitions some together, in no order. Between units, and in those
-//! that have an order also between rows, a mark says how far the download is. Who has it up to a
-//! mark holds what was read, as of the snapshot of its first part: the changes since then in the
-//! tables up to the marked one, and what comes behind the mark, complete it in another snapshot.
+//! A table that is sent whole, partitions of a table that were gained, and what may be many changes are
+//! read in units: what one rule gives, partition by partition in the order of the keys; of many partitions some together, in
+//! no order. Between tables and units, and in those that have an order also between rows, a mark says
+//! how far the download is. Who has it up to a mark holds, together with what he had before, what was
+//! read, as of the snapshot of its first part. Two checkpoints tell the rest in another snapshot:
+//!
+//! - In the tables up to the marked one, the changes since the first part's.
+//! - In the others, what a download brings that begins from the remote's own; of the marked table,
+//!   if it is marked inside, the units behind the mark.
 
 use prost::Message;
 
@@ -34,25 +38,81 @@ pub(super) struct Position {
     /// How many rows of the table have come.
     #[prost(uint64, tag = "5")]
     pub(super) rows: u64,
+    /// The units are of partitions that were gained; all else that the table brings has come.
+    #[prost(bool, tag = "6")]
+    pub(super) gained: bool,
+    /// The units are of changes: what left has come, and what was gained comes behind them.
+    #[prost(bool, tag = "7")]
+    pub(super) changes: bool,
+}
+
+/// What a remote has of a download that broke.
+pub(super) struct ResumedPart {
+    /// Up to where.
+    pub(super) position: Position,
+    /// The number, in the snapshot, of what tells the changes since.
+    pub(super) number: usize,
+    /// The index of the same in its job.
+    pub(super) index: usize,
+    /// Whether the change logs have something new since.
+    pub(super) has_changes: bool,
+}
+
+impl ResumedPart {
+    /// Whether the remote has something of a table.
+    pub(super) fn has(&self, table: usize) -> bool {
+        match self.position.is_inside() {
+            true => table <= self.position.table(),
+            false => table < self.position.table(),
+        }
+    }
 }
 
 impl Position {
-    /// The beginning of a unit.
-    pub(super) fn of(table: usize, rule: usize, unit: usize) -> Position {
+    /// The beginning of a table.
+    pub(super) fn before(table: usize) -> Position {
         Position {
             table: table as u32,
+            ..Position::default()
+        }
+    }
+
+    /// Before the changes of a table: what left has come.
+    pub(super) fn before_changes(table: usize) -> Position {
+        Position {
+            changes: true,
+            ..Position::before(table)
+        }
+    }
+
+    /// Before the partitions of a table that were gained: all else of it has come.
+    pub(super) fn before_gained(table: usize) -> Position {
+        Position {
+            gained: true,
+            ..Position::before(table)
+        }
+    }
+
+    /// The beginning of a unit of the same table.
+    pub(super) fn at(&self, rule: usize, unit: usize) -> Position {
+        Position {
             rule: rule as u32,
             unit: unit as u32,
             key: Vec::new(),
-            rows: 0,
+            ..self.clone()
         }
     }
 
     /// Behind a row of the unit.
     pub(super) fn behind(&self, shape: &RowShape, row: &[Datum<'_>]) -> Position {
         let key: Vec<Datum<'_>> = shape.key.iter().map(|&column| row[column]).collect();
+        self.behind_key(shape, &key)
+    }
+
+    /// Behind the row of the unit that has this key.
+    pub(super) fn behind_key(&self, shape: &RowShape, key: &[Datum<'_>]) -> Position {
         let mut writer = RowsWriter::new(shape);
-        writer.key(Op::Request, &key);
+        writer.key(Op::Request, key);
         Position {
             key: writer.take(),
             ..self.clone()
@@ -69,9 +129,14 @@ impl Position {
         (self.rule as usize, self.unit as usize)
     }
 
+    /// Whether the units are of all rows.
+    pub(super) fn is_of_whole(&self) -> bool {
+        !self.gained && !self.changes
+    }
+
     /// Whether something of the table has come.
     pub(super) fn is_inside(&self) -> bool {
-        self.unit() != (0, 0) || !self.key.is_empty()
+        self.gained || self.changes || self.unit() != (0, 0) || !self.key.is_empty()
     }
 
     /// The key of the last row of the unit that has come.

@@ -8,9 +8,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::plan::{Plan, TablePlan};
+use super::{Place, Snapshot};
 use crate::download::DownloadSubscription;
 use crate::engine::publication::rules_of;
 use crate::engine::watermark::Presented;
+use crate::error::CentreError;
 
 /// What is noted of a table at most; more is read again for each.
 const NOTED_BYTES: usize = 4 << 20;
@@ -22,6 +24,8 @@ pub(super) struct Asked {
     table: usize,
     /// The position since which changes are asked for; `None`: all rows.
     since: Option<Vec<u8>>,
+    /// Whether there are marks between the rows.
+    pub(super) has_marks: bool,
 }
 
 impl Asked {
@@ -34,6 +38,9 @@ impl Asked {
         let published = &plan.published;
         let mut rules = published.rules[rules_of(&published.rules, table)].iter();
         let is_everyones = rules.all(|rule| rule.query.is_none() && rule.windows.is_empty());
+        if plan.resumed.is_some() {
+            return None;
+        }
         let has_uploaded = subscription.own.is_some() || !subscription.gained.is_empty();
         if !is_everyones || has_uploaded || !plan.role.is_empty() || !plan.added[table].is_empty() {
             return None;
@@ -50,8 +57,16 @@ impl Asked {
             publication: published.schema.name.clone(),
             table,
             since,
+            has_marks: false,
         })
     }
+}
+
+/// What was handed over of a table.
+pub(super) enum Piece {
+    Rows(Vec<u8>),
+    /// A mark, and the rows of the table before it.
+    Mark(Vec<u8>, u64),
 }
 
 /// The rows of a table as they were packed for one.
@@ -59,7 +74,7 @@ impl Asked {
 pub(super) struct Noted {
     /// It was announced, also if there are no rows.
     pub(super) is_announced: bool,
-    pub(super) pieces: Vec<Vec<u8>>,
+    pub(super) pieces: Vec<Piece>,
     pub(super) upserts: u64,
     pub(super) removals: u64,
     bytes: usize,
@@ -71,7 +86,7 @@ impl Noted {
         self.bytes += rows.len();
         let fits = self.bytes <= NOTED_BYTES;
         if fits {
-            self.pieces.push(rows.to_vec());
+            self.pieces.push(Piece::Rows(rows.to_vec()));
         }
         fits
     }
@@ -83,6 +98,8 @@ pub(super) struct Shared {
     /// Only where there are others.
     is_of_many: bool,
     noted: HashMap<Asked, Arc<Noted>>,
+    /// By publication and table: whether it may weigh more than what is between two marks.
+    heavy: HashMap<(String, usize), bool>,
 }
 
 impl Shared {
@@ -91,7 +108,27 @@ impl Shared {
         Shared {
             is_of_many: downloads > 1,
             noted: HashMap::new(),
+            heavy: HashMap::new(),
         }
+    }
+
+    /// Whether a plan has marks, and a table may weigh more than what is between two of them.
+    pub(super) async fn is_heavy(
+        &mut self,
+        plan: &Plan,
+        place: Place,
+        snapshot: &mut dyn Snapshot,
+    ) -> Result<bool, CentreError> {
+        let Some(marks) = plan.marks else {
+            return Ok(false);
+        };
+        let name = (plan.published.schema.name.clone(), place.table);
+        if let Some(is_heavy) = self.heavy.get(&name) {
+            return Ok(*is_heavy);
+        }
+        let is_heavy = snapshot.may_weigh(place, marks.bytes as u64).await?;
+        self.heavy.insert(name, is_heavy);
+        Ok(is_heavy)
     }
 
     /// What is the same for all, if there are others.

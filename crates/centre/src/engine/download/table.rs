@@ -37,12 +37,14 @@ fn slices(partitions: &[Vec<u8>]) -> Vec<&[u8]> {
 
 impl<'a> TableReading<'a, '_> {
     /// Sends what is planned for a table: removals before rows, so that a row that moved
-    /// between partitions stays. Without `has_changes` the change logs have nothing new.
+    /// between partitions stays. Without `has_changes` the change logs have nothing new. With
+    /// `in_units` the gained partitions follow: see [`TableReading::in_units`].
     pub(super) async fn planned(
         &mut self,
         what: &TablePlan,
         own: Option<&OwnUpload>,
         has_changes: bool,
+        in_units: bool,
     ) -> Result<()> {
         match what {
             TablePlan::Nothing | TablePlan::Given { .. } | TablePlan::Scripted { .. } => Ok(()),
@@ -55,12 +57,15 @@ impl<'a> TableReading<'a, '_> {
                 }
                 Ok(())
             }
-            TablePlan::Changes(plans) | TablePlan::Rest(plans) => {
+            TablePlan::Changes(plans) | TablePlan::Rest { since: plans, .. } => {
                 for (rule, plan) in plans.iter().enumerate() {
                     self.lost(rule, plan).await?;
                 }
                 for (rule, plan) in plans.iter().enumerate() {
-                    self.gained(rule, plan).await?;
+                    if !in_units {
+                        self.gained(rule, plan).await?;
+                    }
+                    self.wider(rule, plan).await?;
                 }
                 match has_changes {
                     true => self.changes(plans, own).await,
@@ -156,8 +161,13 @@ impl<'a> TableReading<'a, '_> {
         }
     }
 
-    /// Sends all rows, or those from a position on, with marks.
-    pub(super) async fn in_units(&mut self, from: &Position) -> Result<()> {
+    /// Sends all rows, or those of the partitions that were `gained` by each rule, from a position on,
+    /// with marks.
+    pub(super) async fn in_units(
+        &mut self,
+        from: &Position,
+        gained: Option<Vec<&'a [Vec<u8>]>>,
+    ) -> Result<()> {
         self.output.whole_rows = from.rows;
         if from.is_inside() {
             // What follows is behind the changes.
@@ -167,13 +177,19 @@ impl<'a> TableReading<'a, '_> {
             self.output.announce();
         }
         for rule in from.unit().0..self.rules.len() {
-            let whole = self.whole(rule);
+            let mut whole = self.whole(rule);
+            if let Some(gained) = &gained {
+                if gained[rule].is_empty() {
+                    continue;
+                }
+                whole.partitions = slices(gained[rule]);
+            }
             let units = units(&whole, self.rules[rule].query.is_some());
             for (number, (mut part, is_ordered)) in units.into_iter().enumerate() {
                 if (rule, number) < from.unit() {
                     continue;
                 }
-                let unit = Position::of(self.place.table, rule, number);
+                let unit = from.at(rule, number);
                 let after = match (rule, number) == from.unit() {
                     true => from.key(self.shape)?,
                     false => None,
@@ -270,7 +286,7 @@ impl<'a> TableReading<'a, '_> {
         Ok(())
     }
 
-    /// Sends what came by a rule: with partitions, and because a window is wider than it was.
+    /// Sends what came by a rule with partitions.
     async fn gained(&mut self, rule: usize, plan: &RulePlan) -> Result<()> {
         if !plan.gained.is_empty() {
             let part = Part {
@@ -282,6 +298,11 @@ impl<'a> TableReading<'a, '_> {
             };
             self.come(&part).await?;
         }
+        Ok(())
+    }
+
+    /// Sends what came by a rule because a window is wider than it was.
+    async fn wider(&mut self, rule: usize, plan: &RulePlan) -> Result<()> {
         for (window, moved) in plan.moved.iter().enumerate() {
             if moved.end < moved.start {
                 let mut bounds = self.windows(rule);
@@ -316,12 +337,59 @@ impl<'a> TableReading<'a, '_> {
 
     /// Sends what changed since the watermark.
     async fn changes(&mut self, plans: &[RulePlan], own: Option<&OwnUpload>) -> Result<()> {
-        let asked = plans.iter().zip(self.rules).map(|(plan, rule)| {
-            let all = [&plan.kept, &plan.gained, &plan.lost];
-            let all = all.into_iter().flatten().map(Vec::as_slice);
-            rule.query.as_ref().map(|_| all.collect::<Vec<&[u8]>>())
-        });
-        let asked: Vec<Option<Vec<&[u8]>>> = asked.collect();
+        let asked = plans.iter().zip(self.rules);
+        let asked = asked.map(|(plan, rule)| rule.query.as_ref().map(|_| plan.concerned()));
+        self.changes_in(&asked.collect::<Vec<_>>(), own, None).await
+    }
+
+    /// The same from a position on, with marks.
+    pub(super) async fn changes_in_units(
+        &mut self,
+        from: &Position,
+        plans: &[RulePlan],
+        own: Option<&OwnUpload>,
+    ) -> Result<()> {
+        for rule in from.unit().0..self.rules.len() {
+            let has_partitions = self.rules[rule].query.is_some();
+            let all = Part {
+                rule,
+                partitions: plans[rule].concerned(),
+                bounds: Vec::new(),
+                leaves: false,
+                order: None,
+            };
+            let units = units(&all, has_partitions);
+            for (number, (part, is_ordered)) in units.into_iter().enumerate() {
+                if (rule, number) < from.unit() {
+                    continue;
+                }
+                let unit = from.at(rule, number);
+                let after = match (rule, number) == from.unit() {
+                    true => from.key(self.shape)?,
+                    false => None,
+                };
+                if after.is_none() {
+                    self.output.mark_if_due(|| unit.clone())?;
+                }
+                let mut asked = vec![Some(Vec::new()); self.rules.len()];
+                asked[rule] = has_partitions.then_some(part.partitions);
+                let order = Order {
+                    after: after.unwrap_or_default(),
+                };
+                let unit = is_ordered.then_some((&unit, &order));
+                self.changes_in(&asked, own, unit).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what changed in some partitions; of a unit with marks.
+    async fn changes_in(
+        &mut self,
+        asked: &[Option<Vec<&[u8]>>],
+        own: Option<&OwnUpload>,
+        unit: Option<(&Position, &Order<'_>)>,
+    ) -> Result<()> {
         let mut membership = Membership::new(self.rules, self.scope);
         let output = &mut *self.output;
         let (table, shape) = (self.place.table, self.shape);
@@ -344,11 +412,17 @@ impl<'a> TableReading<'a, '_> {
                 }
             }
             match there {
-                Some(row) => output.upsert(row),
-                None => output.remove(key),
+                Some(row) => output.upsert(row)?,
+                None => output.remove(key)?,
+            }
+            match unit {
+                Some((unit, _)) => output.mark_if_due(|| unit.behind_key(shape, key)),
+                None => Ok(()),
             }
         };
-        self.snapshot.changes(self.place, &asked, &mut take).await
+        let order = unit.map(|it| it.1);
+        let changes = self.snapshot.changes(self.place, asked, order, &mut take);
+        changes.await
     }
 
     /// Sends the rows of keys that the remote asked for.

@@ -17,6 +17,17 @@ impl Applier {
     /// The table or its columns are not those of the schema, or SQLite failed.
     pub fn table_begin(&mut self, begin: &TableBegin) -> Result<(), RemoteError> {
         self.finish_table()?;
+        if let Some(halted) = self.halted.take() {
+            match halted.name() == begin.table && !begin.replace {
+                true => {
+                    self.table = Some(halted);
+                    return Ok(());
+                }
+                // Only tables before it had a word yet to come.
+                false if begin.replace => self.finish_halted(halted)?,
+                false => self.halted = Some(halted),
+            }
+        }
         self.uploads.had_rows = true;
         let (index, result) = match self.phase {
             Phase::Idle => return Err(out_of_order("rows")),
@@ -150,6 +161,31 @@ impl Applier {
         }
         self.partial = rest.to_vec();
         Ok(())
+    }
+
+    /// The download broke off here, and was gone on with: of the table that was coming more may come,
+    /// after changes of those before it. Until then it has not lost what did not come.
+    ///
+    /// # Errors
+    /// It broke off in the middle of a row, or SQLite failed.
+    pub fn download_goes_on(&mut self) -> Result<(), RemoteError> {
+        if let Some(halted) = self.halted.take() {
+            let coming = self.table.take();
+            self.finish_halted(halted)?;
+            self.table = coming;
+        }
+        match self.partial.is_empty() {
+            true => self.halted = self.table.take(),
+            // This says what is wrong.
+            false => self.finish_table()?,
+        }
+        Ok(())
+    }
+
+    /// Nothing more comes of a table that was broken off.
+    pub(super) fn finish_halted(&mut self, halted: Box<TableApply>) -> Result<(), RemoteError> {
+        self.table = Some(halted);
+        self.finish_table()
     }
 
     /// Ends the rows of a table: what a replaced table still had to lose goes.

@@ -73,6 +73,8 @@ pub struct Applier {
     table: Option<Box<TableApply>>,
     /// The beginning of a row whose rest has not arrived.
     partial: Vec<u8>,
+    /// The table at which the download broke off: see [`Applier::download_goes_on`].
+    halted: Option<Box<TableApply>>,
     summary: Box<ApplySummary>,
     user_triggers: UserTriggers,
     /// What of the application depends on synced tables.
@@ -174,6 +176,7 @@ impl Database {
                 phase: Phase::Idle,
                 table: None,
                 partial: Vec::new(),
+                halted: None,
                 summary: Box::default(),
                 user_triggers: UserTriggers::default(),
                 dependents: None,
@@ -432,6 +435,9 @@ impl Applier {
     /// SQLite failed, or a row is incomplete.
     pub fn download_end(&mut self, checkpoint: &[u8]) -> Result<(), RemoteError> {
         self.finish_table()?;
+        if let Some(halted) = self.halted.take() {
+            self.finish_halted(halted)?;
+        }
         let Phase::Download(index) = self.phase else {
             return Err(out_of_order("the end of a download"));
         };
