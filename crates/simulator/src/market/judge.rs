@@ -56,11 +56,14 @@ pub(super) fn outstanding(remote: &Connection) -> rusqlite::Result<Differences> 
     Ok(all)
 }
 
+/// Rows of counters, by table and key.
+pub(super) type CounterRows = BTreeSet<(&'static str, i64)>;
+
 /// Rows that a restored centre has refused when they were given back: their device lists what they
 /// were, and does not send them again. Of counters which ones, of families what they say.
 pub(super) fn kept_as_values(
     remote: &Connection,
-) -> rusqlite::Result<(BTreeSet<(&'static str, i64)>, BTreeSet<String>)> {
+) -> rusqlite::Result<(CounterRows, BTreeSet<String>)> {
     let mut counters = BTreeSet::new();
     for Counter { table, key, .. } in COUNTERS {
         let sql = format!(

@@ -362,11 +362,10 @@ impl Market {
         let amount = random.between(0, 20) as i64;
         let sql = "UPDATE shelf SET quantity = quantity + ?1";
         self.site.look()?.execute(sql, [amount])?;
-        let mut account = self.account.borrow_mut();
         for row in 1..=COUNTERS_EACH {
-            add(&mut account.centre, (SHELF.table, row), amount);
+            let centre = &mut self.account.borrow_mut().centre;
+            add(centre, (SHELF.table, row), amount);
         }
-        drop(account);
         for _ in 0..random.below(12) {
             clerk::settle(self, random).await?;
         }
@@ -388,9 +387,8 @@ impl Market {
                     self.restore(&mut random).await?;
                 }
                 0..=2 if self.plan.accidents > 0 => {
-                    if self.site.ambush(&mut random).await? {
-                        self.site.chronicle.fault(KILLED);
-                    }
+                    let met = self.site.ambush(&mut random).await?;
+                    self.note_killed(met);
                 }
                 _ if self.plan.accidents > 0 => {
                     if let Some(life) = self.site.hosts.first().and_then(Host::life) {
@@ -404,6 +402,12 @@ impl Market {
             self.site.restart(&mut random).await?;
         }
         Ok(())
+    }
+
+    fn note_killed(&self, met_a_commit: bool) {
+        if met_a_commit {
+            self.site.chronicle.fault(KILLED);
+        }
     }
 
     fn back_up(&self) -> Result<(), Failed> {
