@@ -38,8 +38,8 @@ use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Image, MayWrite, Met, OnDelete, Part, Refusal, RowSet, Rows, ScriptRan,
-    TargetTable, Written,
+    Admitted, Batch, Image, MayWrite, Met, OnDelete, Part, RowSet, Rows, ScriptRan, TargetTable,
+    Written,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
