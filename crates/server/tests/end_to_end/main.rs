@@ -73,5 +73,6 @@ mod signing_in;
 mod soft_deletes;
 mod sure;
 mod transactions;
+mod uncompared;
 mod verifying;
 mod waking;
