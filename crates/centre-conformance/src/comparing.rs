@@ -382,6 +382,7 @@ pub async fn ranges_that_do_not_fit_the_table_end_the_download<F: Fixture>() {
     let empty = TableCompare {
         table: "product".into(),
         ranges: Arc::new([]),
+        untracked: false,
     };
     for compares in [sums, vec![empty]] {
         anna.compares = compares;

@@ -450,6 +450,7 @@ impl Remote {
             TableCompare {
                 table: name.into(),
                 ranges: ranges.to_wire().into(),
+                untracked: false,
             }
         };
         tables.iter().map(compare).collect()

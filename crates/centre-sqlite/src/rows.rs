@@ -13,6 +13,7 @@ use rusqlite::types::Value as Native;
 
 use tidewater_protocol::{Datum, Op, Value};
 
+use self::script::EndingScripts;
 use super::connection::Connection;
 use super::publication::{Publication, PublishedTable};
 use super::row::{Fate, Incoming, RowError, TableWriter, savepoint};
@@ -60,6 +61,8 @@ pub(super) struct UploadRows<'c> {
     /// Rows that were found to end the transaction (RAISE(ROLLBACK), ON CONFLICT ROLLBACK): refused
     /// without being tried when the list is run again.
     endings: HashMap<Place, Refusal>,
+    /// Runs of scripts that were found to do so.
+    ending_scripts: EndingScripts,
     /// Whether one was found since the list began.
     has_ended: bool,
     /// Tables of the upload, by their index, that keep some value otherwise than it came.
@@ -91,6 +94,7 @@ impl<'c> UploadRows<'c> {
             number: 0,
             immediate: false,
             endings: HashMap::new(),
+            ending_scripts: EndingScripts::default(),
             has_ended: false,
             inexact: HashSet::new(),
         }
@@ -102,6 +106,13 @@ impl<'c> UploadRows<'c> {
         })?;
         let (connection, immediate) = (&*self.connection, self.immediate);
         Ok(TableWriter::new(connection, publication, table, immediate))
+    }
+
+    /// What scripts came to; `None` if one of them has ended the transaction: the list is to be run
+    /// again without it.
+    fn unless_ended<T>(&mut self, ran: Option<T>) -> Result<T> {
+        self.has_ended |= ran.is_none();
+        ran.ok_or_else(ended)
     }
 
     /// Why a row is not tried.
@@ -398,7 +409,15 @@ impl<'c> Rows for UploadRows<'c> {
         statements: &[scripts::Statement],
         rows: &[Vec<Vec<Value>>],
     ) -> Result<Vec<ScriptRan>> {
-        script::run(self.connection, statements, rows)
+        let (connection, number) = (&*self.connection, self.number);
+        let ran = script::run(
+            connection,
+            statements,
+            rows,
+            &mut self.ending_scripts,
+            number,
+        );
+        self.unless_ended(ran?)
     }
 
     async fn run_set(
@@ -407,7 +426,15 @@ impl<'c> Rows for UploadRows<'c> {
         statements: &[scripts::Statement],
         set: &RowSet,
     ) -> Result<ScriptRan> {
-        script::run_set(self.connection, statements, set)
+        let (connection, number) = (&*self.connection, self.number);
+        let ran = script::run_set(
+            connection,
+            statements,
+            set,
+            &mut self.ending_scripts,
+            number,
+        );
+        self.unless_ended(ran?)
     }
 
     async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use tidewater_protocol::PublicationSchema;
-use tidewater_protocol::message::{KeyRange, SettledRefusal, TableBegin};
+use tidewater_protocol::message::{KeyRange, SettledRefusal, TableBegin, UncomparedTable};
 
 use crate::context::SyncContext;
 use crate::error::CentreError;
@@ -78,6 +78,13 @@ pub struct DownloadSubscription {
     pub given: Vec<GivenTable>,
 }
 
+impl DownloadSubscription {
+    /// What a handler has told of a table.
+    pub fn given_table(&self, table: &str) -> Option<&GivenTable> {
+        self.given.iter().find(|it| it.table == table)
+    }
+}
+
 /// How often a download has a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
@@ -119,6 +126,19 @@ pub struct GivenTable {
     pub cursor: Vec<u8>,
     /// Packed rows of operations Upsert and Remove, in the columns of the schema; each key once.
     pub chunks: Vec<RowsChunk>,
+    /// All rows up to the same cursor, packed likewise, where the remote compares the table and
+    /// `chunks` are not everything. Operations Remove among them mean nothing.
+    pub all: Option<Vec<RowsChunk>>,
+}
+
+impl GivenTable {
+    /// All rows that the remote is to hold, if the handler was asked for them.
+    pub fn everything(&self) -> Option<&[RowsChunk]> {
+        match self.whole {
+            true => Some(&self.chunks),
+            false => self.all.as_deref(),
+        }
+    }
 }
 
 /// Keys of one table that a remote wants again.
@@ -138,6 +158,9 @@ pub struct TableCompare {
     pub table: String,
     /// Its ranges, as [`tidewater_protocol::compare::Ranges::like`] wants them.
     pub ranges: Arc<[KeyRange]>,
+    /// The remote changed the table while nothing tracked it: whatever says what is new in it, all
+    /// that the remote is to hold comes once.
+    pub untracked: bool,
 }
 
 /// What is known of a download when it begins.
@@ -153,6 +176,8 @@ pub struct DownloadStart {
     /// The presented checkpoint is an image's, all of it is understood, and the user may have every
     /// row that was in it: he holds all of its partitions, and reads as the same role.
     pub covers_image: bool,
+    /// The tables that the remote compares, and that are not compared.
+    pub uncompared: Vec<UncomparedTable>,
 }
 
 /// What the download of one subscription came to.

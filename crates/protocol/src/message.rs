@@ -381,8 +381,8 @@ pub struct TableBegin {
     /// of keys, which ascend.
     #[prost(message, repeated, tag = "6")]
     pub ranges: Vec<KeyInterval>,
-    /// Download, with `ranges`: what the centre changed in the table since the remote's
-    /// checkpoint has come before them. What still differs was changed by nobody but the
+    /// Download, with `replace`: what the centre changed in the table since the remote's
+    /// checkpoint has come before these rows. What still differs was changed by nobody but the
     /// remote.
     #[prost(bool, tag = "7")]
     pub follows_changes: bool,
@@ -390,6 +390,10 @@ pub struct TableBegin {
     /// column of it is NULL), and so can be on no remote.
     #[prost(uint64, tag = "8")]
     pub keyless_rows: u64,
+    /// Download, with `follows_changes`: nobody tells remotes of rows that the centre deletes. One
+    /// that only the remote has may be the user's, or may be deleted.
+    #[prost(bool, tag = "9")]
+    pub deletes_unknown: bool,
 }
 
 /// A column of the rows that follow.
@@ -437,6 +441,7 @@ impl TableBegin {
             ranges: Vec::new(),
             follows_changes: false,
             keyless_rows: 0,
+            deletes_unknown: false,
         }
     }
 
@@ -589,6 +594,32 @@ pub struct DownloadBegin {
     /// earlier one is of no use any more.
     #[prost(bool, tag = "9")]
     pub resumed: bool,
+    /// The tables that the remote compares, and that the server does not compare.
+    #[prost(message, repeated, tag = "10")]
+    pub uncompared: Vec<UncomparedTable>,
+}
+
+/// A table that the server does not compare.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct UncomparedTable {
+    /// Its name on remotes.
+    #[prost(string, tag = "1")]
+    pub table: String,
+    /// Why.
+    #[prost(enumeration = "UncomparedReason", tag = "2")]
+    pub reason: i32,
+}
+
+/// Why a table is not compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum UncomparedReason {
+    /// The server does not say.
+    Unknown = 0,
+    /// Scripts tell what is new in it, and nobody knows all that a remote is to hold.
+    Script = 1,
+    /// Its handler has not told all that a remote is to hold.
+    Handler = 2,
 }
 
 /// See [`Control::DownloadMark`].
@@ -716,6 +747,10 @@ pub struct CompareTable {
     /// The ranges, ascending in range order; the first begins at the beginning.
     #[prost(message, repeated, tag = "3")]
     pub ranges: Vec<KeyRange>,
+    /// The table was changed while nothing tracked it: what differs may be the user's. If the
+    /// server does not compare the table, it sends the table whole.
+    #[prost(bool, tag = "4")]
+    pub untracked: bool,
 }
 
 /// What a remote has between two keys: after the bound of the range before, up to

@@ -5,14 +5,15 @@
     reason = "how long a statement takes is measured by the clock; nothing else depends on it"
 )]
 
-use std::fmt::Write;
+use std::collections::HashMap;
+use std::fmt::{Debug, Write};
 use std::time::Instant;
 
 use rusqlite::params_from_iter;
 use rusqlite::types::Value as Native;
 use serde_json::{Value as Json, json};
 
-use tidewater_protocol::Value;
+use tidewater_protocol::{Code, Value};
 
 use crate::calls::{STEPS, bound, of_script};
 use crate::connection::Connection;
@@ -27,15 +28,57 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 const RUNNING: &str = "running a script";
 
-/// Runs the statements of a script for each row; what is refused of one is undone alone.
+/// Why a foreign key refuses what a script does. A script may write any table, and SQLite does not
+/// tell of which one the foreign key is.
+const FOREIGN_KEY: &str = "a foreign key refuses what the script writes: a row that is referred to \
+                           is missing, or would be";
+
+/// Runs of scripts that end the transaction (a trigger's RAISE(ROLLBACK)): refused without being
+/// tried when the list is run again. By the number of the upload, and what is run.
+#[derive(Default)]
+pub(super) struct EndingScripts {
+    refusals: HashMap<String, Refusal>,
+}
+
+impl EndingScripts {
+    fn name(number: usize, statements: &[Statement], values: &impl Debug) -> String {
+        let sql = statements.iter().map(|it| &it.script.sql);
+        format!("{number} {:?} {values:?}", sql.collect::<Vec<_>>())
+    }
+
+    /// Why a run is not tried.
+    fn refusal(&self, name: impl FnOnce() -> String) -> Option<&Refusal> {
+        match self.refusals.is_empty() {
+            true => None,
+            false => self.refusals.get(&name()),
+        }
+    }
+}
+
+/// What became of a run.
+enum Outcome {
+    Ran(ScriptRan),
+    /// The transaction is gone.
+    Ended(Refusal),
+}
+
+/// Runs the statements of a script for each row; what is refused of one is undone alone. `None` if
+/// one has ended the transaction.
 pub(super) fn run(
     connection: &Connection,
     statements: &[Statement],
     rows: &[Vec<Vec<Value>>],
-) -> Result<Vec<ScriptRan>> {
+    endings: &mut EndingScripts,
+    number: usize,
+) -> Result<Option<Vec<ScriptRan>>> {
     let mut all = Vec::with_capacity(rows.len());
     for values in rows {
-        let ran = apart(connection, || {
+        let name = || EndingScripts::name(number, statements, values);
+        if let Some(refusal) = endings.refusal(name) {
+            all.push(ScriptRan::Refused(refusal.clone()));
+            continue;
+        }
+        let outcome = apart(connection, || {
             let (mut changed, mut row) = (None, None);
             for (statement, values) in statements.iter().zip(values) {
                 let natives = of_script(statement, values);
@@ -47,17 +90,29 @@ pub(super) fn run(
             }
             Ok(ScriptRan::Done { changed, row })
         });
-        all.push(ran?.unwrap_or_else(ScriptRan::Refused));
+        match outcome? {
+            Outcome::Ran(ran) => all.push(ran),
+            Outcome::Ended(refusal) => {
+                endings.refusals.insert(name(), refusal);
+                return Ok(None);
+            }
+        }
     }
-    Ok(all)
+    Ok(Some(all))
 }
 
-/// Runs them once for all rows of a set.
+/// Runs them once for all rows of a set. `None` if that has ended the transaction.
 pub(super) fn run_set(
     connection: &Connection,
     statements: &[Statement],
     set: &RowSet,
-) -> Result<ScriptRan> {
+    endings: &mut EndingScripts,
+    number: usize,
+) -> Result<Option<ScriptRan>> {
+    let name = || EndingScripts::name(number, statements, &(&set.values, &set.rows));
+    if let Some(refusal) = endings.refusal(name) {
+        return Ok(Some(ScriptRan::Refused(refusal.clone())));
+    }
     let columns = statements
         .iter()
         .map(|it| &it.set)
@@ -71,7 +126,7 @@ pub(super) fn run_set(
         )
     });
     let rows = Json::Array(rows.collect()).to_string();
-    let ran = apart(connection, || {
+    let outcome = apart(connection, || {
         let mut changed: Option<u64> = None;
         for (statement, values) in statements.iter().zip(&set.values) {
             let mut natives = of_script(statement, values);
@@ -85,32 +140,43 @@ pub(super) fn run_set(
         }
         Ok(ScriptRan::Done { changed, row: None })
     });
-    Ok(ran?.unwrap_or_else(ScriptRan::Refused))
+    match outcome? {
+        Outcome::Ran(ran) => Ok(Some(ran)),
+        Outcome::Ended(refusal) => {
+            endings.refusals.insert(name(), refusal);
+            Ok(None)
+        }
+    }
 }
 
-/// Does something in a savepoint of its own; if SQLite refuses it, it is undone.
-fn apart<T>(
+/// Runs something in a savepoint of its own; if SQLite refuses it, it is undone.
+fn apart(
     connection: &Connection,
-    work: impl FnOnce() -> rusqlite::Result<T>,
-) -> Result<std::result::Result<T, Refusal>> {
+    work: impl FnOnce() -> rusqlite::Result<ScriptRan>,
+) -> Result<Outcome> {
     savepoint(connection, "SAVEPOINT tidewater_script")?;
     let until = Instant::now().checked_add(SCRIPT_TIMEOUT);
     let is_over = move || until.is_some_and(|it| Instant::now() >= it);
     connection.progress_handler(STEPS, Some(is_over));
     let done = work();
     connection.progress_handler(0, None::<fn() -> bool>);
-    let done = match done {
-        Ok(done) => Ok(done),
+    let ran = match done {
+        Ok(ran) => ran,
         Err(error) => {
             let refusal = classify(&error, "", false);
-            let refusal = refusal.filter(|_| !connection.is_autocommit());
-            let refusal = refusal.ok_or_else(|| failure(RUNNING)(error))?;
+            let mut refusal = refusal.ok_or_else(|| failure(RUNNING)(error))?;
+            if refusal.code == Code::RowForeignKey {
+                refusal.reason = FOREIGN_KEY.to_owned();
+            }
+            if connection.is_autocommit() {
+                return Ok(Outcome::Ended(refusal));
+            }
             savepoint(connection, "ROLLBACK TO tidewater_script")?;
-            Err(refusal)
+            ScriptRan::Refused(refusal)
         }
     };
     savepoint(connection, "RELEASE tidewater_script")?;
-    Ok(done)
+    Ok(Outcome::Ran(ran))
 }
 
 /// Runs one statement to its end: how many rows it has changed, and the first one that it yields.

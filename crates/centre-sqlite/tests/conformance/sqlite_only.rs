@@ -8,6 +8,7 @@ use tidewater_centre::{CentreError, UploadOutcome};
 use crate::fixture::SqliteFixture;
 use tidewater_centre_conformance::fixture::Fixture;
 use tidewater_centre_conformance::remote::{Remote, delete, insert, update};
+use tidewater_centre_conformance::scripting::script;
 use tidewater_centre_conformance::world::{SHOP_DDL, World, everyone, partitioned, shop};
 
 type SqliteWorld = World<SqliteFixture>;
@@ -148,6 +149,63 @@ async fn an_upload_never_displaces_another_row() {
         assert!(result[1..].iter().all(|line| line.contains("key_in_use")));
         let count = "SELECT group_concat(id || part) FROM (SELECT * FROM t ORDER BY id)";
         assert_eq!(world.fixture.query(count).await, ["1x,2y,3z,10x"]);
+    }
+}
+
+/// What a trigger does to a statement of a script, it does to the row alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_that_ends_the_transaction_is_refused_for_its_row_alone() {
+    for columns in [
+        "VALUES ({r.id}, {r.a})",
+        "SELECT id, a FROM {rows} AS r WHERE true",
+    ] {
+        let ddl = "CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT);
+             CREATE TRIGGER no_x BEFORE INSERT ON t WHEN NEW.a = 'x' BEGIN
+                 SELECT RAISE(ROLLBACK, 'no x here'); END;";
+        let mut world = SqliteWorld::new(ddl, vec![everyone("t")]).await;
+        let insert_rows = format!("INSERT INTO t (id, a) {columns}");
+        world.specs[0].scripts = vec![script("t", "upload_insert", &insert_rows)];
+        world.deploy().await.unwrap();
+        let mut anna = Remote::synced(&world, "anna").await;
+        let value = |id| if id % 3 == 0 { "x" } else { "fine" };
+        let rows = (1..=6).map(|id| insert("t", &format!("{id}|{}", value(id))));
+        let result = anna.upload(&rows.collect::<Vec<_>>()).await;
+        let counts = "4 inserted, 0 updated, 0 deleted, 0 conflicts, 2 refused";
+        assert_eq!(result[0], counts, "{columns}: {result:?}");
+        for line in &result[1..] {
+            assert!(line.contains("no x here"), "{columns}: {result:?}");
+        }
+        let rows = world.fixture.query("SELECT group_concat(id) FROM t").await;
+        assert_eq!(rows, ["1,2,4,5"], "{columns}");
+    }
+}
+
+/// SQLite does not say which foreign key refuses what a script writes, and in which table.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_key_that_refuses_a_script_is_told_without_a_table() {
+    let ddl = "CREATE TABLE parent (id INTEGER PRIMARY KEY);
+         CREATE TABLE line (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES parent(id));
+         CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT);
+         INSERT INTO parent VALUES (1); INSERT INTO line VALUES (1, 1);
+         INSERT INTO t VALUES (1, 'parent')";
+    let mut world = SqliteWorld::new(ddl, vec![everyone("t")]).await;
+    world.specs[0].scripts = vec![
+        script("t", "upload_insert", "INSERT INTO line VALUES ({r.id}, 7)"),
+        script("t", "upload_delete", "DELETE FROM parent WHERE id = {r.id}"),
+    ];
+    world.deploy().await.unwrap();
+    let mut anna = Remote::synced(&world, "anna").await;
+    let result = anna
+        .upload(&[insert("t", "2|new"), delete("t", "1|parent")])
+        .await;
+    let refused: Vec<&String> = result
+        .iter()
+        .filter(|it| it.contains("refused t"))
+        .collect();
+    assert_eq!(refused.len(), 2, "{result:?}");
+    for line in refused {
+        let reason = "a foreign key refuses what the script writes: a row that is referred to";
+        assert!(line.contains(reason), "{result:?}");
     }
 }
 

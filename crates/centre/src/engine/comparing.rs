@@ -20,13 +20,13 @@ const SHORT_KEY: usize = 4;
 pub fn by_table<'c>(
     schema: &PublicationSchema,
     compares: &'c [TableCompare],
-) -> Vec<Option<&'c [KeyRange]>> {
+) -> Vec<Option<&'c TableCompare>> {
     let tables = schema.tables.iter();
-    let ranges = tables.map(|table| {
+    let compares = tables.map(|table| {
         let compare = compares.iter().find(|it| it.table == table.name)?;
-        table.direction.downloads().then_some(&*compare.ranges)
+        table.direction.downloads().then_some(compare)
     });
-    ranges.collect()
+    compares.collect()
 }
 
 /// The first pass: the sums of the rows of a table.

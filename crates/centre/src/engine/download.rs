@@ -485,6 +485,7 @@ impl Planned {
                     },
                     resumed: plan.resumed.is_some(),
                     covers_image: plan.covers_image,
+                    uncompared: plan.uncompared(subscription),
                 },
             );
             if let Some(told) = plan.settled.clone() {

@@ -24,7 +24,9 @@ use crate::sync_object::SyncObject;
 ///
 /// Syncs first, then compares every synced table with what the centre would send, by
 /// checksums: equal tables cost a few kilobytes, however large they are. Rows with changes
-/// that are pending or refused are left out: they differ because you say so.
+/// that are pending or refused are left out: they differ because you say so. So are tables of
+/// which scripts tell what is new (`download_cursor`): nobody but these knows all their rows.
+/// Each such table is named as not compared.
 ///
 /// With --repair the centre's rows take the place of what differs, and synced tables and
 /// columns that were dropped are made again and filled. Nothing else is lost: a table that
@@ -43,10 +45,13 @@ Here, 5 also means: something differs, and was not repaired.
 The object of --json:
   {\"is_equal\":bool,\"repaired\":bool,\"rebuilt\":[tables that were made again],
    \"tables\":[{\"table\",\"keyless\":n,\"equal\":n,\"missing\":n,\"extra\":n,\"different\":n,
+             \"uncompared\":null|\"script\"|\"handler\"|\"unknown\",
              \"rows\":[{\"key\",\"what\":\"missing\"|\"extra\"|\"different\"}, the first 100]}],
    \"kept\":[{\"table\",\"key\",\"reason\"}, of the rows that differ still],
    \"sync\":{see tidewater sync --help}}
-`tables` tells what was found before the repair; `is_equal` how it ended."))]
+`tables` tells what was found before the repair; `is_equal` how it ended. `uncompared` says why
+a table was not compared: scripts tell what is new in it, or its handler has not told everything.
+All its figures are 0 then, and `is_equal` says nothing of it."))]
 pub(crate) struct VerifyArgs {
     /// The remote's file
     #[arg(value_name = "REMOTE.db")]
@@ -132,6 +137,7 @@ struct TableObject<'a> {
     missing: u64,
     extra: u64,
     different: u64,
+    uncompared: Option<&'static str>,
     rows: Vec<RowObject>,
 }
 
@@ -150,6 +156,7 @@ impl VerifyObject<'_> {
             missing: table.missing,
             extra: table.extra,
             different: table.different,
+            uncompared: table.uncompared,
             rows: table
                 .rows
                 .iter()
@@ -184,11 +191,19 @@ fn describe(verification: &Verification) -> String {
     let mut found = Table::new(&["table", ">equal", ">missing", ">extra", ">different"]);
     for table in &verification.tables {
         let figures = [table.equal, table.missing, table.extra, table.different];
-        let figures = figures.map(|it| it.to_string());
+        let figures = figures.map(|it| match table.uncompared {
+            Some(_) => "-".to_owned(),
+            None => it.to_string(),
+        });
         found.row(std::iter::once(table.table.clone()).chain(figures));
     }
     text.push_str(&found.render(0));
+    let is_partial = verification.tables.iter().any(|it| it.uncompared.is_some());
     text.push_str(match (verification.is_equal, verification.repaired) {
+        (true, false) if is_partial => "equal to the centre, but for what was not compared\n",
+        (true, true) if is_partial => {
+            "repaired: equal to the centre now, but for what was not compared\n"
+        }
         (true, false) => "equal to the centre\n",
         (true, true) => "repaired: equal to the centre now\n",
         (false, _) => "not equal to the centre\n",
@@ -220,6 +235,18 @@ fn tell_rows(verification: &Verification) {
     }
     if !rows.is_empty() {
         output::note(rows.render(0).trim_end());
+    }
+    for table in &verification.tables {
+        let because = match table.uncompared {
+            None => continue,
+            Some("script") => "scripts tell what is new in it, and only they know all its rows",
+            Some("handler") => "its handler has not told all its rows",
+            Some(_) => "the server does not compare it",
+        };
+        output::note(&format!(
+            "{} was not compared: {because}",
+            output::printable(&table.table)
+        ));
     }
     for table in verification.tables.iter().filter(|it| it.keyless > 0) {
         output::note(&format!(

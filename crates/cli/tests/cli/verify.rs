@@ -77,6 +77,46 @@ fn what_differs_is_told_by_key_and_exit_code_and_repaired_on_request() {
     });
 }
 
+/// Nobody but a script knows which rows of its table a device is to hold.
+#[test]
+fn a_table_that_scripts_download_is_named_as_not_compared() {
+    for is_sqlite in [true, false] {
+        let place = Place::new();
+        let folder = place.path("scripts/default/product");
+        std::fs::create_dir_all(&folder).expect("a folder can be made");
+        let cursor = "SELECT product_id, name FROM product WHERE {s.last_download} < '2000-01-01'";
+        std::fs::write(folder.join("download_cursor.sql"), cursor)
+            .expect("a script can be written");
+        let centre = match is_sqlite {
+            true => Centre::sqlite(&place),
+            false => Centre::postgres(),
+        };
+        let shop = Shop::open_in(place, centre);
+        let nancy = shop.remote("nancy");
+        behind_the_back(&nancy, "product", "UPDATE product SET name = 'Other'");
+        for repair in [&[][..], &["--repair"]] {
+            let mut arguments = vec!["verify", "nancy.db"];
+            arguments.extend(repair);
+            let verified = shop.place.tidewater(&arguments).done();
+            let told = "equal to the centre, but for what was not compared";
+            assert!(verified.stdout.contains(told), "{verified:#?}");
+            let told = "product was not compared: scripts tell what is new in it";
+            assert!(verified.stderr.contains(told), "{verified:#?}");
+        }
+        let object = shop.place.tidewater(&["verify", "nancy.db", "--json"]);
+        let object = object.done().json();
+        let tables = object["tables"].as_array().expect("an array");
+        let of = |name: &str| tables.iter().find(|it| it["table"] == name);
+        let product = of("product").expect("all tables are told");
+        assert_eq!(product["uncompared"], "script");
+        assert_eq!(product["equal"], 0);
+        let customer = of("customer").expect("all tables are told");
+        assert_eq!(customer["uncompared"], serde_json::Value::Null);
+        assert_eq!(customer["equal"], 2);
+        assert_eq!(nancy.rows("SELECT DISTINCT name FROM product"), ["Other"]);
+    }
+}
+
 /// SQLite lets the column of a primary key be NULL, if nobody says NOT NULL.
 #[test]
 fn rows_without_a_key_are_told_by_deploy_status_and_verify() {

@@ -288,6 +288,7 @@ fn a_hundred_thousand_rows_are_described_in_less_than_32_kib() {
         subscription: 0,
         table: None,
         ranges: ranges.to_wire(),
+        untracked: false,
     };
     assert!(
         message.encoded_len() < 32 << 10,

@@ -352,6 +352,33 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
             }),
         ),
         (
+            "download-begin-uncompared",
+            Control::DownloadBegin(DownloadBegin {
+                uncompared: vec![UncomparedTable {
+                    table: "customer".into(),
+                    reason: UncomparedReason::Script.into(),
+                }],
+                ..Default::default()
+            }),
+        ),
+        (
+            "compare-table-untracked",
+            Control::CompareTable(CompareTable {
+                untracked: true,
+                ..Default::default()
+            }),
+        ),
+        (
+            "table-begin-deletes-unknown",
+            Control::TableBegin(TableBegin {
+                table: "customer".into(),
+                replace: true,
+                follows_changes: true,
+                deletes_unknown: true,
+                ..Default::default()
+            }),
+        ),
+        (
             "upload-begin-given-up",
             Control::UploadBegin(UploadBegin {
                 sequence: 7,
@@ -479,6 +506,7 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
                         checksum: 2,
                     },
                 ],
+                ..CompareTable::default()
             }),
         ),
     ]

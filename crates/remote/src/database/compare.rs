@@ -50,6 +50,14 @@ impl Database {
         Ok(wire)
     }
 
+    /// Whether a table was changed while nothing tracked it, and is not compared yet.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub(crate) fn is_untracked(&self, table: &Table) -> Result<bool, RemoteError> {
+        is_untracked(&self.connection, &table.name).doing(DOING)
+    }
+
     /// Makes a compare due for every subscription that has tables.
     ///
     /// # Errors

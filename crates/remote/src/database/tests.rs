@@ -21,6 +21,7 @@ mod refusals;
 mod rekeyed;
 mod restoring;
 mod tracking;
+mod uncompared;
 mod uploading;
 mod ways;
 

@@ -488,11 +488,13 @@ impl Outgoing {
         progress.table(Phase::Comparing, &compared.name, 0);
         let begin = TableBegin::of(compared);
         let ranges = database.agreed_ranges(compared, COMPARE_BYTES / tables.len())?;
+        let untracked = database.is_untracked(compared)?;
         for ranges in ranges.chunks(RANGES_PER_MESSAGE) {
             let message = CompareTable {
                 subscription: index as u32,
                 table: Some(Box::new(begin.clone())),
                 ranges: ranges.to_vec(),
+                untracked,
             };
             self.control(Control::CompareTable(message));
         }

@@ -247,6 +247,7 @@ impl RawTable {
                 return Err(choice(&key, other, &["log", "row", "off"]));
             }
         };
+        let is_tracked = self.tracking.is_some() && tracking != Tracking::Off;
         let on_unseen_children = match self.on_unseen_children.as_deref() {
             None | Some("conflict") => OnUnseenChildren::Conflict,
             Some("cascade") => OnUnseenChildren::Cascade,
@@ -267,6 +268,7 @@ impl RawTable {
         let identity = self.identity.map(|identity| identity.read(&place));
         check_columns(&format!("{place}: read_only"), &self.read_only)?;
         let write = self.write.map(|write| write.read(&place));
+        let has_conflict = self.conflict.is_some();
         let conflict = self.conflict.map(|conflict| conflict.read(&place));
         let conflict = conflict.transpose()?.unwrap_or_default();
         let by_handler = [("upload", self.upload), ("download", self.download)];
@@ -277,6 +279,17 @@ impl RawTable {
             direction,
         };
         let handled = handled.read(&place, (publication, &name), handlers)?;
+        if handled.keeps_uploads && has_conflict {
+            return Err(ServerError::configuration(
+                format!(
+                    "{place}: conflict says what becomes of rows that two sides have changed, and \
+                     upload = \"handler\" says that the handler keeps what is uploaded: the server \
+                     compares it with nothing"
+                ),
+                "remove conflict: the handler decides about each row; or remove upload, and the \
+                 server writes the rows to the table",
+            ));
+        }
         let partition = partition::read(&place, self.partition)?;
         let is_everyones = partition.iter().all(|it| it.by == RuleBy::Everyone);
         if handled.download && !is_everyones {
@@ -284,6 +297,16 @@ impl RawTable {
                 format!("{place}: a handler tells what is new, and partition says whose it is"),
                 "write partition = \"everyone\": the handler is told the user and what is known \
                  of him, and answers with what is his",
+            ));
+        }
+        if handled.download && is_tracked {
+            return Err(ServerError::configuration(
+                format!(
+                    "{place}: tracking says how changes of the table are noted, and download = \
+                     \"handler\" says that the handler tells what is new: nothing is read from the \
+                     table"
+                ),
+                "remove tracking",
             ));
         }
         // Nothing of it is read from the consolidated database.

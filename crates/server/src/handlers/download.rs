@@ -22,7 +22,7 @@ const CURSOR_BYTES: usize = 4 << 10;
 pub(crate) const MOST_PAGES: usize = 100_000;
 
 /// A page of what is new.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Page {
     /// Rows, with all their columns in order.
     pub(crate) rows: Vec<Vec<Value>>,

@@ -27,10 +27,17 @@ pub(super) struct Expected<'a> {
     pub(super) schema_differs: bool,
 }
 
+/// What a remote says of a table that it compares.
+struct Announced {
+    begin: TableBegin,
+    ranges: Vec<KeyRange>,
+    untracked: bool,
+}
+
 /// Takes the tables that a remote compares.
 pub(super) struct Comparing<'a> {
     expected: Vec<Expected<'a>>,
-    tables: Vec<Vec<(TableBegin, Vec<KeyRange>)>>,
+    tables: Vec<Vec<Announced>>,
     bytes: usize,
     reservation: Reservation,
 }
@@ -71,10 +78,14 @@ impl<'a> Comparing<'a> {
         let tables = &mut self.tables[index];
         match tables
             .iter_mut()
-            .find(|(known, _)| known.table == begin.table)
+            .find(|known| known.begin.table == begin.table)
         {
-            Some((_, ranges)) => ranges.extend(compare.ranges),
-            None => tables.push((*begin, compare.ranges)),
+            Some(known) => known.ranges.extend(compare.ranges),
+            None => tables.push(Announced {
+                begin: *begin,
+                ranges: compare.ranges,
+                untracked: compare.untracked,
+            }),
         }
         Ok(())
     }
@@ -84,7 +95,7 @@ impl<'a> Comparing<'a> {
         let subscriptions = self.expected.iter().zip(self.tables);
         let checked = subscriptions.map(|(expected, tables)| {
             let tables = tables.into_iter();
-            let tables = tables.map(|(begin, ranges)| check(expected.schema, &begin, ranges));
+            let tables = tables.map(|it| check(expected.schema, it));
             tables.collect::<Result<Vec<_>, _>>()
         });
         Ok((checked.collect::<Result<_, _>>()?, self.reservation))
@@ -94,8 +105,11 @@ impl<'a> Comparing<'a> {
 /// Whether a table is compared as it is published, in ranges that make sense.
 fn check(
     schema: &PublicationSchema,
-    begin: &TableBegin,
-    ranges: Vec<KeyRange>,
+    Announced {
+        begin,
+        ranges,
+        untracked,
+    }: Announced,
 ) -> Result<TableCompare, Fault> {
     let name = &begin.table;
     let published = schema.table(name);
@@ -113,6 +127,7 @@ fn check(
     Ok(TableCompare {
         table: begin.table.clone(),
         ranges: ranges.into(),
+        untracked,
     })
 }
 
@@ -147,6 +162,7 @@ mod tests {
                 subscription: 0,
                 table: Some(Box::new(table.clone())),
                 ranges: Vec::new(),
+                untracked: false,
             });
             taken.map(|()| comparing)
         };

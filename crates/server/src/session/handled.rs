@@ -290,27 +290,71 @@ impl Sync<'_> {
             let Some((handler, _)) = found.filter(|it| it.1.download) else {
                 continue;
             };
-            // What it has under another schema, or what it compares, it gets anew.
-            let goes_on = !subscription.schema_differs && !subscription.compares;
+            // What it has under another schema, it gets anew, and what it compares, unless the
+            // centre knows the history in which the handler gave the cursor.
+            let is_known = subscription.knows_history();
+            let goes_on = !subscription.schema_differs && (is_known || !subscription.compares);
             let checkpoint = subscription.checkpoint.as_ref().filter(|_| goes_on);
             let cursor = checkpoint.and_then(|it| it.cursor(&table.name));
             let cursor = cursor.and_then(|it| String::from_utf8(it).ok());
             let again = wanted_again(table, schema, requests)?;
             let about = self.about(opened, asking, &schema.name);
-            let told = self.pages(&about, handler, (table, cursor, &again), memory);
+            let compares = subscription.compares && cursor.is_some();
+            let asked = (table, cursor, &*again);
+            let told = self.table_given(&about, handler, asked, compares, memory);
             all.push(self.attended(told).await?);
         }
         Ok(all)
     }
 
-    /// Asks for page after page.
-    async fn pages(
+    /// What is new in a table. Where the remote `compares` it besides what is new, everything is
+    /// asked for first: what is new, and told after that, is written over it, so that both are of
+    /// one moment.
+    async fn table_given(
         &self,
         about: &About,
         handler: &Handler,
-        (table, mut cursor, again): (&Table, Option<String>, &[Map<String, Json>]),
+        (table, cursor, again): (&Table, Option<String>, &[Map<String, Json>]),
+        compares: bool,
         memory: &mut Reservation,
     ) -> Result<GivenTable, Fault> {
+        let mut all = match compares {
+            true => {
+                let everything = (table, None, &[][..]);
+                let told = self.pages(about, handler, everything, None, memory);
+                Some(told.await?.rows)
+            }
+            false => None,
+        };
+        let asked = (table, cursor, again);
+        let told = self.pages(about, handler, asked, all.as_mut(), memory);
+        let Told {
+            rows,
+            whole,
+            cursor,
+        } = told.await?;
+        let packed = |rows: Collected<'_>| -> Vec<RowsChunk> {
+            let pieces = rows.pack(ROWS_PAYLOAD_BYTES).into_iter();
+            pieces.map(|it| RowsChunk::Memory(it.into())).collect()
+        };
+        Ok(GivenTable {
+            table: table.name.clone(),
+            whole,
+            cursor: cursor.into_bytes(),
+            chunks: packed(rows),
+            all: all.filter(|_| !whole).map(packed),
+        })
+    }
+
+    /// Asks for page after page. What they tell is written over `before`, too.
+    async fn pages<'t>(
+        &self,
+        about: &About,
+        handler: &Handler,
+        (table, mut cursor, again): (&'t Table, Option<String>, &[Map<String, Json>]),
+        mut before: Option<&mut Collected<'t>>,
+        memory: &mut Reservation,
+    ) -> Result<Told<'t>, Fault> {
         let (event, caller) = (HandlerEvent::Download, self.caller());
         let mut whole = cursor.is_none();
         let mut collected = Collected::new(table);
@@ -339,23 +383,34 @@ impl Sync<'_> {
             if more && cursor.as_ref() == Some(&next) {
                 return Err(handler.wrong(event, "it has more, and the cursor does not go on"));
             }
-            let bytes = collected.add(told);
+            let mut bytes = 0;
+            if let Some(before) = &mut before {
+                bytes += before.add(told.clone());
+            }
+            bytes += collected.add(told);
             if !memory.grow(bytes as u64) {
                 return Err(self.server.busy());
             }
             if !more {
-                let pieces = collected.pack(ROWS_PAYLOAD_BYTES).into_iter();
-                return Ok(GivenTable {
-                    table: table.name.clone(),
+                return Ok(Told {
+                    rows: collected,
                     whole,
-                    cursor: next.into_bytes(),
-                    chunks: pieces.map(|it| RowsChunk::Memory(it.into())).collect(),
+                    cursor: next,
                 });
             }
             cursor = Some(next);
         }
         Err(handler.wrong(event, "it always has more"))
     }
+}
+
+/// What a handler has told of a table.
+struct Told<'t> {
+    rows: Collected<'t>,
+    /// It is everything.
+    whole: bool,
+    /// JSON: up to where it goes.
+    cursor: String,
 }
 
 /// The keys of rows of a table that the remote wants again.

@@ -1,6 +1,7 @@
 //! Handlers: programs of the operator's that are asked about syncs, with whatever they answer.
 
 mod away;
+mod compared;
 
 use std::sync::Arc;
 

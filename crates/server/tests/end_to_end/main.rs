@@ -74,5 +74,6 @@ mod signing_in;
 mod soft_deletes;
 mod sure;
 mod transactions;
+mod uncompared;
 mod verifying;
 mod waking;

@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::scenario::shop;
 use crate::world::World;
 
-fn verify(device: &mut Device, repair: bool) -> Verification {
+pub(crate) fn verify(device: &mut Device, repair: bool) -> Verification {
     let verified = device
         .remote
         .verify(repair, &mut |_| ControlFlow::Continue(()));
@@ -21,7 +21,7 @@ fn verify(device: &mut Device, repair: bool) -> Verification {
 }
 
 /// Changes rows of a table without any trace.
-fn behind_the_back(device: &Device, table: &str, sql: &str) {
+pub(crate) fn behind_the_back(device: &Device, table: &str, sql: &str) {
     let triggers = device.rows(&format!(
         "SELECT sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = '{table}'"
     ));

@@ -36,6 +36,7 @@ fn table(ranges: Vec<KeyRange>) -> CompareTable {
         subscription: 0,
         table: Some(Box::new(TableBegin::of(&schema().tables[0]))),
         ranges,
+        untracked: false,
     }
 }
 

@@ -4,10 +4,13 @@ use std::ops::Range;
 
 use prost::Message;
 
+use tidewater_protocol::message::{UncomparedReason, UncomparedTable};
+
 use super::catching_up::{self, Filler};
 use super::resuming::{Position, ResumedPart};
 use super::{Opened, PublishedSchema};
 use crate::download::{DownloadSubscription, Marks, ToldSettled};
+use crate::engine::comparing;
 use crate::engine::publication::rules_of;
 use crate::engine::scope::{Difference, Standing};
 use crate::engine::scripts::Scripts;
@@ -217,6 +220,35 @@ impl Plan {
             marks: None,
             resumed: None,
         }
+    }
+
+    /// The tables that a remote compares, and that are not compared: nobody knows all that it is to
+    /// hold of them.
+    pub(super) fn uncompared(&self, subscription: &DownloadSubscription) -> Vec<UncomparedTable> {
+        let compares = comparing::by_table(&self.published.schema, &subscription.compares);
+        let tables = self.published.schema.tables.iter().zip(&self.tables);
+        let uncompared = tables.zip(compares).filter_map(|((table, what), theirs)| {
+            let theirs = theirs?;
+            let reason = match what {
+                TablePlan::Scripted { whole: false } if !theirs.untracked => {
+                    UncomparedReason::Script
+                }
+                TablePlan::Given { .. }
+                    if subscription
+                        .given_table(&table.name)?
+                        .everything()
+                        .is_none() =>
+                {
+                    UncomparedReason::Handler
+                }
+                _ => return None,
+            };
+            Some(UncomparedTable {
+                table: table.name.clone(),
+                reason: reason.into(),
+            })
+        });
+        uncompared.collect()
     }
 
     /// Goes on behind the mark of a download that broke off, if that can be: the scope is the same, and

@@ -10,7 +10,7 @@ use super::resuming::Position;
 use super::shared::Shared;
 use super::table::TableReading;
 use super::{Place, PublishedSchema, Snapshot};
-use crate::download::{DownloadSink, DownloadSubscription, TableRequest};
+use crate::download::{DownloadSink, DownloadSubscription, GivenTable, TableRequest};
 use crate::engine::comparing::{self, Comparison};
 use crate::engine::publication::rules_of;
 use crate::engine::scripts::Scripting;
@@ -62,7 +62,8 @@ impl SubscriptionReading<'_> {
             let only_compared = *what == TablePlan::Whole && compares[index].is_some();
             let by_script = matches!(what, TablePlan::Scripted { .. });
             let whole = match what {
-                TablePlan::Scripted { whole } | TablePlan::Given { whole, .. } => *whole,
+                TablePlan::Scripted { whole } => *whole,
+                TablePlan::Given { whole, .. } => *whole && compares[index].is_none(),
                 what => *what == TablePlan::Whole && !only_compared,
             };
             let begins = match what {
@@ -113,8 +114,10 @@ impl SubscriptionReading<'_> {
                 output: &mut output,
             };
             if is_given {
-                let mut given = self.subscription.given.iter();
-                if let Some(given) = given.find(|it| it.table == table.name) {
+                // What replaces the rows of a table that is compared is only compared.
+                let given = self.subscription.given_table(&table.name);
+                let given = given.filter(|it| whole || !it.whole);
+                if let Some(given) = given {
                     reading.given(given, whole)?;
                 }
             } else if let Some(scripting) = self.scripting.as_ref().filter(|_| by_script) {
@@ -197,15 +200,10 @@ impl SubscriptionReading<'_> {
             }
         }
         for (index, theirs) in compares.into_iter().enumerate() {
-            // What a handler or a script tells is not what the rules yield.
-            let is_told = matches!(
-                self.plan.tables[index],
-                TablePlan::Given { .. } | TablePlan::Scripted { .. }
-            );
-            let Some(theirs) = theirs.filter(|_| !is_told) else {
+            let Some(theirs) = theirs else {
                 continue;
             };
-            let shape = &shapes[index];
+            let (name, shape) = (&schema.tables[index].name, &shapes[index]);
             let mut output = Output::new(&schema.tables[index], shape, counts, &mut *sink);
             let mut reading = TableReading {
                 snapshot: &mut *self.snapshot,
@@ -218,11 +216,29 @@ impl SubscriptionReading<'_> {
                 scope: &self.plan.scope.rules[rules_of(rules, index)],
                 output: &mut output,
             };
-            // Of a table that would go whole, nobody knows what changed in it.
-            let follows = matches!(self.plan.tables[index], TablePlan::Changes { .. });
-            reading
-                .compare(Comparison::new(shape, theirs)?, follows)
-                .await?;
+            let comparison = || Comparison::new(shape, &theirs.ranges);
+            match &self.plan.tables[index] {
+                // What came whole is not compared besides.
+                TablePlan::Scripted { whole: true } => {}
+                // What scripts tell is not all that the remote is to hold, but all from which the
+                // user can have made something.
+                TablePlan::Scripted { whole: false } => {
+                    if let Some(scripting) = self.scripting.as_ref().filter(|_| theirs.untracked) {
+                        reading.untracked_by_script(scripting, name).await?;
+                    }
+                }
+                TablePlan::Given { whole, .. } => {
+                    let given = self.subscription.given_table(name);
+                    if let Some(all) = given.and_then(GivenTable::everything) {
+                        reading.compare_given(comparison()?, all, !whole)?;
+                    }
+                }
+                // Of a table that would go whole, nobody knows what changed in it.
+                what => {
+                    let follows = matches!(what, TablePlan::Changes { .. });
+                    reading.compare(comparison()?, follows).await?;
+                }
+            }
             output.flush(1)?;
         }
         Ok(())

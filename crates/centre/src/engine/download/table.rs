@@ -15,7 +15,7 @@ use crate::engine::scripts::Scripting;
 use crate::engine::upload::columns::ColumnMap;
 use crate::error::CentreError;
 use crate::scope::RuleScope;
-use crate::upload::OwnUpload;
+use crate::upload::{OwnUpload, RowsChunk};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -81,22 +81,68 @@ impl<'a> TableReading<'a, '_> {
         if whole {
             output.announce();
         }
-        for chunk in &given.chunks {
-            let bytes = chunk.read().map_err(|error| CentreError::Internal {
-                message: format!("a spool file cannot be read: {error}"),
-            })?;
-            let mut reader = RowsReader::new(self.shape, &bytes);
-            let mut row = Row::default();
-            let unreadable = |error: tidewater_protocol::UnpackError| CentreError::Internal {
-                message: format!("what a handler has told cannot be read: {error}"),
-            };
-            while reader.next(&mut row).map_err(unreadable)? {
-                match row.op {
-                    Some(Op::Upsert) => output.upsert(&row.new)?,
-                    _ if whole => {}
-                    _ => output.remove(&row.key)?,
-                }
+        read_given(self.shape, &given.chunks, &mut |row| match row.op {
+            Some(Op::Upsert) => output.upsert(&row.new),
+            _ if whole => Ok(()),
+            _ => output.remove(&row.key),
+        })
+    }
+
+    /// Compares what a handler has told of all rows, and sends those where the remote differs.
+    pub(super) fn compare_given(
+        &mut self,
+        mut comparison: Comparison<'_>,
+        all: &[RowsChunk],
+        follows: bool,
+    ) -> Result<()> {
+        let output = &mut *self.output;
+        read_given(self.shape, all, &mut |row| {
+            let is_there = row.op == Some(Op::Upsert);
+            match is_there && comparison.add(&row.new) {
+                true => output.sink.comparing(),
+                false => Ok(()),
             }
+        })?;
+        let Some(differences) = comparison.outcome() else {
+            return Ok(());
+        };
+        let selection = differences.selection()?;
+        if let Some(begin) = &mut output.begin {
+            differences.announce(begin, follows);
+        }
+        output.announce();
+        read_given(self.shape, all, &mut |row| match row.op == Some(Op::Upsert)
+            && selection.has(&row.new)
+        {
+            true => output.upsert(&row.new),
+            false => Ok(()),
+        })
+    }
+
+    /// Sends once more all that the scripts yield for a remote that has nothing, to one that has
+    /// their changes, and had changed the table while nothing tracked it.
+    pub(super) async fn untracked_by_script(
+        &mut self,
+        scripting: &Scripting<'_>,
+        name: &str,
+    ) -> Result<()> {
+        let scripts = &scripting.scripts;
+        let of_table = |event| scripts.of_table(self.place.table, event);
+        let output = &mut *self.output;
+        if let Some(begin) = &mut output.begin {
+            begin.replace = true;
+            begin.follows_changes = true;
+            begin.deletes_unknown = of_table("download_delete_cursor").is_none();
+        }
+        output.announce();
+        let cursor = of_table("download_cursor").into_iter();
+        for statement in cursor.flat_map(|it| &it.statements) {
+            let values = scripting.lookup_values(statement, name, &[]);
+            let mut take = |row: &[Datum<'_>]| output.upsert(row);
+            let query = self
+                .snapshot
+                .script(self.place, statement, &values, &mut take);
+            query.await?;
         }
         Ok(())
     }
@@ -501,6 +547,28 @@ impl<'a> TableReading<'a, '_> {
         }
         Ok(())
     }
+}
+
+/// Reads what a handler has told.
+fn read_given(
+    shape: &RowShape,
+    chunks: &[RowsChunk],
+    take: &mut dyn FnMut(&Row<'_>) -> Result<()>,
+) -> Result<()> {
+    for chunk in chunks {
+        let bytes = chunk.read().map_err(|error| CentreError::Internal {
+            message: format!("a spool file cannot be read: {error}"),
+        })?;
+        let mut reader = RowsReader::new(shape, &bytes);
+        let mut row = Row::default();
+        let unreadable = |error: tidewater_protocol::UnpackError| CentreError::Internal {
+            message: format!("what a handler has told cannot be read: {error}"),
+        };
+        while reader.next(&mut row).map_err(unreadable)? {
+            take(&row)?;
+        }
+    }
+    Ok(())
 }
 
 fn malformed(error: tidewater_protocol::UnpackError) -> CentreError {

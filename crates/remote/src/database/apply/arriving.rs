@@ -60,6 +60,7 @@ impl Applier {
             && compare::is_forgotten(connection, &begin.table).doing("looking at a table")?;
         if !result {
             table.follows_changes = begin.follows_changes;
+            table.deletes_unknown = begin.deletes_unknown;
             table.only_tells = self.only_tells;
             table.verifies = subscription.state.compares
                 && subscription.state.compare_due == CompareDue::Verify

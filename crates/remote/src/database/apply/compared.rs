@@ -8,14 +8,17 @@
 //! they do for all that differs where the server does not say that the changes since the
 //! checkpoint have come before (it may not know the history of the checkpoint, or not what happened
 //! in a table that was truncated): what the centre changed meanwhile would go back to it as the
-//! user's changes, new rows of others as deletes.
+//! user's changes, new rows of others as deletes. So do rows that only the remote has, where nobody
+//! tells it of deletes: they may be deleted in the centre.
+//!
+//! The server may leave tables out of the compare. They stay untracked, and a compare stays due.
 
 use rusqlite::{Connection, params};
 use serde_json::Map;
 use tidewater_protocol::compare::Intervals;
 use tidewater_protocol::message::{
-    KeyInterval, MAX_VERIFIED_BYTES, MAX_VERIFIED_KEYS, MAX_VERIFIED_TABLES, Verified,
-    VerifiedTable,
+    KeyInterval, MAX_VERIFIED_BYTES, MAX_VERIFIED_KEYS, MAX_VERIFIED_TABLES, UncomparedReason,
+    UncomparedTable, Verified, VerifiedTable,
 };
 use tidewater_protocol::pack::same;
 use tidewater_protocol::{Code, Datum, Fit, Row, Value};
@@ -46,11 +49,13 @@ const CAME_BACK: &str = "the centre was restored and has forgotten an upload tha
 /// own and goes with the transaction.
 const UNSEEN: &str = "temp.tidewater_unseen";
 
-/// What a comparing download brought is all applied: no compare is due any more. Whether a table
-/// had been untracked.
+/// What a comparing download brought is all applied: no compare is due any more, unless an
+/// untracked table is among those that the server did not compare. Whether a table had been
+/// untracked.
 pub(super) fn settle(
     connection: &Connection,
     subscription: &SubscriptionState,
+    uncompared: &[UncomparedTable],
 ) -> Result<bool, RemoteError> {
     let settle = || -> rusqlite::Result<bool> {
         connection.execute(
@@ -59,7 +64,11 @@ pub(super) fn settle(
         )?;
         let mut was_untracked = false;
         for table in subscription.schema.iter().flat_map(|schema| &schema.tables) {
-            was_untracked |= compare::forget_untracked(connection, &table.name)?;
+            if uncompared.iter().all(|it| it.table != table.name) {
+                was_untracked |= compare::forget_untracked(connection, &table.name)?;
+            } else if compare::is_untracked(connection, &table.name)? {
+                compare::make_due(connection, subscription.id)?;
+            }
         }
         Ok(was_untracked)
     };
@@ -127,14 +136,24 @@ pub(super) fn tell_server(
 }
 
 /// Counts the rows of all compared tables that are equal: those without local changes that
-/// were not found to differ.
+/// were not found to differ. Of the others, tells why they were not compared.
 pub(super) fn tell_equal(
     connection: &Connection,
     subscription: &SubscriptionState,
+    uncompared: &[UncomparedTable],
     summary: &mut ApplySummary,
 ) -> Result<(), RemoteError> {
     let schema = subscription.schema.iter();
     for table in schema.flat_map(|schema| compare::compared(schema)) {
+        if let Some(left_out) = uncompared.iter().find(|it| it.table == table.name) {
+            let told = differences(summary, &table.name);
+            told.uncompared = Some(match left_out.reason() {
+                UncomparedReason::Script => "script",
+                UncomparedReason::Handler => "handler",
+                UncomparedReason::Unknown => "unknown",
+            });
+            continue;
+        }
         let names = Names::of(table);
         let sql = format!(
             "SELECT count(*) FROM {} AS p WHERE NOT EXISTS (SELECT 1 FROM {} AS h WHERE {})",
@@ -316,11 +335,13 @@ impl Sink<'_> {
             if !is_changed && self.expects_equal(&key)? {
                 self.tell(&key, EXTRA);
             }
-            if is_changed && self.rebase(&key, None)? {
+            let may_be_deleted = self.table.deletes_unknown;
+            if is_changed && !may_be_deleted && self.rebase(&key, None)? {
                 continue;
             }
             let is_stale = self.is_stale(&key).doing(DOING)?;
-            if self.table.is_untracked && !is_changed && !is_stale && self.table.follows_changes {
+            let is_own = self.table.is_untracked && !is_changed && !is_stale;
+            if is_own && self.table.follows_changes && !may_be_deleted {
                 self.make_pending_insert(&key).doing(DOING)?;
             } else {
                 self.keep_untracked(&key, None)?;

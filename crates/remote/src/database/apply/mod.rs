@@ -25,7 +25,7 @@ mod user_triggers;
 
 use rusqlite::Connection;
 use tidewater_protocol::PublicationSchema;
-use tidewater_protocol::message::DownloadBegin;
+use tidewater_protocol::message::{DownloadBegin, UncomparedTable};
 use tidewater_protocol::pack::MAX_VALUE_BYTES;
 
 pub use self::adopt::Adopt;
@@ -130,6 +130,8 @@ struct Subscription {
     redeployed: bool,
     /// What was refused is tried again only when somebody says so.
     keeps_refused: bool,
+    /// What the server does not compare of the download under way.
+    uncompared: Vec<UncomparedTable>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +173,7 @@ impl Database {
                         tries_again: false,
                         redeployed: false,
                         keeps_refused: false,
+                        uncompared: Vec::new(),
                     })
                     .collect(),
                 phase: Phase::Idle,
@@ -395,7 +398,8 @@ impl Applier {
         Ok(())
     }
 
-    /// What the beginning of a download says of what was refused, before [`Self::download_begin`].
+    /// What the beginning of a download says of what was refused, and of tables that are not
+    /// compared, before [`Self::download_begin`].
     ///
     /// # Errors
     /// There is no such subscription, or SQLite failed.
@@ -406,6 +410,7 @@ impl Applier {
         let state = &mut found.state;
         state.settled_after = begin.settled_after;
         found.keeps_refused = begin.keeps_refused;
+        found.uncompared.clone_from(&begin.uncompared);
         if begin.deployment != 0 {
             let deployment = begin.deployment.cast_signed();
             let before = std::mem::replace(&mut state.deployment, deployment);
@@ -452,10 +457,16 @@ impl Applier {
         }
         if subscription.state.compares {
             let connection = &self.database.connection;
+            let uncompared = std::mem::take(&mut subscription.uncompared);
             match self.only_tells {
-                true => compared::tell_equal(connection, &subscription.state, &mut self.summary)?,
+                true => compared::tell_equal(
+                    connection,
+                    &subscription.state,
+                    &uncompared,
+                    &mut self.summary,
+                )?,
                 false => {
-                    let untracked = compared::settle(connection, &subscription.state)?;
+                    let untracked = compared::settle(connection, &subscription.state, &uncompared)?;
                     if subscription.state.compare_due == CompareDue::Verify {
                         let (state, summary) = (&subscription.state, &mut self.summary);
                         compared::tell_server(connection, state, summary)?;

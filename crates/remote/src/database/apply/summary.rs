@@ -55,6 +55,9 @@ pub struct TableDifferences {
     pub different: u64,
     /// Rows of the centre that have no key, and so can be on no remote.
     pub keyless: u64,
+    /// Why the table was not compared, and all figures are 0: `script` (scripts tell what is new in
+    /// it), `handler` (its handler has not told everything), or `unknown`.
+    pub uncompared: Option<&'static str>,
     /// The first 100 of those that differ.
     pub rows: Vec<RowDifference>,
 }

@@ -64,6 +64,8 @@ pub(super) struct TableApply {
     /// What the centre changed since the checkpoint has come already: what differs besides in
     /// an untracked table that is compared is the user's.
     pub(super) follows_changes: bool,
+    /// Deletes of the centre have not come with them: a row that is only here may be one of those.
+    pub(super) deletes_unknown: bool,
     /// The columns that rows of a result have, by name: those of their own header.
     pub(super) result_columns: Vec<String>,
     /// Columns that the schema has since this apply, or that were made again in an untracked
@@ -224,6 +226,7 @@ impl TableApply {
             is_untracked: false,
             is_forgotten: false,
             follows_changes: false,
+            deletes_unknown: false,
             added,
             result_columns: Vec::new(),
             names,

@@ -119,6 +119,24 @@ fn a_handler_that_cannot_be_is_told_with_what_to_write() {
             "did you mean",
         ),
         (
+            "handler = \"h\"\nupload = \"handler\"\nconflict = { resolve = \"server_wins\" }",
+            named(""),
+            "compares it with nothing",
+            "remove conflict",
+        ),
+        (
+            "handler = \"h\"\nupload = \"handler\"\nconflict = { resolve = \"handler\" }",
+            named(""),
+            "compares it with nothing",
+            "remove conflict",
+        ),
+        (
+            "handler = \"h\"\ndownload = \"handler\"\ntracking = \"row\"",
+            named(""),
+            "nothing is read from the table",
+            "remove tracking",
+        ),
+        (
             "handler = \"h\"\ndownload = \"handler\"",
             named("events = [\"upload\"]"),
             "download is a handler's affair",
