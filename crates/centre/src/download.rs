@@ -148,6 +148,9 @@ pub struct DownloadStart {
     /// The presented checkpoint is an image's, all of it is understood, and the user may have every
     /// row that was in it: he holds all of its partitions, and reads as the same role.
     pub covers_image: bool,
+    /// The tables that a remote which compares does not compare: a script or a handler says which
+    /// rows of them come down.
+    pub uncompared: Vec<String>,
 }
 
 /// What the download of one subscription came to.

@@ -29,7 +29,7 @@ use crate::retry::Retry;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Verification {
-    /// Whether all tables are equal to the centre now, and it has no rows without a key.
+    /// Whether all tables that were compared are equal to the centre now, and it has no rows without a key.
     pub is_equal: bool,
     /// Whether something differed and the centre's rows were taken.
     pub repaired: bool,
@@ -37,6 +37,9 @@ pub struct Verification {
     pub rebuilt: Vec<String>,
     /// What was found in each table, before the repair.
     pub tables: Vec<TableDifferences>,
+    /// The tables that were not compared: a script or a handler of the server's says which rows of
+    /// them come down.
+    pub uncompared: Vec<String>,
     /// Of the rows that differ still, those of which it is known what keeps them as they are.
     pub kept: Vec<StaleRow>,
     /// The sync before the compare.
@@ -331,7 +334,10 @@ impl Remote {
     ) -> Result<Verification, ClientError> {
         let sync = self.sync(progress)?;
         self.options.verify = Verify::Look;
-        let mut tables = self.sync_once(progress)?.compared;
+        let compared = self.sync_once(progress)?;
+        let (mut tables, mut uncompared) = (compared.compared, compared.uncompared);
+        uncompared.sort();
+        uncompared.dedup();
         tables.sort_by(|left, right| left.table.cmp(&right.table));
         let differs = |it: &TableDifferences| !it.is_equal();
         let are_equal =
@@ -358,6 +364,7 @@ impl Remote {
             repaired,
             rebuilt: Vec::new(),
             tables,
+            uncompared,
             sync,
         })
     }

@@ -590,6 +590,10 @@ pub struct DownloadBegin {
     /// earlier one is of no use any more.
     #[prost(bool, tag = "9")]
     pub resumed: bool,
+    /// Tables of which a script or a handler says which rows come down: what the remote compares of
+    /// them is not looked at.
+    #[prost(string, repeated, tag = "10")]
+    pub uncompared: Vec<String>,
 }
 
 /// See [`Control::DownloadMark`].

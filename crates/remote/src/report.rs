@@ -49,6 +49,9 @@ pub struct Report {
     /// How each table differs from the centre, where that was asked.
     #[serde(skip)]
     pub compared: Vec<TableDifferences>,
+    /// Tables that were to be compared, and of which the server cannot tell what is in them: a script or
+    /// a handler says which rows come down.
+    pub uncompared: Vec<String>,
     /// What became of the outbox.
     pub outbox: OutboxCounts,
     /// Rows that came into the inbox.
@@ -139,6 +142,7 @@ impl Report {
         self.stale = later.stale;
         self.not_restored.extend(later.not_restored);
         self.compared.extend(later.compared);
+        self.uncompared.extend(later.uncompared);
         self.outbox.answered += later.outbox.answered;
         self.outbox.failed += later.outbox.failed;
         self.outbox.pending = later.outbox.pending;
@@ -170,6 +174,7 @@ impl Report {
         self.refused_rows = summary.refused_rows;
         self.not_restored = summary.not_restored;
         self.compared = summary.compared;
+        self.uncompared = summary.uncompared;
     }
 }
 

@@ -465,6 +465,10 @@ impl Planned {
                     },
                     resumed: plan.resumed.is_some(),
                     covers_image: plan.covers_image,
+                    uncompared: match subscription.compares.is_empty() {
+                        true => Vec::new(),
+                        false => plan.uncompared(),
+                    },
                 },
             );
             if let Some(told) = plan.settled.clone() {

@@ -44,9 +44,10 @@ The object of --json:
   {\"is_equal\":bool,\"repaired\":bool,\"rebuilt\":[tables that were made again],
    \"tables\":[{\"table\",\"keyless\":n,\"equal\":n,\"missing\":n,\"extra\":n,\"different\":n,
              \"rows\":[{\"key\",\"what\":\"missing\"|\"extra\"|\"different\"}, the first 100]}],
+   \"uncompared\":[tables of which a script or a handler says which rows come down],
    \"kept\":[{\"table\",\"key\",\"reason\"}, of the rows that differ still],
    \"sync\":{see tidewater sync --help}}
-`tables` tells what was found before the repair; `is_equal` how it ended."))]
+`tables` tells what was found before the repair; `is_equal` how it ended, of what was compared."))]
 pub(crate) struct VerifyArgs {
     /// The remote's file
     #[arg(value_name = "REMOTE.db")]
@@ -113,6 +114,7 @@ struct VerifyObject<'a> {
     repaired: bool,
     rebuilt: &'a [String],
     tables: Vec<TableObject<'a>>,
+    uncompared: &'a [String],
     kept: Vec<KeptObject<'a>>,
     sync: SyncObject<'a>,
 }
@@ -169,6 +171,7 @@ impl VerifyObject<'_> {
             repaired: verification.repaired,
             rebuilt: &verification.rebuilt,
             tables: tables.collect(),
+            uncompared: &verification.uncompared,
             kept: kept.collect(),
             sync: SyncObject::of(&verification.sync, refused_before),
         }
@@ -188,7 +191,18 @@ fn describe(verification: &Verification) -> String {
         found.row(std::iter::once(table.table.clone()).chain(figures));
     }
     text.push_str(&found.render(0));
+    for table in &verification.uncompared {
+        text.push_str(&format!(
+            "not compared: {}: a script or a handler of the server's says which rows come down\n",
+            output::printable(table)
+        ));
+    }
+    let is_compared = !verification.tables.is_empty() || verification.uncompared.is_empty();
     text.push_str(match (verification.is_equal, verification.repaired) {
+        (true, false) if !is_compared => "nothing was compared\n",
+        (true, false) if !verification.uncompared.is_empty() => {
+            "equal to the centre in what was compared\n"
+        }
         (true, false) => "equal to the centre\n",
         (true, true) => "repaired: equal to the centre now\n",
         (false, _) => "not equal to the centre\n",

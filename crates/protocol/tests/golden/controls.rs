@@ -352,6 +352,13 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
             }),
         ),
         (
+            "download-begin-uncompared",
+            Control::DownloadBegin(DownloadBegin {
+                uncompared: vec!["note".into(), "order".into()],
+                ..Default::default()
+            }),
+        ),
+        (
             "upload-begin-given-up",
             Control::UploadBegin(UploadBegin {
                 sequence: 7,

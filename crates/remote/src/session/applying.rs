@@ -83,6 +83,7 @@ impl Feed {
             Control::DownloadBegin(begin) => {
                 self.rows = 0;
                 applier.refused_told(begin)?;
+                applier.leave_uncompared(&begin.uncompared);
                 applier.download_begin(begin.subscription as usize, begin.scope_changed)?;
                 if begin.verify {
                     applier.make_verify_due()?;

@@ -277,6 +277,16 @@ impl RawTable {
             direction,
         };
         let handled = handled.read(&place, (publication, &name), handlers)?;
+        if handled.keeps_uploads && conflict != ConflictSpec::default() {
+            return Err(ServerError::configuration(
+                format!(
+                    "{place}: conflict says how the database's row and the device's meet, and \
+                     with upload = \"handler\" the database has no rows of the table"
+                ),
+                "remove conflict: the handler sees the row as the device had it (old) and wants it \
+                 (new), and decides",
+            ));
+        }
         let partition = partition::read(&place, self.partition)?;
         let is_everyones = partition.iter().all(|it| it.by == RuleBy::Everyone);
         if handled.download && !is_everyones {

@@ -170,6 +170,7 @@ pub(super) async fn send_all(
                     verify: opened.wants_verified(index),
                     checkpoint: opened.signed(index, start.checkpoint),
                     resumed: start.resumed,
+                    uncompared: start.uncompared,
                 });
             }
             SpoolItem::Settled(told) => {

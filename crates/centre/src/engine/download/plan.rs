@@ -99,6 +99,21 @@ impl Plan {
         holding
     }
 
+    /// The tables of which a script or a handler says which rows come down.
+    pub(super) fn uncompared(&self) -> Vec<String> {
+        let schema = &self.published.schema;
+        let tables = schema
+            .tables
+            .iter()
+            .zip(&self.tables)
+            .zip(self.published.handled.iter());
+        let told = tables.filter(|((table, plan), handled)| {
+            let by_script = matches!(plan, TablePlan::Scripted { .. });
+            by_script || handled.download && table.direction.downloads()
+        });
+        told.map(|((table, _), _)| table.name.clone()).collect()
+    }
+
     /// `differences`: how the scope differs from what is held, by rule.
     pub(super) fn new(
         subscription: &DownloadSubscription,

@@ -32,7 +32,7 @@ const SCHEMA: &str = "
         topic INTEGER NOT NULL REFERENCES topic (id),
         body TEXT NOT NULL,
         via TEXT,
-        changed_at STAMP NOT NULL DEFAULT CURRENT_TIMESTAMP);
+        changed_at <time> NOT NULL DEFAULT CURRENT_TIMESTAMP);
     INSERT INTO topic VALUES (1), (2);
 ";
 
@@ -183,11 +183,11 @@ impl Kind {
 
     /// Makes the tables, with a few notes where they live; gives the database of the notes.
     pub(super) fn prepare(self, place: &Place, centre: &Centre) -> Centre {
-        let (stamp, times) = match centre {
+        let (time, times) = match centre {
             Centre::Sqlite(_) => ("TEXT", SQLITE_TIMES),
             Centre::Postgres(_) => ("timestamptz", POSTGRES_TIMES),
         };
-        centre.execute(&SCHEMA.replace("STAMP", stamp));
+        centre.execute(&SCHEMA.replace("<time>", time));
         if self == Kind::TimestampDownload {
             centre.execute(times);
         }

@@ -32,6 +32,7 @@ pub(super) fn act_as(world: &mut World) -> Cell {
     );
     let deployed = world.place.tidewater(&["deploy"]);
     let cell = match deployed.code {
+        0 if said(&deployed).contains("act_as has no effect") => Cell::Refused(said(&deployed)),
         0 => {
             add_user(&world.place, "nancy");
             world.serve();

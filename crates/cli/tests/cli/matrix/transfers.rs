@@ -8,7 +8,7 @@ use tidewater_testing::proxy::{Journey, Way};
 
 use super::actions::said;
 use super::world::{Cell, NOTES, World};
-use crate::centre::sqlite_rows;
+use crate::centre::{Centre, sqlite_rows};
 use crate::program::{sqlite, until};
 use crate::shop::{add_user, password};
 
@@ -34,6 +34,11 @@ fn long_notes(first: i64, random: &str) -> String {
 
 fn sqlite_random() -> String {
     format!("hex(randomblob({}))", TEXT_BYTES / 2)
+}
+
+fn postgres_random() -> String {
+    let digests = vec!["md5(random()::text)"; TEXT_BYTES as usize / 32];
+    digests.join(" || ")
 }
 
 fn remove_notes(first: i64) -> String {
@@ -88,11 +93,8 @@ pub(super) fn image(world: &World) -> Cell {
 pub(super) fn resumed_download(world: &World) -> Cell {
     let device = world.device("resumed_down");
     let random = match world.notes {
-        crate::centre::Centre::Sqlite(_) => sqlite_random(),
-        crate::centre::Centre::Postgres(_) => format!(
-            "(SELECT string_agg(md5(random()::text || id), '') FROM generate_series(1, {}))",
-            TEXT_BYTES / 32
-        ),
+        Centre::Sqlite(_) => sqlite_random(),
+        Centre::Postgres(_) => postgres_random(),
     };
     world.notes.execute(&long_notes(10_001, &random));
     let line = line_to(world);
@@ -147,10 +149,13 @@ pub(super) fn hierarchy(world: &World) -> Cell {
     let place = &world.place;
     add_user(place, "branch");
     place.write("branch.password", &password("branch"));
+    // The scripts beside it are headquarters'.
+    std::fs::create_dir_all(place.path("branch_scripts")).expect("a folder can be made");
     place.write(
         "branch.toml",
         &format!(
-            "[server]\nconsolidated = \"sqlite:branch.db\"\n\
+            "scripts = \"branch_scripts\"\n\
+             [server]\nconsolidated = \"sqlite:branch.db\"\n\
              [upstream]\nserver = {:?}\nuser = \"branch\"\npassword_file = \"branch.password\"\n\
              publication = \"main\"\nevery = \"1s\"\n\
              [[publication]]\nname = \"main\"\n[[publication.table]]\nname = \"note\"\n\
@@ -158,10 +163,6 @@ pub(super) fn hierarchy(world: &World) -> Cell {
             world.server().url()
         ),
     );
-    // Its scripts are headquarters', and not in its own folder.
-    let scripts = "[server]\nscripts = \"branch_scripts\"\n";
-    let branch = place.read("branch.toml").replacen("[server]\n", scripts, 1);
-    place.write("branch.toml", &branch);
     let branch = place.serve(&["-c", "branch.toml"]);
     let add = ["user", "add", "nancy", "-c", "branch.toml"];
     place.tidewater_as(&password("nancy"), &add).done();
@@ -206,6 +207,10 @@ pub(super) fn restored_centre(world: &mut World) -> Cell {
     assert_eq!(world.note(901), world.written(1, "forgotten"));
     world.stop();
     world.restore(backup);
+    if let Centre::Postgres(_) = world.centre {
+        // It has another name now, which is as good as another server.
+        world.place.tidewater(&["deploy"]).done();
+    }
     world.serve();
     edit(world, "UPDATE note SET body = 'edited after' WHERE id = 5");
     for _ in 0..3 {

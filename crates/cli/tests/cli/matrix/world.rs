@@ -32,6 +32,8 @@ pub(super) struct World {
     /// The database in which the notes are: the centre, or that of the handler.
     pub(super) notes: Centre,
     url: String,
+    /// What servers that have ended logged as errors.
+    pub(super) faults: Vec<String>,
     pub(super) place: Place,
 }
 
@@ -72,6 +74,7 @@ impl World {
             centre,
             notes,
             url: free_url(),
+            faults: Vec::new(),
             place,
         }
     }
@@ -99,6 +102,8 @@ impl World {
         let server = self.server.take().expect("it is served");
         let (code, log) = server.terminate();
         assert_eq!(code, 0, "{log}");
+        let faults = log.lines().filter(|it| it.contains("ERROR"));
+        self.faults.extend(faults.map(str::to_owned));
     }
 
     /// A device that has synced.

@@ -135,6 +135,9 @@ pub(super) fn tell_equal(
 ) -> Result<(), RemoteError> {
     let schema = subscription.schema.iter();
     for table in schema.flat_map(|schema| compare::compared(schema)) {
+        if summary.uncompared.contains(&table.name) {
+            continue;
+        }
         let names = Names::of(table);
         let sql = format!(
             "SELECT count(*) FROM {} AS p WHERE NOT EXISTS (SELECT 1 FROM {} AS h WHERE {})",

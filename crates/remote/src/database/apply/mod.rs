@@ -392,6 +392,13 @@ impl Applier {
         Ok(())
     }
 
+    /// The server does not look at what was compared of these tables.
+    pub fn leave_uncompared(&mut self, tables: &[String]) {
+        if self.only_tells {
+            self.summary.uncompared.extend(tables.iter().cloned());
+        }
+    }
+
     /// What the beginning of a download says of what was refused, before [`Self::download_begin`].
     ///
     /// # Errors

@@ -33,6 +33,9 @@ pub struct ApplySummary {
     /// Each table that was compared, where [`Applier::only_tell_differences`] asked for it; those
     /// that were not equal, where the server did.
     pub compared: Vec<TableDifferences>,
+    /// Tables that were to be compared, and of which a script or a handler of the server's says which
+    /// rows come down: nobody can tell whether they are equal.
+    pub uncompared: Vec<String>,
     /// Tables that had not been tracked were compared: what waited for that can go up now.
     pub tracks_again: bool,
     /// The server is to hear what was not equal.
