@@ -561,8 +561,8 @@ impl<T: Tracking> Plan<T> {
                 )),
                 (false, Some(script)) => {
                     warn(format!(
-                        "{}: {} says what comes down: tidewater verify does not compare it, and its \
-                         changes wake no live device",
+                        "{}: {} says what comes down: tidewater verify does not compare it, its \
+                         changes wake no live device, and a download that breaks begins anew",
                         table.name, script.file
                     ));
                     // Of devices of other versions.

@@ -141,7 +141,12 @@ impl Plan {
             let asked = tables.iter().position(|it| it.name == request.begin.table);
             asked.is_some_and(by_script)
         });
-        let last_download = last_download.filter(|_| opened.marked_ms.is_some() && !asks);
+        // What a remote compares may have been edited while nothing tracked it, and the server does
+        // not look at what it compares of a table whose rows a script says: there all rows come, and
+        // each is held against the remote's.
+        let compares = !subscription.compares.is_empty();
+        let comes_whole = asks || compares || opened.marked_ms.is_none();
+        let last_download = last_download.filter(|_| !comes_whole);
         let mut scope_changed = false;
         let mut by_rule = Vec::with_capacity(rules.len());
         let of_rules = rules.iter().zip(&opened.scope.rules).zip(&opened.held);

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::world::{Cell, NOTES, World};
+use super::world::{Cell, Device, NOTES, World};
 use crate::live::Living;
 use crate::program::{Run, until};
 
@@ -88,6 +88,9 @@ pub(super) fn resolve(world: &World) -> Cell {
     if checked.code != 0 {
         return Cell::Refused(said(&checked));
     }
+    // Where scripts write updates no resolver is asked, which is said.
+    let is_unasked = said(&checked).contains("conflict.resolve has no effect on updates");
+    assert_eq!(is_unasked, world.kind.scripts_updates(), "{checked:#?}");
     let device = world.device("resolved");
     world
         .notes
@@ -117,13 +120,7 @@ pub(super) fn verify(world: &World) -> Cell {
         return Cell::Refused(said(&told.done()));
     }
     assert!(told.done().stdout.contains("equal to the centre"));
-    let of_table = "FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'note'";
-    let triggers = device.rows(&format!("SELECT sql {of_table}")).join(";");
-    let names = device.rows(&format!("SELECT name {of_table}"));
-    let drops: String = names
-        .iter()
-        .map(|it| format!("DROP TRIGGER \"{it}\";"))
-        .collect();
+    let (drops, triggers) = tracking(&device);
     device.execute(&format!(
         "BEGIN; {drops} UPDATE note SET body = 'behind' WHERE id = 4; {triggers}; COMMIT"
     ));
@@ -135,6 +132,43 @@ pub(super) fn verify(world: &World) -> Cell {
         .done();
     assert_eq!(device.rows(NOTES), world.notes.rows(NOTES));
     Cell::Works
+}
+
+/// The statements that drop the triggers of the table on a device, and that make them again.
+fn tracking(device: &Device) -> (String, String) {
+    let of_table = "FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'note'";
+    let triggers = device.rows(&format!("SELECT sql {of_table}")).join(";");
+    let names = device.rows(&format!("SELECT name {of_table}"));
+    let drops = names.iter().map(|it| format!("DROP TRIGGER \"{it}\";"));
+    (drops.collect(), triggers)
+}
+
+/// What is edited while a tool has dropped the tracking triggers goes up, or is listed as refused.
+pub(super) fn edit_untracked(world: &World) {
+    let device = world.device("untracked");
+    let (drops, _) = tracking(&device);
+    device.execute(&format!(
+        "{drops} UPDATE note SET body = 'edited untracked' WHERE id = 5;
+         INSERT INTO note (id, topic, body) VALUES (801, 1, 'made untracked')"
+    ));
+    for _ in 0..3 {
+        let code = device.sync().code;
+        assert!([0, 6].contains(&code), "{code}");
+    }
+    let listed = world
+        .place
+        .tidewater(&["refused", "list", &device.file, "--json"]);
+    let listed = listed.done().json();
+    for (id, body) in [(5, "edited untracked"), (801, "made untracked")] {
+        let is_there = world.note(id) == world.written(1, body);
+        let refused = listed["refused"].to_string();
+        let is_listed = refused.contains(&format!("[{id}]")) && refused.contains(body);
+        assert!(
+            is_there || is_listed,
+            "note {id} of {:?}: {listed}",
+            world.kind
+        );
+    }
 }
 
 /// What a narrower partition would take from devices is counted.

@@ -2,6 +2,7 @@
 import json, os, sqlite3, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+PAGE_ROWS = 5000
 keeps = os.environ["KEEPS"] == "yes"
 one_by_one = threading.Lock()
 
@@ -37,9 +38,11 @@ def tell(database, request):
     seen = (request["cursor"] or {"seen": 0})["seen"]
     keys = {key["id"] for key in request.get("again", [])}
     end = seen
-    for number, key in database.execute("SELECT number, id FROM log WHERE number > ?", (seen,)):
+    news = "SELECT number, id FROM log WHERE number > ? ORDER BY number LIMIT ?"
+    news = database.execute(news, (seen, PAGE_ROWS)).fetchall()
+    for number, key in news:
         keys.add(key)
-        end = max(end, number)
+        end = number
     rows, removed = [], []
     for key in sorted(keys):
         row = database.execute("SELECT id, topic, body, via FROM note WHERE id = ?", (key,))
@@ -48,7 +51,7 @@ def tell(database, request):
             rows.append(dict(zip(("id", "topic", "body", "via"), row)))
         else:
             removed.append({"id": key})
-    return {"rows": rows, "removed": removed, "cursor": {"seen": end}, "more": False}
+    return {"rows": rows, "removed": removed, "cursor": {"seen": end}, "more": len(news) == PAGE_ROWS}
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -151,6 +151,11 @@ impl Kind {
         matches!(self, Kind::UploadHandler | Kind::DownloadHandler)
     }
 
+    /// Whether a script writes updates of devices.
+    pub(super) fn scripts_updates(self) -> bool {
+        matches!(self, Kind::RowScripts | Kind::SetScripts)
+    }
+
     /// Whether a script or a handler says which rows come down.
     pub(super) fn has_own_download(self) -> bool {
         matches!(self, Kind::TimestampDownload | Kind::DownloadHandler)

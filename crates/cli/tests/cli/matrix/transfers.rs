@@ -12,40 +12,31 @@ use crate::centre::{Centre, sqlite_rows};
 use crate::program::{sqlite, until};
 use crate::shop::{add_user, password};
 
-/// Rows that compression cannot make small: so many, of so many bytes of text.
-const ROWS: i64 = 400;
-const TEXT_BYTES: i64 = 1_000;
+/// Rows that go up, and rows that come down: a download is only marked inside of large tables.
+const ROWS_UP: i64 = 400;
+const ROWS_DOWN: i64 = 20_500;
 
-/// How much of a transfer passes before the line breaks, of some 400 KB.
-const PASSES_BYTES: usize = 250_000;
+/// How much of a transfer passes before the line breaks: of some 400 KB up, and 4 MB down.
+const PASSES_UP_BYTES: usize = 250_000;
+const PASSES_DOWN_BYTES: usize = 2_800_000;
 
 /// What the part that is sent again may come to: whoever begins anew sends more.
-const REST_BYTES: usize = 250_000;
+const REST_UP_BYTES: usize = 250_000;
+const REST_DOWN_BYTES: usize = 2_500_000;
 
-/// Notes with these ids, of random text.
-fn long_notes(first: i64, random: &str) -> String {
-    let last = first + ROWS - 1;
+/// So many notes from this id on, of a text that compression cannot make small.
+fn long_notes(first: i64, rows: i64, text: &str) -> String {
+    let last = first + rows - 1;
     format!(
         "WITH RECURSIVE numbers (id) AS (SELECT {first} UNION ALL
            SELECT id + 1 FROM numbers WHERE id < {last})
-         INSERT INTO note (id, topic, body) SELECT id, 1, {random} FROM numbers"
+         INSERT INTO note (id, topic, body) SELECT id, 1, {text} FROM numbers"
     )
 }
 
-fn sqlite_random() -> String {
-    format!("hex(randomblob({}))", TEXT_BYTES / 2)
-}
-
-fn postgres_random() -> String {
-    let digests = vec!["md5(random()::text)"; TEXT_BYTES as usize / 32];
-    digests.join(" || ")
-}
-
-fn remove_notes(first: i64) -> String {
-    format!(
-        "DELETE FROM note WHERE id BETWEEN {first} AND {}",
-        first + ROWS - 1
-    )
+fn remove_notes(first: i64, rows: i64) -> String {
+    let last = first + rows - 1;
+    format!("DELETE FROM note WHERE id BETWEEN {first} AND {last}")
 }
 
 fn bytes(journey: &Journey, way: Way) -> usize {
@@ -89,59 +80,60 @@ pub(super) fn image(world: &World) -> Cell {
     Cell::Works
 }
 
-/// A download that breaks goes on where it was.
+/// A first download that breaks goes on where it was.
 pub(super) fn resumed_download(world: &World) -> Cell {
-    let device = world.device("resumed_down");
-    let random = match world.notes {
-        Centre::Sqlite(_) => sqlite_random(),
-        Centre::Postgres(_) => postgres_random(),
+    let text = match world.notes {
+        Centre::Sqlite(_) => "hex(randomblob(96))".to_owned(),
+        Centre::Postgres(_) => vec!["md5(random()::text)"; 6].join(" || "),
     };
-    world.notes.execute(&long_notes(10_001, &random));
+    world.notes.execute(&long_notes(30_001, ROWS_DOWN, &text));
+    if let Centre::Postgres(_) = world.notes {
+        // How many rows there are PostgreSQL may remember from before.
+        world.notes.execute("ANALYZE note");
+    }
+    let device = world.new_device("resumed_down");
     let line = line_to(world);
-    line.plan_cut(Way::Down, PASSES_BYTES);
-    let sync = ["sync", &device.file, "--server", &line.url(), "--no-retry"];
-    world.place.tidewater(&sync).exits(2);
+    line.plan_cut(Way::Down, PASSES_DOWN_BYTES);
+    device.begin(&line.url(), &["--no-retry"]).exits(2);
     assert!(line.happened());
-    world.place.tidewater(&sync).done();
+    device.begin(&line.url(), &["--no-retry"]).done();
     let rest = bytes(line.journeys().last().expect("it connected"), Way::Down);
     assert_eq!(device.rows(NOTES), world.notes.rows(NOTES));
-    world.notes.execute(&remove_notes(10_001));
+    world.notes.execute(&remove_notes(30_001, ROWS_DOWN));
     device.sync_with(world.server().url()).done();
     device.comes_to_equal();
-    match rest < REST_BYTES {
-        true => Cell::Works,
-        false => Cell::Refused(format!("{rest} bytes were sent again")),
+    if rest < REST_DOWN_BYTES {
+        return Cell::Works;
     }
+    let told = world.place.tidewater(&["deploy", "--dry-run"]).done();
+    Cell::Refused(said(&told))
 }
 
 /// An upload that breaks goes on where it was.
 pub(super) fn resumed_upload(world: &World) -> Cell {
     let device = world.device("resumed_up");
-    device.execute(&long_notes(20_001, &sqlite_random()));
+    device.execute(&long_notes(20_001, ROWS_UP, "hex(randomblob(500))"));
     let line = line_to(world);
-    line.plan_cut(Way::Up, PASSES_BYTES);
+    line.plan_cut(Way::Up, PASSES_UP_BYTES);
     let sync = ["sync", &device.file, "--server", &line.url(), "--no-retry"];
     world.place.tidewater(&sync).exits(2);
     assert!(line.happened());
     world.place.tidewater(&sync).done();
     let rest = bytes(line.journeys().last().expect("it connected"), Way::Up);
+    assert!(rest < REST_UP_BYTES, "{rest} bytes were sent again");
     device.sync_with(world.server().url()).done();
-    let count = "SELECT count(*), min(via) FROM note WHERE id > 20000";
-    let expected = format!("{ROWS}|{}", world.kind.via());
-    assert_eq!(world.notes.rows(count), [expected]);
+    let of_them = "FROM note WHERE id BETWEEN 20001 AND 30000";
+    let expected = format!("{ROWS_UP}|{}", world.kind.via());
+    let count = format!("SELECT count(*), min(via) {of_them}");
+    assert_eq!(world.notes.rows(&count), [expected]);
     device.comes_to_equal();
-    device.execute(&remove_notes(20_001));
+    device.execute(&remove_notes(20_001, ROWS_UP));
     device.comes_to_equal();
     assert_eq!(
-        world
-            .notes
-            .rows("SELECT count(*) FROM note WHERE id > 20000"),
+        world.notes.rows(&format!("SELECT count(*) {of_them}")),
         ["0"]
     );
-    match rest < REST_BYTES {
-        true => Cell::Works,
-        false => Cell::Refused(format!("{rest} bytes were sent again")),
-    }
+    Cell::Works
 }
 
 /// Headquarters has the table, a branch and its device edit it, both ways.
