@@ -16,13 +16,16 @@ use crate::shop::{add_user, password};
 const ROWS_UP: i64 = 400;
 const ROWS_DOWN: i64 = 20_500;
 
-/// How much of a transfer passes before the line breaks: of some 400 KB up, and 4 MB down.
+/// Rows that come down where nothing is marked.
+const UNMARKED_ROWS_DOWN: i64 = 3_000;
+
+/// How much of a transfer passes before the line breaks: of some 400 KB up, and 200 bytes a row down.
 const PASSES_UP_BYTES: usize = 250_000;
-const PASSES_DOWN_BYTES: usize = 2_800_000;
+const PASSES_DOWN_ROW_BYTES: usize = 136;
 
 /// What the part that is sent again may come to: whoever begins anew sends more.
 const REST_UP_BYTES: usize = 250_000;
-const REST_DOWN_BYTES: usize = 2_500_000;
+const REST_DOWN_ROW_BYTES: usize = 122;
 
 /// So many notes from this id on, of a text that compression cannot make small.
 fn long_notes(first: i64, rows: i64, text: &str) -> String {
@@ -86,23 +89,28 @@ pub(super) fn resumed_download(world: &World) -> Cell {
         Centre::Sqlite(_) => "hex(randomblob(96))".to_owned(),
         Centre::Postgres(_) => vec!["md5(random()::text)"; 6].join(" || "),
     };
-    world.notes.execute(&long_notes(30_001, ROWS_DOWN, &text));
+    let rows = match world.kind.has_own_download() {
+        true => UNMARKED_ROWS_DOWN,
+        false => ROWS_DOWN,
+    };
+    let of_rows = |row_bytes: usize| row_bytes * rows.unsigned_abs() as usize;
+    world.notes.execute(&long_notes(30_001, rows, &text));
     if let Centre::Postgres(_) = world.notes {
         // How many rows there are PostgreSQL may remember from before.
         world.notes.execute("ANALYZE note");
     }
     let device = world.new_device("resumed_down");
     let line = line_to(world);
-    line.plan_cut(Way::Down, PASSES_DOWN_BYTES);
+    line.plan_cut(Way::Down, of_rows(PASSES_DOWN_ROW_BYTES));
     device.begin(&line.url(), &["--no-retry"]).exits(2);
     assert!(line.happened());
     device.begin(&line.url(), &["--no-retry"]).done();
     let rest = bytes(line.journeys().last().expect("it connected"), Way::Down);
     assert_eq!(device.rows(NOTES), world.notes.rows(NOTES));
-    world.notes.execute(&remove_notes(30_001, ROWS_DOWN));
+    world.notes.execute(&remove_notes(30_001, rows));
     device.sync_with(world.server().url()).done();
     device.comes_to_equal();
-    if rest < REST_DOWN_BYTES {
+    if rest < of_rows(REST_DOWN_ROW_BYTES) {
         return Cell::Works;
     }
     let told = world.place.tidewater(&["deploy", "--dry-run"]).done();
