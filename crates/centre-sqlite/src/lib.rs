@@ -98,7 +98,17 @@ pub async fn connect_in(
             let looking = failure("opening the file");
             connection
                 .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
-                .map_err(looking)
+                .map_err(looking)?;
+            // A copy that a tool made of a deployed file may have another journal: there each
+            // download would wait for its own mark.
+            let is_deployed = connection
+                .prepare("SELECT 1 FROM sqlite_schema WHERE name = 'tidewater_centre_meta'")
+                .and_then(|mut found| found.exists([]))
+                .map_err(looking)?;
+            match is_deployed {
+                true => tracking::use_write_ahead_log(connection, false).map(drop),
+                false => Ok(()),
+            }
         })
         .await?;
     Ok(Arc::new(EngineCentre(SqliteCentre {

@@ -111,6 +111,10 @@ pub struct ExplainedPublication {
     pub direction: &'static str,
     /// What says which rows come down: `rules`, `script` or `handler`.
     pub source: &'static str,
+    /// The script that says which rows come down, if one does.
+    pub download_script: Option<String>,
+    /// What decides of uploaded rows in the place of generated statements: scripts, or the handler.
+    pub uploads_by: Vec<String>,
     /// Whether any of the rules holds the row for the user; `None` if that is not known.
     pub holds: Option<bool>,
     /// The rules of the table.

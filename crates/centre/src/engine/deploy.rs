@@ -19,8 +19,8 @@ use super::state::check;
 use crate::engine::evolution::{Mode, PastSchemas};
 use crate::error::CentreError;
 use crate::publication::{
-    self, DeployReport, DeployStep, Deployed, PublicationSpec, Replay, circle_warnings,
-    self_service_warnings,
+    self, DeployReport, DeployStep, Deployed, PublicationSpec, Replay, ScriptSpec, TableSpec,
+    circle_warnings, self_service_warnings,
 };
 use crate::records::KeylessRows;
 
@@ -548,10 +548,44 @@ impl<T: Tracking> Plan<T> {
                 warnings.push(warning);
             }
         };
-        for table in specs.iter().flat_map(|it| &it.tables) {
-            if table.tracking == publication::Tracking::Off {
+        for (spec, table) in specs
+            .iter()
+            .flat_map(|it| it.tables.iter().map(move |of| (it, of)))
+        {
+            let scripted = DownloadScript::of(spec, table);
+            match (table.handled.download, scripted) {
+                (true, _) => warn(format!(
+                    "{}: its handler says what comes down: tidewater verify does not compare it, its \
+                     changes wake no live device, and a download that breaks begins anew",
+                    table.name
+                )),
+                (false, Some(script)) => {
+                    warn(format!(
+                        "{}: {} says what comes down: tidewater verify does not compare it, its \
+                         changes wake no live device, and a download that breaks begins anew",
+                        table.name, script.file
+                    ));
+                    // Of devices of other versions.
+                    if table.tracking == publication::Tracking::Off && !script.is_of_all {
+                        warn(untracked(&table.name));
+                    }
+                }
+                (false, None) if table.tracking == publication::Tracking::Off => {
+                    warn(untracked(&table.name));
+                }
+                (false, None) => {}
+            }
+            if table.handled.download && table.handled.keeps_uploads && spec.act_as.is_some() {
                 warn(format!(
-                    "{}: tracking is off, every download sends its partitions whole",
+                    "{}: act_as has no effect on it: its handler keeps the rows, and the role of the \
+                     database is not asked",
+                    table.name
+                ));
+            }
+            if let Some(file) = unasked_resolver(spec, table) {
+                warn(format!(
+                    "{}: conflict.resolve has no effect on updates: {file} writes them, and scripts \
+                     decide of those that are conflicts (resolve_conflict.sql)",
                     table.name
                 ));
             }
@@ -565,6 +599,45 @@ impl<T: Tracking> Plan<T> {
         }
         warnings
     }
+}
+
+fn untracked(table: &str) -> String {
+    format!("{table}: tracking is off, every download sends its partitions whole")
+}
+
+/// A script that says which rows of a table come down.
+struct DownloadScript<'s> {
+    file: &'s str,
+    /// Every version of the publication's scripts has one.
+    is_of_all: bool,
+}
+
+impl<'s> DownloadScript<'s> {
+    fn of(spec: &'s PublicationSpec, table: &TableSpec) -> Option<DownloadScript<'s>> {
+        let is_it = |it: &&ScriptSpec| it.event == "download_cursor" && is_of(it, table);
+        let versions: BTreeSet<&str> = spec.scripts.iter().map(|it| &*it.version).collect();
+        let found = spec.scripts.iter().filter(is_it);
+        let file = &found.clone().next()?.file;
+        let mut versions = versions.iter();
+        let is_of_all = versions.all(|version| found.clone().any(|it| it.version == *version));
+        Some(DownloadScript { file, is_of_all })
+    }
+}
+
+/// Whether a script is one of a table. Remotes have tables without their schema.
+fn is_of(script: &ScriptSpec, table: &TableSpec) -> bool {
+    script.table.as_deref() == table.name.rsplit('.').next()
+}
+
+/// The script that writes updates of a table whose resolver is another, which nobody asks then.
+fn unasked_resolver<'s>(spec: &'s PublicationSpec, table: &TableSpec) -> Option<&'s str> {
+    let mut resolve = table.conflict.resolve.iter();
+    if !resolve.any(|it| it.trim() != "script") {
+        return None;
+    }
+    let mut scripts = spec.scripts.iter();
+    let found = scripts.find(|it| it.event == "upload_update" && is_of(it, table));
+    found.map(|it| &*it.file)
 }
 
 /// The distinct change logs that publications need.

@@ -38,7 +38,7 @@ Examples:
 The object of --json, of the centre:
   {\"verdict\",\"sentence\",\"remote\":{\"id\",\"user\",\"revoked\",\"disabled\",\"last_sync_ms\"},
    \"table\",\"key\":[..],\"row\":{..}|null,
-   \"publications\":[{\"name\",\"direction\",\"source\",\"holds\",\"rules\":[{\"number\",\"holds\",
+   \"publications\":[{\"name\",\"direction\",\"source\",\"download_script\",\"uploads_by\",\"holds\",\"rules\":[{\"number\",\"holds\",
       \"follows\":[{\"table\",\"refers\",\"is_there\"}],\"columns\",\"values\",\"query\",
       \"unknown_parameters\",\"held_count\",\"held\",\"windows\":[..]}],
       \"writes\":{\"may\",\"reason\",\"read_only\"},\"role\",\"is_tracked\",

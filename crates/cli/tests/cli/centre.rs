@@ -9,6 +9,7 @@ use tokio_postgres::SimpleQueryMessage;
 use crate::program::{Place, sqlite};
 
 /// A central database of a test's own.
+#[derive(Clone)]
 pub(crate) enum Centre {
     Sqlite(PathBuf),
     /// Its URL.
@@ -68,6 +69,19 @@ impl Centre {
             client: client.expect("the database lets us in"),
             runtime,
         })
+    }
+
+    /// A copy, as a backup has it. Nobody else may be connected meanwhile.
+    pub(crate) fn copy(&self, place: &Place) -> Centre {
+        match self {
+            Centre::Sqlite(path) => {
+                let copy = place.path("backup.db");
+                let vacuum = format!("VACUUM INTO '{}'", copy.display());
+                sqlite(path).execute_batch(&vacuum).expect("it is copied");
+                Centre::Sqlite(copy)
+            }
+            Centre::Postgres(url) => Centre::Postgres(shared_postgres().copy_database(url)),
+        }
     }
 
     /// Runs statements as an application does.

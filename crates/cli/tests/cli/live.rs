@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::program::sqlite;
+use crate::program::{Place, sqlite};
 use crate::shop::{Shop, password};
 
 /// Long enough for whatever has to happen.
@@ -17,17 +17,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MANUAL: &str = include_str!("../../../../docs/live.md");
 
 /// A command that keeps nancy's file in sync.
-struct Living {
+pub(crate) struct Living {
     child: Child,
     told: Receiver<String>,
     reader: JoinHandle<()>,
 }
 
 impl Living {
-    fn start(shop: &Shop, arguments: &[&str]) -> Living {
+    pub(crate) fn start(place: &Place, arguments: &[&str]) -> Living {
         let arguments = [arguments, &["--json"]].concat();
-        let mut child = shop
-            .place
+        let mut child = place
             .command(&arguments)
             .env("TIDEWATER_PASSWORD", password("nancy"))
             .stdout(Stdio::piped())
@@ -50,7 +49,7 @@ impl Living {
 
     /// The next sync of which this is true: beside what happens here there may be syncs for what has
     /// happened before.
-    fn next(&self, is_it: &dyn Fn(&Value) -> bool) -> Value {
+    pub(crate) fn next(&self, is_it: &dyn Fn(&Value) -> bool) -> Value {
         loop {
             let line = self.told.recv_timeout(PATIENCE).expect("it goes on");
             let event: Value = serde_json::from_str(&line).unwrap();
@@ -61,7 +60,7 @@ impl Living {
         }
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.reader.join().unwrap();
@@ -78,7 +77,7 @@ fn a_live_file_gets_what_others_change_and_brings_up_what_is_changed_in_it() {
         let command = crate::manual::blocks(MANUAL, "sh").remove(0);
         let command = command.replace("tcp://127.0.0.1:7439", shop.server.url());
         let arguments: Vec<&str> = command.split_whitespace().skip(1).collect();
-        let living = Living::start(&shop, &arguments);
+        let living = Living::start(&shop.place, &arguments);
         let first = living.next(&has_changed);
         assert_eq!(first["why"], "connected", "{first}");
         shop.centre
@@ -98,7 +97,7 @@ fn a_live_file_gets_what_others_change_and_brings_up_what_is_changed_in_it() {
         assert_eq!(names.len(), 1);
         living.end();
         // The other way to say it.
-        let watching = Living::start(&shop, &["sync", "nancy.db", "--watch"]);
+        let watching = Living::start(&shop.place, &["sync", "nancy.db", "--watch"]);
         watching.next(&|event| event["why"] == "connected");
         shop.centre.execute("UPDATE customer SET name = 'Watched'");
         let event = watching.next(&has_changed);

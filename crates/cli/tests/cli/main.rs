@@ -29,6 +29,7 @@ mod keys;
 mod kill;
 mod live;
 mod manual;
+mod matrix;
 mod moving_on;
 mod network;
 mod operations;

@@ -36,6 +36,8 @@ pub(crate) struct Batches<'u> {
     read: VecDeque<(Op, String)>,
     /// The number of the first of these.
     number: u64,
+    /// How many rows were read: the number of the next one, in whatever chunk it is.
+    rows_read: u64,
 }
 
 /// The rows of one request.
@@ -77,6 +79,7 @@ impl<'u> Batches<'u> {
             chunk: 0,
             read: VecDeque::new(),
             number: 0,
+            rows_read: 0,
         }
     }
 
@@ -139,8 +142,8 @@ impl<'u> Batches<'u> {
                 }
             }
             let op = row.op.unwrap_or(Op::Insert);
-            let number = self.number + self.read.len() as u64;
-            let written = self.written(op, &row, number);
+            let written = self.written(op, &row, self.rows_read);
+            self.rows_read += 1;
             self.read.push_back((op, written));
         }
     }

@@ -103,6 +103,7 @@ impl Kit {
             None => copy(&wanted.centre, &path)?,
             Some(translation) => {
                 remarks.extend(translated::make(translation, &path)?);
+                refuse_triggered_cursors(&served.publications, &translation.left_out)?;
                 let publications = &mut served.publications;
                 translated::spell(publications, &translation.names);
                 remarks.extend(wait(without_scripts(&path, publications))?);
@@ -230,6 +231,34 @@ async fn open(path: &Path) -> Result<Arc<dyn Centre>, KitError> {
     let life = Arc::new(Life::new(process));
     let environment = sqlite_environment(&mut Random::new(0), life, &intruder);
     Ok(connect_in(path, environment).await?)
+}
+
+/// A script that says what comes down by a time which a trigger writes would miss changes in a
+/// translation without the trigger: what is broken then is not the configuration.
+fn refuse_triggered_cursors(
+    publications: &[PublicationSpec],
+    left_out: &[String],
+) -> Result<(), KitError> {
+    let scripts = publications.iter().flat_map(|it| &it.scripts);
+    let mut cursors = scripts.filter(|it| it.event == "download_cursor");
+    let trigger = |table: &str| {
+        let ending = format!(" of {table}");
+        let mut all = left_out.iter();
+        all.find(|it| it.starts_with("the trigger ") && it.ends_with(&ending))
+    };
+    let found = cursors.find_map(|it| Some((it, trigger(it.table.as_deref()?)?)));
+    match found {
+        None => Ok(()),
+        Some((script, trigger)) => Err(KitError::Usage {
+            what: format!(
+                "{} says what comes down, and the translation into SQLite leaves out {trigger}, on \
+                 which that may rest",
+                script.file
+            ),
+            hint: "try it with devices that sync with a scratch database, or simulate an SQLite \
+                   database with triggers of its own",
+        }),
+    }
 }
 
 /// Leaves out the scripts that the copy does not understand; what is to be said of them.

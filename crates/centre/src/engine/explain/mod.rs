@@ -196,7 +196,17 @@ impl<T: Inspecting> Explaining<'_, T> {
             }
         }
         let scripts = chosen(&publication.scripts, &context, &publication.schema.name)?;
-        let source = match (publication.handled[table].download, scripts) {
+        let handled = &publication.handled[table];
+        let giving = scripts.as_ref().and_then(|it| it.giving(table));
+        let download_script = giving.filter(|_| !handled.download);
+        let by_script = |event| scripts.as_ref().and_then(|it| it.of_table(table, event));
+        let uploads = ["upload_insert", "upload_update", "upload_delete"];
+        let uploads = uploads.into_iter().filter_map(by_script);
+        let mut uploads_by: Vec<String> = uploads.map(|it| it.place.clone()).collect();
+        if handled.upload {
+            uploads_by.push("its handler".to_owned());
+        }
+        let source = match (handled.download, &scripts) {
             (true, _) => "handler",
             (false, Some(scripts)) if scripts.downloads(table) => "script",
             _ => "rules",
@@ -224,6 +234,8 @@ impl<T: Inspecting> Explaining<'_, T> {
                     (false, _) => "upload",
                 },
                 source,
+                download_script: download_script.map(|it| it.place.clone()),
+                uploads_by,
                 holds,
                 rules: explained,
                 writes,

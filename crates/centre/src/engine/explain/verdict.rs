@@ -31,10 +31,13 @@ impl<'a> Known<'a> {
             return (Verdict::NotDownloaded, self.told(sentence));
         }
         if let Some(by) = publications.find(|it| it.source != "rules") {
+            let decides = match &by.download_script {
+                Some(script) => format!("the script {script}"),
+                None => "the table's handler".to_owned(),
+            };
             let sentence = format!(
-                "what comes down of the table a {} of the operator's says, and the centre keeps no \
-                 record of what it said",
-                by.source
+                "{decides} says what comes down of the table, and the centre keeps no record of what \
+                 it said"
             );
             return (Verdict::NotByRules, self.told(&sentence));
         }
@@ -258,7 +261,15 @@ impl<'a> Known<'a> {
             ));
         }
         for publication in self.publications {
-            if !publication.is_tracked && publication.direction != "upload" {
+            if !publication.uploads_by.is_empty() && publication.direction != "download" {
+                notes.push(format!(
+                    "{}: what devices upload to the table is decided by {}",
+                    publication.name,
+                    publication.uploads_by.join(", ")
+                ));
+            }
+            let by_rules = publication.source == "rules";
+            if !publication.is_tracked && by_rules && publication.direction != "upload" {
                 notes.push(format!(
                     "{}: changes of the table are not tracked, every download sends it whole",
                     publication.name
