@@ -8,8 +8,8 @@ use serde_json::{Map, Value as Json};
 
 use tidewater_centre::engine::upload::columns::{Announced, ColumnMap};
 use tidewater_centre::{
-    Contended, GivenTable, History, Resolutions, RowsChunk, SyncUpload, TableRequest,
-    TableVerdicts, UploadTable, Verdicts,
+    Contended, GivenTable, Resolutions, RowsChunk, SyncUpload, TableRequest, TableVerdicts,
+    UploadTable, Verdicts,
 };
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::{PublicationSchema, RemoteId, Row, RowsReader, Table};
@@ -292,7 +292,7 @@ impl Sync<'_> {
             };
             // What it has under another schema, it gets anew, and what it compares, unless the
             // centre knows the history in which the handler gave the cursor.
-            let is_known = subscription.history == Some(History::Known);
+            let is_known = subscription.knows_history();
             let goes_on = !subscription.schema_differs && (is_known || !subscription.compares);
             let checkpoint = subscription.checkpoint.as_ref().filter(|_| goes_on);
             let cursor = checkpoint.and_then(|it| it.cursor(&table.name));

@@ -405,6 +405,13 @@ fn told(verified: &Verified) -> String {
     told.replace(char::is_control, " ")
 }
 
+impl OpenSubscription {
+    /// Whether the centre knows the history in which the remote's checkpoint was made.
+    pub(super) fn knows_history(&self) -> bool {
+        self.history == Some(History::Known)
+    }
+}
+
 impl Opened {
     /// Whether the remote is asked to compare a subscription with the next sync.
     pub(super) fn wants_verified(&self, index: usize) -> bool {

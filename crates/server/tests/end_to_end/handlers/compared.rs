@@ -91,14 +91,18 @@ fn where_a_handler_begins_anew_what_was_changed_without_triggers_is_kept<B: Back
     let (world, _handler, notes) = world_of_notes::<B>();
     let mut ada = world.synced("ada");
     edit_untracked(&ada);
-    notes.lock().unwrap().since = usize::MAX;
+    {
+        let mut notes = notes.lock().unwrap();
+        notes.changes.truncate(3);
+        notes.since = usize::MAX;
+    }
     ada.sync();
-    let all = ["1|first", "2|first", "3|first", "4|first", "5|first"];
+    let all = ["1|first", "2|first", "3|first"];
     assert_eq!(kept_by(&notes), all);
     assert_eq!(ada.rows(NOTES), all);
     let mut kept: Vec<String> = ada.refused().into_iter().map(|it| it.key).collect();
     kept.sort();
-    assert_eq!(kept, ["[1]", "[10]", "[2]"]);
+    assert_eq!(kept, ["[1]", "[10]", "[2]", "[4]", "[5]"]);
 }
 
 fn what_differs_from_the_rows_of_a_handler_is_told_and_repaired_on_request<B: Backend>() {
