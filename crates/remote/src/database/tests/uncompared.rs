@@ -11,7 +11,8 @@ use crate::database::CompareDue;
 fn a_table_that_the_server_does_not_compare_stays_untracked_until_it_comes_whole() {
     let mut remote = with_items();
     remote.run(
-        "DROP TRIGGER tidewater_update_item; UPDATE item SET name = 'mine' WHERE id = 1; \
+        "DROP TRIGGER tidewater_update_item; DROP TRIGGER tidewater_insert_item; \
+         UPDATE item SET name = 'mine' WHERE id = 1; \
          INSERT INTO item VALUES (4, 'new', 40)",
     );
     let mut state = remote.begin();
