@@ -113,7 +113,7 @@ fn a_file_that_is_locked_at_the_start_is_waited_for() {
         let command = crate::manual::blocks(MANUAL, "sh").remove(0);
         let command = command.replace("tcp://127.0.0.1:7439", shop.server.url());
         let arguments: Vec<&str> = command.split_whitespace().skip(1).collect();
-        let living = Living::start(&shop, &arguments);
+        let living = Living::start(&shop.place, &arguments);
         living.next(&has_changed);
         living.end();
         let file = sqlite(&shop.place.path("nancy.db"));
