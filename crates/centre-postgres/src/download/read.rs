@@ -42,6 +42,9 @@ const WEIGHT: &str = "SELECT 8 * (pg_catalog.pg_table_size($1::oid)
   + coalesce(sum(pg_catalog.pg_table_size(t.relid)), 0))::int8
 FROM pg_catalog.pg_partition_tree($1::oid::regclass) t WHERE t.relid <> $1::oid";
 
+/// By rule, the partitions of which changes are read; `None` for everyone's.
+type Partitions<'a> = &'a [Option<Vec<&'a [u8]>>];
+
 /// Reads a table of a publication, under a role.
 pub(super) struct Reader<'p> {
     pub(super) table: &'p PublishedTable,
@@ -241,7 +244,7 @@ impl Reader<'_> {
         &self,
         connection: &mut Connection,
         (since, own_version): (&str, &str),
-        (asked, order): (&[Option<Vec<&[u8]>>], Option<&Order<'_>>),
+        (asked, order): (Partitions<'_>, Option<&Order<'_>>),
         take: TakeKey<'_>,
     ) -> Result<(), CentreError> {
         let table = self.table;

@@ -141,6 +141,9 @@ fn refusal(action: &str, kind: Kind, is_postgres: bool) -> Option<(usize, &'stat
     })
 }
 
+/// A feature, and how it is tried.
+type Attempt = (&'static str, fn(&World) -> Cell);
+
 /// Tries a feature and holds the cell against the table; says what is otherwise.
 fn judge(
     action: &str,
@@ -165,7 +168,7 @@ fn judge(
 /// All features but roles, in one world.
 fn try_all(kind: Kind, is_postgres: bool) {
     let mut world = World::open(kind, is_postgres);
-    let all: [(&str, fn(&World) -> Cell); 13] = [
+    let all: [Attempt; 13] = [
         ("upload", actions::upload),
         ("replay", actions::replay),
         ("edit", actions::edit),

@@ -87,7 +87,7 @@ pub(super) fn image(world: &World) -> Cell {
 pub(super) fn resumed_download(world: &World) -> Cell {
     let text = match world.notes {
         Centre::Sqlite(_) => "hex(randomblob(96))".to_owned(),
-        Centre::Postgres(_) => vec!["md5(random()::text)"; 6].join(" || "),
+        Centre::Postgres(_) => ["md5(random()::text)"; 6].join(" || "),
     };
     let rows = match world.kind.has_own_download() {
         true => UNMARKED_ROWS_DOWN,

@@ -172,12 +172,10 @@ fn compare_but_refused<C: Centre>(field: &mut Field<C>, number: usize) {
                     aside.extend(keys);
                 }
                 // What belongs to a row of the centre waits where the remote has another one, which
-                // was refused, under its key.
+                // was refused, under its key; and so does what belongs to that.
                 for (key, row) in centre.table(table.id) {
-                    if remote.table(table.id).contains_key(key) {
-                        continue;
-                    }
-                    let mut parents = remote.table(parent.id).iter();
+                    let others = remote.table(parent.id).iter();
+                    let mut parents = others.chain(centre.table(parent.id).iter());
                     let waits = parents.any(|(of, other)| {
                         let mut pairs = reference.columns.iter().zip(&reference.parent_columns);
                         aside.contains(&(parent.id, of.clone()))
