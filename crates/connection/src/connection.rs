@@ -56,10 +56,11 @@ impl Pings {
     /// For a peer that answers pings at once, whatever else it does; `silence` is how long it may be
     /// silent at the most.
     pub fn of_prompt_peer(silence: Duration) -> Pings {
+        let unanswered = Duration::from_secs(2).min(silence / 4);
         Pings {
             after: silence / 4,
-            unanswered: Duration::from_secs(2).min(silence / 4),
-            patience: Duration::from_secs(12).min(silence * 3 / 4),
+            unanswered,
+            patience: Duration::from_secs(12).min(silence - unanswered),
             give_up: silence,
         }
     }

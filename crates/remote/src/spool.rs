@@ -299,6 +299,7 @@ impl KeptFile {
 }
 
 /// Nobody else reads it.
+#[cfg_attr(not(unix), allow(unused_variables))]
 fn for_its_owner(options: &mut OpenOptions) {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
