@@ -762,7 +762,7 @@ impl<'a> Sync<'a> {
                 publication: subscription.published.schema.name.clone(),
                 schema: subscription.published.schema.clone(),
                 before: None,
-                checkpoint: Some(part),
+                checkpoint: Some(*part),
                 from_image: false,
                 requests: Vec::new(),
                 compares: Vec::new(),

@@ -29,7 +29,7 @@ pub(crate) struct Subscription {
     pub(crate) checkpoint: Vec<u8>,
     pub(crate) schema_hash: Vec<u8>,
     /// What it has of a download that broke.
-    pub(crate) part: Option<PresentedPart>,
+    pub(crate) part: Option<Box<PresentedPart>>,
     /// Checksums of its tables follow.
     pub(crate) compares: bool,
     /// The ids that it had before, with the last upload under each that it keeps.
@@ -227,12 +227,12 @@ impl Subscription {
             let schema_hash = it.schema_hash.as_slice().try_into();
             let schema_hash =
                 schema_hash.map_err(|_| Fault::malformed("a schema hash that is none"))?;
-            Ok::<_, Fault>(PresentedPart {
+            Ok::<_, Fault>(Box::new(PresentedPart {
                 checkpoint: it.checkpoint,
                 schema_hash,
                 mark: it.mark,
                 genuine: None,
-            })
+            }))
         });
         let part = part.transpose()?;
         let image = match wire.image.is_empty() {

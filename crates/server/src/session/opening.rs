@@ -76,7 +76,7 @@ pub(super) struct OpenSubscription {
     /// see [`tidewater_centre::DownloadSubscription::kept`].
     pub(super) mark: Option<Vec<u8>>,
     /// What that part tells of it, see [`tidewater_centre::DownloadSubscription::part_of`].
-    pub(super) part: Option<Checkpoint>,
+    pub(super) part: Option<Box<Checkpoint>>,
     /// It sends checksums of its tables.
     pub(super) compares: bool,
     /// It shall come back and do so.
@@ -330,7 +330,7 @@ impl Sync<'_> {
             let keeps = !subscription.compares && subscription.image.is_none();
             let part = subscription.part.as_ref();
             let part = part.filter(|it| keeps && it.schema_hash == published.hash);
-            let part = part.and_then(|it| Some((it.mark.clone(), it.genuine.clone()?)));
+            let part = part.and_then(|it| Some((it.mark.clone(), Box::new(it.genuine.clone()?))));
             let (mark, part) = part.unzip();
             let schema_differs = !is_same;
             // What is compared, or of an unknown history, goes whole under another schema.

@@ -142,7 +142,12 @@ async fn disturbed(template: &Template, fault: Fault) -> usize {
     assert!(device.passed.faulted, "nothing happened");
     if fault.kind == Kind::Silence && first.is_err() {
         assert!(matches!(first, Err(SyncError::Timeout { .. })), "{first:?}");
-        assert!(simulation.now().ticks_ms >= before_ms + SILENCE_MS);
+        // What was sent is given up sooner than silence, but not at once.
+        let patience = simulation.now().ticks_ms - before_ms;
+        assert!(
+            (10_000..=SILENCE_MS + 10_000).contains(&patience),
+            "{patience}"
+        );
     }
     device.write(10, Some("once more"));
     device.write(12, Some("meanwhile"));
