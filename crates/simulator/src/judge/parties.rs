@@ -82,10 +82,10 @@ impl Parties<'_> {
         }
         // A restored centre has forgotten the delete, which was not kept, and the row is in none of
         // the user's partitions: nobody can tell him. If it were, it would be here, and told. Nor is
-        // a row given back that has left its window since: a known limit.
+        // a row given back that has left its window or the user's partitions since: a known limit.
         if self.gaps_of.is_some()
             && self.centre_restored
-            && (open.text.is_none() || EDITED[row.0].held == Held::Recent)
+            && (open.text.is_none() || EDITED[row.0].held != Held::All)
             && !self.is_here(row)?
         {
             return Ok(Place::Decided);
