@@ -775,8 +775,11 @@ impl<'a> Sync<'a> {
                 given: Vec::new(),
             })
         });
+        // No room for more than there are: it is held as long as the download waits for a worker.
+        let mut subscriptions: Vec<DownloadSubscription> = subscriptions.collect();
+        subscriptions.extend(parts);
         DownloadJob {
-            subscriptions: subscriptions.chain(parts).collect(),
+            subscriptions,
             marks: self.server.limits.marks,
             only_opens: false,
             context: opened.context(self.server.environment.clock.now_ms()),
