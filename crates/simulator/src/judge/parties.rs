@@ -82,10 +82,13 @@ impl Parties<'_> {
         }
         // A restored centre has forgotten the delete, which was not kept, and the row is in none of
         // the user's partitions: nobody can tell him. If it were, it would be here, and told. Nor is
-        // a row given back that has left its window or the user's partitions since: a known limit.
+        // a row given back that has left its window since: a known limit. Nor, if its upload was too
+        // large to be kept, one that has left the user's partitions; the remote tells of such uploads.
         if self.gaps_of.is_some()
             && self.centre_restored
-            && (open.text.is_none() || EDITED[row.0].held != Held::All)
+            && (open.text.is_none()
+                || EDITED[row.0].held == Held::Recent
+                || EDITED[row.0].held != Held::All && self.tells_of_unkept()?)
             && !self.is_here(row)?
         {
             return Ok(Place::Decided);
@@ -197,6 +200,12 @@ impl Parties<'_> {
             }
         }
         Ok(evidence)
+    }
+
+    /// Whether the remote tells that the centre has forgotten an upload that was too large to be kept.
+    fn tells_of_unkept(&self) -> rusqlite::Result<bool> {
+        let sql = "SELECT 1 FROM tidewater_refused WHERE reason LIKE '%too large to be kept%'";
+        self.remote.prepare_cached(sql)?.exists([])
     }
 
     pub(super) fn is_here(&self, row: (usize, i64)) -> rusqlite::Result<bool> {
