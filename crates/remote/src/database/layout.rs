@@ -150,7 +150,8 @@ CREATE TABLE tidewater_conflicts (
 CREATE TABLE tidewater_stale (
   table_name TEXT NOT NULL,
   key_packed BLOB NOT NULL,
-  waits INTEGER NOT NULL DEFAULT 0,
+  waits_for_table TEXT,
+  waits_for_key BLOB,
   PRIMARY KEY (table_name, key_packed)
 ) WITHOUT ROWID;
 CREATE TABLE tidewater_kept (

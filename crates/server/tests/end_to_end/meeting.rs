@@ -279,6 +279,44 @@ fn a_copy_keeps_what_it_adds_to_a_refused_order_apart<B: Backend>() {
     }
 }
 
+/// Rows of the centre refer to each other, and one of them is below a row that was refused: both come
+/// when the user has given up his own.
+fn rows_that_refer_to_each_other_do_not_wait_for_each_other<B: Backend>() {
+    const NODES: &[Table] = &[Table {
+        name: "node",
+        columns: &[Column::Plain("id"), Column::Plain("parent")],
+        scope: "1 = 1",
+        parents: &[],
+    }];
+    let world = World::<B>::open(Scenario {
+        schema: "CREATE TABLE node (id INTEGER NOT NULL PRIMARY KEY,
+                     parent INTEGER REFERENCES node (id));
+                 CREATE INDEX node_parent ON node (parent);"
+            .to_owned(),
+        publication: "[[publication]]\nname = \"main\"\n
+                      [[publication.table]]\nname = \"node\"\npartition = \"everyone\"\n",
+        tables: NODES,
+        users: &["ada", "bob"],
+        limits: "",
+    });
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    bob.edit(
+        "INSERT INTO node VALUES (10, NULL), (12, 10); UPDATE node SET parent = 12 WHERE id = 10",
+    );
+    bob.sync();
+    ada.edit("INSERT INTO node VALUES (10, NULL), (11, 10)");
+    assert_eq!(ada.try_sync().expect("it syncs").refused, 2);
+    ada.sync();
+    let nodes = "SELECT id || ' ' || coalesce(parent, '') FROM node ORDER BY id";
+    assert_eq!(ada.rows(nodes), ["10 ", "11 10"]);
+    ada.discard_refused();
+    for _ in 0..3 {
+        ada.sync();
+    }
+    assert_eq!(ada.rows(nodes), ["10 12", "12 10"]);
+    assert_converged(&world, &[&ada, &bob]);
+}
+
 /// A row that lost under its key goes up beside the other one.
 fn an_insert_that_lost_goes_up_under_a_new_key<B: Backend>() {
     let world = World::<B>::open(resolving("", "", ""));
@@ -417,6 +455,7 @@ on_both_adapters!(
     an_order_that_met_another_waits_with_its_lines_and_goes_up_under_a_new_key,
     a_restored_file_that_numbers_on_keeps_its_orders_apart,
     a_copy_keeps_what_it_adds_to_a_refused_order_apart,
+    rows_that_refer_to_each_other_do_not_wait_for_each_other,
     an_insert_that_lost_goes_up_under_a_new_key,
     a_sum_of_a_copied_file_is_never_counted_twice,
     a_sum_that_was_taken_before_the_copy_counts_once,

@@ -379,7 +379,7 @@ impl Remote {
         }
         // Of a refused change its row, and what that refers to, may be asked for until
         // somebody decides about the change; and all that waits below the row of another.
-        let sql = "SELECT count(*) FROM tidewater_stale WHERE waits";
+        let sql = "SELECT count(*) FROM tidewater_stale WHERE waits_for_table IS NOT NULL";
         let application = self.application.borrow();
         let waiting: u64 = application
             .connection()

@@ -22,6 +22,7 @@ mod rows;
 mod summary;
 mod table;
 mod user_triggers;
+mod waiting;
 
 use rusqlite::Connection;
 use tidewater_protocol::PublicationSchema;
@@ -393,6 +394,9 @@ impl Applier {
         if may_be_taken && !found.keeps_refused {
             found.tries_again = true;
             self.unpark(subscription, Again::Inserts)?;
+        }
+        if let Some(schema) = &self.subscriptions[subscription].state.schema {
+            waiting::end_decided(&self.database.connection, schema).doing("beginning to apply")?;
         }
         self.phase = Phase::Download(subscription);
         Ok(())

@@ -10,6 +10,7 @@ use tidewater_protocol::{ColumnType, Datum, Row, Value};
 
 use super::ApplySummary;
 use super::table::TableApply;
+use super::waiting::{self, UndecidedRow};
 use crate::database::take::{PARKED, keys_of};
 use crate::database::upload::mark_stale;
 use crate::database::{SubscriptionState, quote, row};
@@ -64,9 +65,9 @@ impl<'a> Sink<'a> {
         if (self.table.is_compared || self.table.is_untracked) && self.settle_compared(row)? {
             return Ok(());
         }
-        if self.is_of_another_parent(row).doing(DOING)? {
+        if let Some(undecided) = self.waits_for(row).doing(DOING)? {
             self.mark_stale(&row.key)?;
-            return self.note_waiting(&row.key).doing(DOING);
+            return waiting::note(self, &row.key, &undecided).doing(DOING);
         }
         if self.write(&row.new, &row.key)? {
             self.summary.upserts += 1;
@@ -75,11 +76,11 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// Whether a row refers to one that the application has inserted here and that the centre does
-    /// not have: the centre has another row under that key, to which this one belongs. It is shown
-    /// when the user has decided about his own. Until then what refers to it waits with it, and so
-    /// does what refers to that.
-    fn is_of_another_parent(&mut self, row: &Row<'_>) -> rusqlite::Result<bool> {
+    /// The row that the application has inserted here, and that the centre does not have, if an
+    /// arriving one refers to it: the centre has another row under that key, to which the arriving one
+    /// belongs. It is shown when the user has decided about his own. Until then what refers to it waits
+    /// for the same, and so does what refers to that.
+    fn waits_for(&mut self, row: &Row<'_>) -> rusqlite::Result<Option<UndecidedRow>> {
         for parent in &self.table.pending_parents {
             let types = parent.columns.iter().zip(&parent.key_types);
             let value = |(&column, &column_type): (&usize, &ColumnType)| {
@@ -91,24 +92,26 @@ impl<'a> Sink<'a> {
                 continue;
             };
             let key = row::datums(&parent.key_types, &key);
+            let packed = row::pack_key(&parent.key_types, &key);
             let mut statement = self.connection.prepare_cached(&parent.was_present)?;
             row::bind_key(&mut statement, &key, &mut self.scratch)?;
             let mut found = statement.raw_query();
             if let Some(found) = found.next()?
                 && !found.get::<_, bool>(0)?
             {
-                return Ok(true);
+                let table = parent.table.clone();
+                return Ok(Some(UndecidedRow { table, key: packed }));
             }
             let mut statement = self.connection.prepare_cached(&parent.waits)?;
             row::bind_key(&mut statement, &key, &mut self.scratch)?;
             statement.raw_bind_parameter(key.len() + 1, &parent.table)?;
-            let packed = row::pack_key(&parent.key_types, &key);
             statement.raw_bind_parameter(key.len() + 2, packed)?;
-            if statement.raw_query().next()?.is_some() {
-                return Ok(true);
+            if let Some(found) = statement.raw_query().next()? {
+                let (table, key) = (found.get(0)?, found.get(1)?);
+                return Ok(Some(UndecidedRow { table, key }));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// The key has a local change: the row that arrived has to wait.
@@ -282,14 +285,6 @@ impl<'a> Sink<'a> {
         self.table.has_stale = true;
         self.summary.stale += 1;
         Ok(())
-    }
-
-    /// A stale row waits for what the user decides about another one.
-    fn note_waiting(&mut self, key: &[Datum<'_>]) -> rusqlite::Result<()> {
-        let packed = row::pack_key(&self.table.key_types, key);
-        let sql = "UPDATE tidewater_stale SET waits = 1 WHERE table_name = ?1 AND key_packed = ?2";
-        let mut statement = self.connection.prepare_cached(sql)?;
-        statement.execute((self.table.name(), packed)).map(drop)
     }
 
     pub(super) fn clear_stale(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {

@@ -298,8 +298,18 @@ pub(super) struct PendingParent {
     /// Yields for a key whether the row was there when it was first changed.
     pub(super) was_present: String,
     pub(super) table: String,
-    /// Yields for a key, the table's name and the packed key whether the row waits, and is not there.
+    /// Yields for a key, the table's name and the packed key what the row waits for, if it waits and is
+    /// not there.
     pub(super) waits: String,
+}
+
+/// Yields for a key whether the row was there when it was first changed.
+pub(super) fn was_present(names: &Names) -> String {
+    format!(
+        "SELECT present FROM {} WHERE {} ORDER BY generation LIMIT 1",
+        names.change,
+        names.change_key_is_bound()
+    )
 }
 
 fn pending_parents(
@@ -322,7 +332,8 @@ fn pending_parents(
         let Some(columns) = columns.filter(|it| it.len() == foreign_key.columns.len()) else {
             continue;
         };
-        let waits = "SELECT EXISTS (SELECT 1 FROM tidewater_stale WHERE table_name = ?1 AND waits)";
+        let waits = "SELECT EXISTS (SELECT 1 FROM tidewater_stale \
+                     WHERE table_name = ?1 AND waits_for_table IS NOT NULL)";
         let some_wait = connection
             .prepare_cached(waits)?
             .query_row([&parent.name], |row| row.get(0))?;
@@ -331,8 +342,9 @@ fn pending_parents(
             parents.push(PendingParent {
                 table: parent.name.clone(),
                 waits: format!(
-                    "SELECT 1 FROM tidewater_stale WHERE table_name = ?{} AND key_packed = ?{} \
-                     AND waits AND NOT EXISTS (SELECT 1 FROM {} WHERE {})",
+                    "SELECT waits_for_table, waits_for_key FROM tidewater_stale \
+                     WHERE table_name = ?{} AND key_packed = ?{} AND waits_for_table IS NOT NULL \
+                     AND NOT EXISTS (SELECT 1 FROM {} WHERE {})",
                     number + 1,
                     number + 2,
                     names.table,
@@ -340,11 +352,7 @@ fn pending_parents(
                 ),
                 columns,
                 key_types: row::key_types(parent),
-                was_present: format!(
-                    "SELECT present FROM {} WHERE {} ORDER BY generation LIMIT 1",
-                    names.change,
-                    names.change_key_is_bound()
-                ),
+                was_present: was_present(&names),
             });
         }
     }
