@@ -69,7 +69,7 @@ impl Pings {
     pub fn of_busy_peer(after: Duration, give_up: Duration) -> Pings {
         Pings {
             after,
-            unanswered: after,
+            unanswered: give_up,
             patience: give_up,
             give_up,
         }

@@ -5,13 +5,13 @@
 //! Nothing here is part of the product, so failures are reported with `anyhow`, and the few
 //! functions that panic say so.
 
+pub mod bad_line;
 pub mod balancer;
 pub mod chinook;
-pub mod cutting;
 pub mod disk;
 pub mod generate;
 pub mod issuer;
-pub mod mute_line;
+
 pub mod nats;
 pub mod pgbouncer;
 pub mod postgres;

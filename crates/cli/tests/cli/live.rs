@@ -17,14 +17,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MANUAL: &str = include_str!("../../../../docs/live.md");
 
 /// A command that keeps nancy's file in sync.
-pub(crate) struct Living {
+pub(crate) struct LiveCommand {
     child: Child,
     told: Receiver<String>,
     reader: JoinHandle<()>,
 }
 
-impl Living {
-    pub(crate) fn start(place: &Place, arguments: &[&str]) -> Living {
+impl LiveCommand {
+    pub(crate) fn start(place: &Place, arguments: &[&str]) -> LiveCommand {
         let arguments = [arguments, &["--json"]].concat();
         let mut child = place
             .command(&arguments)
@@ -40,7 +40,7 @@ impl Living {
                 let _ = tell.send(line);
             }
         });
-        Living {
+        LiveCommand {
             child,
             told,
             reader,
@@ -77,7 +77,7 @@ fn a_live_file_gets_what_others_change_and_brings_up_what_is_changed_in_it() {
         let command = crate::manual::blocks(MANUAL, "sh").remove(0);
         let command = command.replace("tcp://127.0.0.1:7439", shop.server.url());
         let arguments: Vec<&str> = command.split_whitespace().skip(1).collect();
-        let living = Living::start(&shop.place, &arguments);
+        let living = LiveCommand::start(&shop.place, &arguments);
         let first = living.next(&has_changed);
         assert_eq!(first["why"], "connected", "{first}");
         shop.centre
@@ -97,7 +97,7 @@ fn a_live_file_gets_what_others_change_and_brings_up_what_is_changed_in_it() {
         assert_eq!(names.len(), 1);
         living.end();
         // The other way to say it.
-        let watching = Living::start(&shop.place, &["sync", "nancy.db", "--watch"]);
+        let watching = LiveCommand::start(&shop.place, &["sync", "nancy.db", "--watch"]);
         watching.next(&|event| event["why"] == "connected");
         shop.centre.execute("UPDATE customer SET name = 'Watched'");
         let event = watching.next(&has_changed);
@@ -113,7 +113,7 @@ fn a_file_that_is_locked_at_the_start_is_waited_for() {
         let command = crate::manual::blocks(MANUAL, "sh").remove(0);
         let command = command.replace("tcp://127.0.0.1:7439", shop.server.url());
         let arguments: Vec<&str> = command.split_whitespace().skip(1).collect();
-        let living = Living::start(&shop.place, &arguments);
+        let living = LiveCommand::start(&shop.place, &arguments);
         living.next(&has_changed);
         living.end();
         let file = sqlite(&shop.place.path("nancy.db"));

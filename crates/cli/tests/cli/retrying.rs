@@ -8,9 +8,10 @@ use std::sync::mpsc::{self, Receiver};
 use bytes::BytesMut;
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, put_control};
 use tidewater_protocol::message::{Busy, Control};
+use tidewater_testing::bad_line::BadLine;
 
-use crate::program::Run;
-use crate::shop::Shop;
+use crate::program::{Run, until};
+use crate::shop::{Shop, password};
 
 /// Tells the first remotes that the server is busy, until each of these times is told, and leads
 /// the others to it. Gives its address, and the news of each that was turned away.
@@ -97,4 +98,61 @@ fn waiting_for_a_busy_server_ends_with_an_interrupt() {
     assert_eq!(run.exits(5).json()["error"]["code"], "cancelled");
     shop.sync(&nancy).done();
     assert_eq!(shop.centre.rows("SELECT count(*) FROM product"), ["3"]);
+}
+
+/// A line brings some of a download and then breaks each time before a row is through: the program
+/// tells so once each time, ends after some tries, and keeps what has come.
+#[test]
+fn a_line_that_brings_nothing_more_ends_the_sync_with_a_hint() {
+    let shop = Shop::open();
+    let rows = "WITH RECURSIVE n(i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM n WHERE i < 139)
+         INSERT INTO product SELECT i, hex(randomblob(50000)) FROM n";
+    shop.centre.execute(rows);
+    let address = shop.server.url().trim_start_matches("tcp://");
+    let line = BadLine::start(address.parse().expect("an address")).expect("it listens");
+    line.carry(1_000_000);
+    let arguments = [
+        "sync",
+        "nancy.db",
+        "--server",
+        &format!("tcp://{}", line.address()),
+        "--user",
+        "nancy",
+        "--publication",
+        "main",
+        "--json",
+    ];
+    let child = shop
+        .place
+        .command(&arguments)
+        .env("TIDEWATER_PASSWORD", password("nancy"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    until("the line has broken", || line.cuts() > 0);
+    line.carry(20_000);
+    let run = Run::from(child.wait_with_output().expect("the program ends")).exits(2);
+    assert!(run.stderr.contains("the connection broke"), "{run:#?}");
+    let error = &run.json()["error"];
+    let message = error["message"].as_str().expect("it says what is wrong");
+    assert!(message.contains("broke 8 times in a row"), "{message}");
+    let hint = error["hint"].as_str().expect("it says what to do");
+    assert!(hint.contains("sync again over a better line"), "{hint}");
+    let synced = shop.place.tidewater_as(
+        &password("nancy"),
+        &[
+            "sync",
+            "nancy.db",
+            "--server",
+            shop.server.url(),
+            "--user",
+            "nancy",
+            "--publication",
+            "main",
+            "--json",
+        ],
+    );
+    let kept = synced.done().json()["bytes_kept"].as_u64();
+    assert!(kept.is_some_and(|it| it > 500_000), "{kept:?}");
 }

@@ -9,9 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use tidewater_carrier::CarrierError;
-use tidewater_client::{ClientError, Code, Given, Link, LinkOptions, Request, Since};
+use tidewater_client::{ClientError, Code, Given, Link, LinkOptions, Request, Retry, Since};
 use tidewater_server::{Config, dev_certificate};
-use tidewater_testing::mute_line::MuteLine;
+use tidewater_testing::bad_line::BadLine;
 
 use crate::backend::Backend;
 use crate::compare::assert_converged;
@@ -69,6 +69,20 @@ pub(crate) fn go_by(device: &mut Device, urls: &str) {
     let user = device.user.clone();
     let subscribed = device.remote.subscribe(urls, &user, &[PUBLICATION]);
     subscribed.expect("the address can be one");
+}
+
+/// A device that syncs over a line to the server, and goes on by itself when that breaks.
+pub(crate) fn device_over<B: Backend>(
+    world: &World<B>,
+    everything: &Everything,
+    (scheme, line): (&str, &BadLine),
+) -> Device {
+    let mut device = world.device("bob");
+    go_by(&mut device, &format!("{scheme}://{}", line.address()));
+    let trusted = device.remote.set_ca_file(Some(&everything.certificate));
+    trusted.expect("it is a file");
+    device.remote.set_retry(Retry::default());
+    device
 }
 
 fn rows_up_and_down_over_every_carrier_at_one_address<B: Backend>() {
@@ -133,10 +147,10 @@ fn calls_and_events_interleave_over_every_carrier<B: Backend>() {
 fn a_live_remote_leaves_a_line_that_went_mute<B: Backend>() {
     let world = World::<B>::open(shop());
     let everything = everything(&world);
-    let connected: Vec<(MuteLine, Device, Live)> = SCHEMES
+    let connected: Vec<(BadLine, Device, Live)> = SCHEMES
         .iter()
         .map(|scheme| {
-            let line = MuteLine::start(everything.address).expect("it listens");
+            let line = BadLine::start(everything.address).expect("it listens");
             let device = world.device("ada");
             let live = live_with(&device, |remote| {
                 let url = format!("{scheme}://{}", line.address());

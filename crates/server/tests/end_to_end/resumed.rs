@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use tidewater_centre::Marks;
 use tidewater_centre::records::Retention;
 use tidewater_client::{Code, Phase, Retry};
-use tidewater_testing::cutting::CuttingProxy;
+use tidewater_testing::bad_line::BadLine;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;
-use crate::carriers::{SCHEMES, everything, go_by};
+use crate::carriers::{SCHEMES, device_over, everything, go_by};
 use crate::compare::assert_converged;
 use crate::device::Device;
 use crate::scenario::{SHOP_PUBLICATION, audited_shop, shop};
@@ -192,12 +192,9 @@ fn a_first_download_ends_over_a_line_that_breaks_each_time_on_every_carrier<B: B
     let world = heavy_shop::<B>();
     let everything = everything(&world);
     for scheme in SCHEMES {
-        let line = CuttingProxy::start(everything.address, 700_000).unwrap();
-        let mut bob = world.device("bob");
-        go_by(&mut bob, &format!("{scheme}://{}", line.address()));
-        let trusted = bob.remote.set_ca_file(Some(&everything.certificate));
-        trusted.unwrap();
-        bob.remote.set_retry(Retry::default());
+        let line = BadLine::start(everything.address).unwrap();
+        line.carry(700_000);
+        let mut bob = device_over(&world, &everything, (scheme, &line));
         let mut breaks = 0;
         let synced = bob.remote.sync(&mut |progress| {
             breaks += u64::from(matches!(progress.phase, Phase::Retrying { .. }));
@@ -218,7 +215,8 @@ fn a_first_download_ends_over_a_line_that_breaks_each_time_on_every_carrier<B: B
 fn a_line_that_brings_nothing_more_ends_the_sync<B: Backend>() {
     let world = heavy_shop::<B>();
     let server = world.another_server();
-    let line = CuttingProxy::start(server.address, 700_000).unwrap();
+    let line = BadLine::start(server.address).unwrap();
+    line.carry(700_000);
     let mut bob = world.device("bob");
     go_by(&mut bob, &format!("tcp://{}", line.address()));
     bob.remote.set_retry(Retry::default());

@@ -6,12 +6,12 @@ use std::ops::ControlFlow;
 
 use tidewater_centre::Marks;
 use tidewater_centre::records::Retention;
-use tidewater_client::{Retry, SyncDirection};
-use tidewater_testing::cutting::CuttingProxy;
+use tidewater_client::SyncDirection;
+use tidewater_testing::bad_line::BadLine;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;
-use crate::carriers::{SCHEMES, everything, go_by};
+use crate::carriers::{SCHEMES, device_over, everything};
 use crate::compare::assert_converged;
 use crate::device::Device;
 use crate::resumed::parts;
@@ -371,12 +371,9 @@ fn a_gained_partition_gets_through_on_every_carrier<B: Backend>() {
     }
     let everything = everything(&world);
     for scheme in SCHEMES {
-        let line = CuttingProxy::start(everything.address, 700_000).unwrap();
-        let mut bob = world.device("bob");
-        go_by(&mut bob, &format!("{scheme}://{}", line.address()));
-        let trusted = bob.remote.set_ca_file(Some(&everything.certificate));
-        trusted.unwrap();
-        bob.remote.set_retry(Retry::default());
+        let line = BadLine::start(everything.address).unwrap();
+        line.carry(700_000);
+        let mut bob = device_over(&world, &everything, (scheme, &line));
         bob.sync();
         world.execute("INSERT INTO assignment VALUES ('bob', 1)");
         let synced = bob.remote.sync(&mut |_| ControlFlow::Continue(()));

@@ -98,7 +98,7 @@ fn is_met(table: &UploadTable, row: &Row<'_>, centre: &Connection) -> bool {
 
 /// What an upload brings, as far as a defect goes by it.
 #[derive(Default)]
-pub(super) struct Brought {
+pub(super) struct UploadContents {
     remote_id: Option<RemoteId>,
     is_given_back: bool,
     /// By how much it changes rows of the stock.
@@ -108,8 +108,8 @@ pub(super) struct Brought {
 }
 
 /// Looks through an upload.
-pub(super) fn look_through(upload: &SyncUpload) -> Brought {
-    let mut brought = Brought::default();
+pub(super) fn look_through(upload: &SyncUpload) -> UploadContents {
+    let mut brought = UploadContents::default();
     let defects = [
         Defect::SumCountedOnRetry,
         Defect::GivenBackTwice,
@@ -156,7 +156,7 @@ pub(super) fn look_through(upload: &SyncUpload) -> Brought {
 }
 
 /// An upload has come to this.
-pub(super) fn applied(centre: &Path, brought: Brought, outcome: &UploadOutcome) {
+pub(super) fn applied(centre: &Path, brought: UploadContents, outcome: &UploadOutcome) {
     let Some(remote_id) = brought.remote_id else {
         return;
     };

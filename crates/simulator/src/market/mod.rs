@@ -26,7 +26,7 @@ use tidewater_centre::records::ConflictFilter;
 
 use self::judge::Account;
 use self::scenario::{COUNTERS_EACH, DEVICES, SHELF, STOCK, USERS};
-use self::seller::{Differences, Doing, Ledger, Seller, add};
+use self::seller::{Differences, Ledger, Seller, SellerTurn, add};
 use crate::application::is_busy;
 use crate::chronicle::Chronicle;
 use crate::disks::Device;
@@ -240,7 +240,7 @@ impl Market {
                 if self.plan.accidents > 0 && acting.percent(5) {
                     seller.device.threaten(&mut acting);
                 }
-                let doing = Doing {
+                let doing = SellerTurn {
                     trouble: self.trouble,
                     number: self.new_number(),
                     chronicle: &self.site.chronicle,

@@ -54,7 +54,7 @@ pub(super) struct Seller {
 }
 
 /// What a user does it all for.
-pub(super) struct Doing<'m> {
+pub(super) struct SellerTurn<'m> {
     pub(super) trouble: Trouble,
     /// A number that nobody has had.
     pub(super) number: i64,
@@ -76,7 +76,7 @@ impl Seller {
     }
 
     /// Does one thing.
-    pub(super) fn act(&self, doing: &Doing<'_>, random: &mut Random) -> Result<(), Failed> {
+    pub(super) fn act(&self, doing: &SellerTurn<'_>, random: &mut Random) -> Result<(), Failed> {
         if random.percent(12) {
             return self.decide(doing, random);
         }
@@ -119,7 +119,7 @@ impl Seller {
 
     fn edit(
         &self,
-        doing: &Doing<'_>,
+        doing: &SellerTurn<'_>,
         ledger: &mut Ledger,
         random: &mut Random,
     ) -> rusqlite::Result<String> {
@@ -164,7 +164,7 @@ impl Seller {
     fn sell(
         &self,
         remote: &Connection,
-        doing: &Doing<'_>,
+        doing: &SellerTurn<'_>,
         ledger: &mut Ledger,
         random: &mut Random,
     ) -> rusqlite::Result<String> {
@@ -185,7 +185,7 @@ impl Seller {
     fn add_line(
         &self,
         remote: &Connection,
-        doing: &Doing<'_>,
+        doing: &SellerTurn<'_>,
         ledger: &mut Ledger,
         random: &mut Random,
     ) -> rusqlite::Result<String> {
@@ -215,7 +215,7 @@ impl Seller {
     fn add_note(
         &self,
         remote: &Connection,
-        doing: &Doing<'_>,
+        doing: &SellerTurn<'_>,
         ledger: &mut Ledger,
         random: &mut Random,
     ) -> rusqlite::Result<String> {
@@ -241,7 +241,7 @@ impl Seller {
     fn write(
         &self,
         remote: &Connection,
-        doing: &Doing<'_>,
+        doing: &SellerTurn<'_>,
         random: &mut Random,
     ) -> rusqlite::Result<String> {
         let text = match random.percent(25) {
@@ -265,7 +265,7 @@ impl Seller {
 
     /// Decides about something that was refused: a sale gets a new number, anything else is sent
     /// again.
-    fn decide(&self, doing: &Doing<'_>, random: &mut Random) -> Result<(), Failed> {
+    fn decide(&self, doing: &SellerTurn<'_>, random: &mut Random) -> Result<(), Failed> {
         let decided = self
             .node
             .with_file(|database: &mut Database| -> Result<_, RemoteError> {

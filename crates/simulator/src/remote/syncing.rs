@@ -28,7 +28,7 @@ use crate::world::{Failed, PASSWORD};
 const TWICE: &str = "remote synced by two processes at once";
 const UPLOAD_UNACKNOWLEDGED: &str = "acknowledgement lost after the upload's commit";
 const DOWNLOAD_UNACKNOWLEDGED: &str = "acknowledgement lost after the download's commit";
-const RESUMED: &str = "first download gone on with that had broken off";
+const RESUMED: &str = "download gone on with that had broken off";
 const REFUSED: &str = "row refused by the centre's transaction";
 
 /// Every kind of fault of a sync itself.

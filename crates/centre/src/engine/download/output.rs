@@ -7,7 +7,7 @@ use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, RowShape, RowsWriter, Table};
 
 use super::resuming::Position;
-use super::shared::{Noted, Piece};
+use super::shared::{Noted, NotedPiece};
 use crate::download::{DownloadSink, Marks};
 use crate::engine::too_long;
 use crate::error::CentreError;
@@ -124,11 +124,11 @@ impl<'a> Output<'a> {
         }
         for piece in &noted.pieces {
             match piece {
-                Piece::Rows(rows) => {
+                NotedPiece::Rows(rows) => {
                     self.counts.unmarked += rows.len();
                     self.sink.rows(rows.clone())?;
                 }
-                Piece::Mark(mark, rows) => {
+                NotedPiece::Mark(mark, rows) => {
                     self.counts.unmarked = 0;
                     self.sink.mark(mark.clone(), *rows);
                 }
@@ -164,7 +164,9 @@ impl<'a> Output<'a> {
         self.counts.unmarked = 0;
         let mark = position.encode_to_vec();
         if let Some((noted, _)) = &mut self.noting {
-            noted.pieces.push(Piece::Mark(mark.clone(), position.rows));
+            noted
+                .pieces
+                .push(NotedPiece::Mark(mark.clone(), position.rows));
         }
         self.sink.mark(mark, position.rows);
     }

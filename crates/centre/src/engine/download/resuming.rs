@@ -14,7 +14,7 @@ use prost::Message;
 
 use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader, RowsWriter};
 
-use super::Part;
+use super::{Order, Part};
 use crate::error::CentreError;
 
 /// So many units a rule has at most: each is a query of its own.
@@ -68,6 +68,16 @@ impl ResumedPart {
     }
 }
 
+/// A unit of a table that is still to be read.
+pub(super) struct UnitLeft<'p> {
+    /// With its order, if it has one.
+    pub(super) part: Part<'p>,
+    /// Where it begins.
+    pub(super) position: Position,
+    /// Some of it has come.
+    pub(super) goes_on: bool,
+}
+
 impl Position {
     /// The beginning of a table.
     pub(super) fn before(table: usize) -> Position {
@@ -91,6 +101,37 @@ impl Position {
             gained: true,
             ..Position::before(table)
         }
+    }
+
+    /// The units of a rule that are left from this position on.
+    pub(super) fn units_left<'p>(
+        &'p self,
+        whole: &Part<'p>,
+        has_partitions: bool,
+        shape: &'p RowShape,
+    ) -> Result<Vec<UnitLeft<'p>>, CentreError> {
+        let mut left = Vec::new();
+        for (number, (mut part, is_ordered)) in units(whole, has_partitions).into_iter().enumerate()
+        {
+            let unit = (whole.rule, number);
+            if unit < self.unit() {
+                continue;
+            }
+            let after = match unit == self.unit() {
+                true => self.key(shape)?,
+                false => None,
+            };
+            let goes_on = after.is_some();
+            part.order = is_ordered.then(|| Order {
+                after: after.unwrap_or_default(),
+            });
+            left.push(UnitLeft {
+                part,
+                position: self.at(whole.rule, number),
+                goes_on,
+            });
+        }
+        Ok(left)
     }
 
     /// The beginning of a unit of the same table.
@@ -163,7 +204,7 @@ impl Position {
 }
 
 /// Some partitions that are read together, and whether that is in the order of the keys.
-pub(super) fn units<'p>(whole: &Part<'p>, has_partitions: bool) -> Vec<(Part<'p>, bool)> {
+fn units<'p>(whole: &Part<'p>, has_partitions: bool) -> Vec<(Part<'p>, bool)> {
     if !has_partitions {
         return vec![(whole.clone(), true)];
     }

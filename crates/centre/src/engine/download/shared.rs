@@ -63,7 +63,7 @@ impl Asked {
 }
 
 /// What was handed over of a table.
-pub(super) enum Piece {
+pub(super) enum NotedPiece {
     Rows(Vec<u8>),
     /// A mark, and the rows of the table before it.
     Mark(Vec<u8>, u64),
@@ -74,7 +74,7 @@ pub(super) enum Piece {
 pub(super) struct Noted {
     /// It was announced, also if there are no rows.
     pub(super) is_announced: bool,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<NotedPiece>,
     pub(super) upserts: u64,
     pub(super) removals: u64,
     bytes: usize,
@@ -86,7 +86,7 @@ impl Noted {
         self.bytes += rows.len();
         let fits = self.bytes <= NOTED_BYTES;
         if fits {
-            self.pieces.push(Piece::Rows(rows.to_vec()));
+            self.pieces.push(NotedPiece::Rows(rows.to_vec()));
         }
         fits
     }

@@ -5,7 +5,7 @@ use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader};
 use super::catching_up::{Filler, is_filled_in};
 use super::output::Output;
 use super::plan::{RulePlan, TablePlan};
-use super::resuming::{Position, units};
+use super::resuming::Position;
 use super::{Bound, Order, Part, Place, Snapshot};
 use crate::download::{GivenTable, TableRequest};
 use crate::engine::comparing::Comparison;
@@ -230,23 +230,12 @@ impl<'a> TableReading<'a, '_> {
                 }
                 whole.partitions = slices(gained[rule]);
             }
-            let units = units(&whole, self.rules[rule].query.is_some());
-            for (number, (mut part, is_ordered)) in units.into_iter().enumerate() {
-                if (rule, number) < from.unit() {
-                    continue;
+            let has_partitions = self.rules[rule].query.is_some();
+            for unit in from.units_left(&whole, has_partitions, self.shape)? {
+                if !unit.goes_on {
+                    self.output.mark_if_due(|| unit.position.clone())?;
                 }
-                let unit = from.at(rule, number);
-                let after = match (rule, number) == from.unit() {
-                    true => from.key(self.shape)?,
-                    false => None,
-                };
-                if after.is_none() {
-                    self.output.mark_if_due(|| unit.clone())?;
-                }
-                part.order = is_ordered.then(|| Order {
-                    after: after.unwrap_or_default(),
-                });
-                self.come_in(&part, Some(&unit)).await?;
+                self.come_in(&unit.part, Some(&unit.position)).await?;
             }
         }
         Ok(())
@@ -404,25 +393,14 @@ impl<'a> TableReading<'a, '_> {
                 leaves: false,
                 order: None,
             };
-            let units = units(&all, has_partitions);
-            for (number, (part, is_ordered)) in units.into_iter().enumerate() {
-                if (rule, number) < from.unit() {
-                    continue;
-                }
-                let unit = from.at(rule, number);
-                let after = match (rule, number) == from.unit() {
-                    true => from.key(self.shape)?,
-                    false => None,
-                };
-                if after.is_none() {
-                    self.output.mark_if_due(|| unit.clone())?;
+            for unit in from.units_left(&all, has_partitions, self.shape)? {
+                if !unit.goes_on {
+                    self.output.mark_if_due(|| unit.position.clone())?;
                 }
                 let mut asked = vec![Some(Vec::new()); self.rules.len()];
-                asked[rule] = has_partitions.then_some(part.partitions);
-                let order = Order {
-                    after: after.unwrap_or_default(),
-                };
-                let unit = is_ordered.then_some((&unit, &order));
+                asked[rule] = has_partitions.then_some(unit.part.partitions);
+                let order = unit.part.order.as_ref();
+                let unit = order.map(|it| (&unit.position, it));
                 self.changes_in(&asked, own, unit).await?;
             }
         }

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::world::{Cell, Device, NOTES, World};
-use crate::live::Living;
+use crate::live::LiveCommand;
 use crate::program::{Run, until};
 
 /// What a command says when it refuses: everything, on one line.
@@ -257,7 +257,7 @@ pub(super) fn simulate(world: &World) -> Cell {
 /// A live device gets a change of the centre without asking.
 pub(super) fn wake(world: &World) -> Cell {
     let device = world.device("woken");
-    let living = Living::start(&world.place, &["live", &device.file, "--every", "1h"]);
+    let living = LiveCommand::start(&world.place, &["live", &device.file, "--every", "1h"]);
     living.next(&|event| event["why"] == "connected");
     if world.kind.has_own_download() {
         living.end();
