@@ -355,7 +355,7 @@ impl Remote {
             checkpoint: self.checkpoint.clone(),
             given_back: false,
             copied: false,
-            settled_after: self.settled_after,
+            retried: Vec::new(),
             given_up: std::mem::take(&mut self.given_up),
             tables: upload_tables(&self.schema, changes),
             verdicts: Verdicts::new(),

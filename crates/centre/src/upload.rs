@@ -38,8 +38,10 @@ pub struct SyncUpload {
     /// The remote's file is a copy or was restored, and the original may have sent these changes,
     /// too, as part of another upload.
     pub copied: bool,
-    /// Up to where the remote has heard how operators have settled what was refused of it.
-    pub settled_after: u64,
+    /// It has changes that were refused before, or were made from such before the remote heard that an
+    /// operator has settled them: the numbers of the uploads with which they were refused last. An
+    /// only 0: of whatever uploads.
+    pub retried: Vec<u64>,
     /// Refused rows that its user has given up since.
     pub given_up: Vec<GivenUp>,
     /// The rows, a table after the other in the order in which they were sent.

@@ -35,6 +35,9 @@ pub const PROTOCOL_MINOR: u32 = 0;
 /// How many refused rows an upload gives up.
 pub const MAX_GIVEN_UP: usize = 1_000;
 
+/// So many numbers of uploads are told in [`UploadBegin::retried`], and no more.
+pub const MAX_RETRIED: usize = 1_000;
+
 /// How many former ids a remote names, of each subscription.
 pub const MAX_FORMERS: usize = 16;
 
@@ -342,6 +345,11 @@ pub struct UploadBegin {
     /// so: the original may have sent them, too.
     #[prost(bool, tag = "9")]
     pub copied: bool,
+    /// It has changes that were refused before, or were made from such before the remote heard that an
+    /// operator has settled them: the numbers of the uploads with which they were refused last, each
+    /// once; no more than [`MAX_RETRIED`]. An only 0: of whatever uploads.
+    #[prost(uint64, repeated, tag = "10")]
+    pub retried: Vec<u64>,
 }
 
 /// A refused row that its user has given up.

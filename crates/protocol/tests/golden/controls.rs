@@ -392,6 +392,15 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
             }),
         ),
         (
+            "upload-begin-retried",
+            Control::UploadBegin(UploadBegin {
+                sequence: 7,
+                upload_id: vec![2; 16],
+                retried: vec![3, 700],
+                ..Default::default()
+            }),
+        ),
+        (
             "upload-begin-behind",
             Control::UploadBegin(UploadBegin {
                 sequence: 7,

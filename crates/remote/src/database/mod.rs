@@ -489,6 +489,10 @@ impl Database {
         let account = self.account()?;
         let transaction = self.write("taking a new identity")?;
         said.still_holds(&transaction)?;
+        let subscriptions = subscription::load_all(&transaction)?;
+        let pending = subscriptions.iter();
+        let pending = pending.map(|it| Ok((it.id, take::last_pending(&transaction, it)?)));
+        let pending = pending.collect::<Result<Vec<(i64, i64)>, RemoteError>>()?;
         let mut adopt = || -> rusqlite::Result<()> {
             transaction.execute(
                 "UPDATE tidewater_state SET remote_id = ?1, token = ?2, \
@@ -500,18 +504,19 @@ impl Database {
                     identity.centre
                 ],
             )?;
-            let ids = transaction
-                .prepare("SELECT id FROM tidewater_subscription ORDER BY id")?
-                .query_map([], |row| row.get::<_, i64>(0))?
-                .collect::<rusqlite::Result<Vec<_>>>()?;
-            for id in ids {
+            for (id, copied_until) in pending {
                 transaction.execute(
                     "UPDATE tidewater_subscription SET sequence = 0, upload_id = NULL, \
-                     checkpoint = NULL, image = NULL, copied_until = generation, \
+                     checkpoint = NULL, image = NULL, copied_until = ?4, \
                      compare_due = CASE WHEN schema IS NULL THEN 0 ELSE ?3 END, \
                      taken_upload_id = CASE WHEN taken_generation IS NULL \
                      THEN NULL ELSE ?2 END WHERE id = ?1",
-                    params![id, new_upload_id().0, CompareDue::Yes.stored()],
+                    params![
+                        id,
+                        new_upload_id().0,
+                        CompareDue::Yes.stored(),
+                        copied_until
+                    ],
                 )?;
             }
             transaction.execute("UPDATE tidewater_refused SET copied = 1", [])?;

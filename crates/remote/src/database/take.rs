@@ -215,6 +215,21 @@ fn has_untracked(
     Ok(false)
 }
 
+/// The last generation with changes that were made until now. What is made from now on is of a later
+/// one, unless there are changes of the current one, or some that nobody has recorded.
+pub(super) fn last_pending(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+) -> Result<i64, RemoteError> {
+    let generation = subscription.generation;
+    let Some(schema) = &subscription.schema else {
+        return Ok(generation);
+    };
+    let is_begun = has_generation(connection, schema, generation)?
+        || has_untracked(connection, subscription)?;
+    Ok(if is_begun { generation } else { generation - 1 })
+}
+
 /// Whether any table has changes of this generation.
 fn has_generation(
     connection: &Connection,

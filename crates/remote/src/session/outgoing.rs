@@ -344,11 +344,14 @@ impl Outgoing {
     ) -> Result<(), SyncError> {
         let subscription = &subscriptions[index];
         let received = self.received.as_ref().and_then(|it| it.get(index).copied());
+        let retried = database.retried(subscription)?;
+        let new_copy =
+            || UploadCopy::new(database.kept_limits()).of_retried(retried.clone());
         let mut upload = Upload {
             subscription: index,
             cursor: beginning.cursor,
             read: beginning.read,
-            copy: UploadCopy::new(database.kept_limits()),
+            copy: new_copy(),
         };
         let mut behind_bytes = 0;
         let mut rest = None;
@@ -361,7 +364,7 @@ impl Outgoing {
                     let again = database.begin_upload(subscription)?;
                     upload.cursor = again.cursor;
                     upload.read = again.read;
-                    upload.copy = UploadCopy::new(database.kept_limits());
+                    upload.copy = new_copy();
                 }
             }
         }
@@ -375,6 +378,7 @@ impl Outgoing {
             copied: subscription.may_be_sent_twice(),
             given_up: database.given_up(subscription)?,
             behind_bytes,
+            retried,
         }));
         if let Some((begin, rows)) = rest {
             // Also if its next rows come with the next piece.

@@ -503,7 +503,7 @@ impl Opened {
             checkpoint: subscription.own_checkpoint().cloned(),
             given_back: upload.given_back,
             copied: upload.copied,
-            settled_after: subscription.refused[1],
+            retried: upload.retried,
             given_up: upload.given_up,
             tables: upload.tables,
             verdicts: Verdicts::new(),

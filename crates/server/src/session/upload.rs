@@ -5,7 +5,7 @@
 use tidewater_centre::{RowsChunk, TableRequest, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::{
-    GivenUp, MAX_GIVEN_UP, RequestBegin, TableBegin, UploadBegin, UploadEnd, UploadState,
+    GivenUp, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin, TableBegin, UploadBegin, UploadEnd, UploadState,
 };
 use tidewater_protocol::pack::MAX_COLUMNS;
 use tidewater_protocol::{
@@ -40,6 +40,7 @@ pub(crate) struct ReceivedUpload {
     pub(crate) subscription: usize,
     pub(crate) given_back: bool,
     pub(crate) copied: bool,
+    pub(crate) retried: Vec<u64>,
     pub(crate) given_up: Vec<GivenUp>,
     pub(crate) tables: Vec<UploadTable>,
 }
@@ -106,6 +107,7 @@ struct OpenUpload {
     ignored: bool,
     given_back: bool,
     copied: bool,
+    retried: Vec<u64>,
     given_up: Vec<GivenUp>,
     tables: Vec<UploadTable>,
     /// Inserts, updates, deletes.
@@ -225,6 +227,12 @@ impl<'a> Receiver<'a> {
                 format!("more than {MAX_GIVEN_UP} refused rows are given up with one upload"),
             ));
         }
+        if begin.retried.len() > MAX_RETRIED {
+            return Err(Fault::peer(
+                Code::LimitExceeded,
+                format!("one upload goes back to more than {MAX_RETRIED} others"),
+            ));
+        }
         if begin.rows > self.limits.upload_rows {
             return Err(self.too_many_rows());
         }
@@ -240,6 +248,7 @@ impl<'a> Receiver<'a> {
             ignored,
             given_back: begin.given_back,
             copied: begin.copied,
+            retried: begin.retried,
             given_up: begin.given_up,
             tables: Vec::new(),
             counts: [0; 3],
@@ -512,6 +521,7 @@ impl<'a> Receiver<'a> {
                 subscription: upload.subscription,
                 given_back: upload.given_back,
                 copied: upload.copied,
+                retried: upload.retried,
                 given_up: upload.given_up,
                 tables: upload.tables,
             });

@@ -276,7 +276,7 @@ pub(super) async fn send<R: Rows>(
         checkpoint: None,
         given_back: false,
         copied: false,
-        settled_after: 0,
+        retried: Vec::new(),
         given_up: Vec::new(),
         tables: vec![change.upload],
         verdicts: judgement.verdicts.clone(),

@@ -22,6 +22,8 @@ pub(crate) struct UploadCopy {
     body: Option<BytesMut>,
     counted: Counted,
     limits: KeptLimits,
+    /// See [`UploadBegin::retried`].
+    retried: Vec<u64>,
 }
 
 /// What an upload's beginning says of it.
@@ -68,7 +70,13 @@ impl UploadCopy {
             body: Some(BytesMut::new()),
             counted: Counted::default(),
             limits,
+            retried: Vec::new(),
         }
+    }
+
+    /// Of an upload with changes that were refused with these before.
+    pub(crate) fn of_retried(self, retried: Vec<u64>) -> UploadCopy {
+        UploadCopy { retried, ..self }
     }
 
     /// The next piece of the upload.
@@ -100,7 +108,7 @@ impl UploadCopy {
     /// What is kept of the upload.
     fn finish(self, beginning: Beginning) -> Result<Copied, RemoteError> {
         match self.body {
-            Some(body) => whole(&body, &self.counted, beginning),
+            Some(body) => whole(&body, &self.counted, beginning, self.retried),
             None => Ok(Copied::TooLarge),
         }
     }
@@ -138,7 +146,12 @@ fn put_chunk(body: &mut BytesMut, chunk: &UploadChunk) -> Result<(), RemoteError
 }
 
 /// A whole upload as it is kept.
-fn whole(body: &[u8], counted: &Counted, beginning: Beginning) -> Result<Copied, RemoteError> {
+fn whole(
+    body: &[u8],
+    counted: &Counted,
+    beginning: Beginning,
+    retried: Vec<u64>,
+) -> Result<Copied, RemoteError> {
     let end = counted.end();
     let rows @ 1.. = end.inserts + end.updates + end.deletes else {
         return Ok(Copied::Nothing);
@@ -157,6 +170,7 @@ fn whole(body: &[u8], counted: &Counted, beginning: Beginning) -> Result<Copied,
         copied: beginning.may_be_sent_twice,
         given_up: Vec::new(),
         behind_bytes: 0,
+        retried,
     };
     put(&mut frames, Control::UploadBegin(begin))?;
     frames.extend_from_slice(body);
@@ -207,7 +221,8 @@ impl Copies {
 
 /// The taken upload out of the file, as a copy of it would be.
 fn read(subscription: &SubscriptionState, database: &Database) -> Result<Copied, RemoteError> {
-    let mut copy = UploadCopy::new(database.kept_limits());
+    let retried = database.retried(subscription)?;
+    let mut copy = UploadCopy::new(database.kept_limits()).of_retried(retried);
     let mut cursor = UploadCursor::default();
     while let Some(chunk) = database.upload_chunk(subscription, &mut cursor)? {
         copy.add(&chunk)?;

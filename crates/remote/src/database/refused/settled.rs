@@ -3,14 +3,15 @@
 //!
 //! What is not settled for good has a generation: a change that is pending again has that with which
 //! it goes up, and what the user gave up that of the upload which tells the centre, or 0 until
-//! one is taken.
+//! one is taken. What an operator has written for the user has that of a change that was made from it
+//! before the word of him came, for the centre has some of that change already.
 
 use rusqlite::{Connection, params};
 use serde::Serialize;
 use tidewater_protocol::Table;
-use tidewater_protocol::message::{GivenUp, MAX_GIVEN_UP, SettledRefusal};
+use tidewater_protocol::message::{GivenUp, MAX_GIVEN_UP, MAX_RETRIED, SettledRefusal};
 
-use super::{Database, Found, RefusedRow, TIME_UNKNOWN, exists, find, give_up, key_of};
+use super::{Database, Found, PARKED, RefusedRow, TIME_UNKNOWN, exists, find, give_up, key_of};
 use crate::database::SubscriptionState;
 use crate::database::changes::later_than;
 use crate::database::tables::Names;
@@ -311,6 +312,33 @@ pub(crate) fn given_up(
     read().doing("reading what was given up")
 }
 
+/// Of what goes up with a generation and was refused before, or was made from such: the numbers of the
+/// uploads with which it was refused last. See [`tidewater_protocol::message::UploadBegin::retried`].
+fn retried_uploads(
+    connection: &Connection,
+    publication: &str,
+    generation: i64,
+) -> Result<Vec<u64>, RemoteError> {
+    let read = || -> rusqlite::Result<Vec<u64>> {
+        connection
+            .prepare_cached(
+                "SELECT DISTINCT sequence FROM tidewater_settled WHERE publication = ?1 \
+                 AND generation > 0 AND generation <= ?2 AND generation IS NOT NULL \
+                 AND outcome IN ('retried', 'replayed', 'edited') ORDER BY sequence LIMIT ?3",
+            )?
+            .query_map(
+                params![publication, generation, MAX_RETRIED as i64 + 1],
+                |row| Ok(row.get::<_, i64>(0)?.unsigned_abs()),
+            )?
+            .collect()
+    };
+    let uploads = read().doing("reading what goes up again")?;
+    Ok(match uploads.len() > MAX_RETRIED {
+        true => vec![0],
+        false => uploads,
+    })
+}
+
 /// The upload of a generation is acknowledged: what went up again with it and was neither refused
 /// nor lost is in the centre, and what was given up is known there.
 pub(crate) fn acknowledged(
@@ -370,7 +398,11 @@ pub(crate) fn told(
             else {
                 continue;
             };
+            let mut generation = None;
             if let Some(parked) = parked {
+                // What the user has made of the row since takes the pre-image over, and so has in it
+                // what the operator may have written.
+                generation = later_than(connection, &parked.names, &parked.key, PARKED)?;
                 give_up(connection, &parked)?;
                 mark_stale(connection, &entry.table, &key_packed)?;
             }
@@ -378,7 +410,7 @@ pub(crate) fn told(
                 outcome: &told.outcome,
                 by: Some(&told.by),
                 at_ms: Some(told.at_ms),
-                generation: None,
+                generation: generation.filter(|_| told.outcome != "discarded"),
             };
             settle(connection, entry.id, &end)?;
         }
@@ -399,6 +431,19 @@ impl Database {
         match subscription.taken_generation {
             Some(generation) if subscription.any_unsettled => {
                 given_up(&self.connection, &subscription.publication, generation)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// What the taken upload tells of changes that were refused before.
+    pub(crate) fn retried(
+        &self,
+        subscription: &SubscriptionState,
+    ) -> Result<Vec<u64>, RemoteError> {
+        match subscription.taken_generation {
+            Some(generation) if subscription.any_unsettled => {
+                retried_uploads(&self.connection, &subscription.publication, generation)
             }
             _ => Ok(Vec::new()),
         }

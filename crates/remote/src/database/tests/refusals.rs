@@ -3,6 +3,7 @@
 use super::*;
 use crate::database::{NewIdentity, Said, Which};
 use tidewater_protocol::Code;
+use tidewater_protocol::message::{DownloadBegin, SettledRefusal};
 
 /// Rows 1 (update), 3 (delete) and 9 (insert) are changed and refused.
 fn with_refusals() -> Remote {
@@ -456,4 +457,106 @@ fn a_row_whose_key_is_text_that_is_no_unicode_is_refused_like_any_other() {
     );
     assert_eq!(remote.query("SELECT w FROM word"), ["good"]);
     assert_eq!(remote.upload(), []);
+}
+
+/// What the taken upload says of changes that were refused before.
+fn retried(remote: &mut Remote) -> Vec<u64> {
+    let state = remote.begin();
+    remote.database().retried(&state).unwrap()
+}
+
+/// An operator has settled what was refused of item 1 with this upload.
+fn settle_item(remote: &mut Remote, sequence: u64, outcome: &str) {
+    let state = remote.state();
+    let mut applier = remote.applier_of(&state, None);
+    let begin = DownloadBegin {
+        settled: vec![SettledRefusal {
+            table: "item".into(),
+            key: "[1]".into(),
+            sequence,
+            at_ms: 900,
+            by: "olga".into(),
+            outcome: outcome.into(),
+        }],
+        ..DownloadBegin::default()
+    };
+    applier.refused_told(&begin).unwrap();
+    applier.download_begin(0, false).unwrap();
+    applier.download_end(b"checkpoint").unwrap();
+    remote.commit(applier);
+}
+
+#[test]
+fn an_upload_names_those_with_which_its_changes_were_refused_before() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET amount = 9 WHERE id = 1");
+    assert_eq!(retried(&mut remote), [0; 0]);
+    remote.acknowledge_refused_item();
+    // Of other rows nothing was refused.
+    remote.run("UPDATE item SET amount = 19 WHERE id = 2");
+    assert_eq!(retried(&mut remote), [0; 0]);
+    remote.acknowledge(|_| {});
+    remote.run("UPDATE item SET amount = 8 WHERE id = 1");
+    assert_eq!(retried(&mut remote), [1]);
+    // The number is that of the last try.
+    remote.acknowledge_refused_item();
+    remote.database_mut().retry_refused(Which::All).unwrap();
+    assert_eq!(retried(&mut remote), [3]);
+    remote.acknowledge(|_| {});
+    remote.run("UPDATE item SET amount = 7 WHERE id = 1");
+    assert_eq!(retried(&mut remote), [0; 0], "it was taken");
+}
+
+#[test]
+fn what_was_changed_before_the_word_of_an_operator_came_names_the_upload_that_he_has_settled() {
+    for (outcome, named) in [("replayed", vec![1]), ("edited", vec![1]), ("discarded", vec![])] {
+        let mut remote = with_items();
+        remote.run("UPDATE item SET amount = 9 WHERE id = 1");
+        remote.acknowledge_refused_item();
+        remote.run("UPDATE item SET amount = 8 WHERE id = 1");
+        settle_item(&mut remote, 1, outcome);
+        // It has the refused change in it, with the pre-image of that.
+        let upload = [update(&item(1, "a", 10), &item(1, "a", 8))];
+        assert_eq!(remote.upload(), upload);
+        assert_eq!(retried(&mut remote), named, "{outcome}");
+        remote.acknowledge(|_| {});
+        remote.run("UPDATE item SET amount = 7 WHERE id = 1");
+        assert_eq!(retried(&mut remote), [0; 0], "{outcome}");
+    }
+}
+
+#[test]
+fn what_is_changed_after_the_word_of_an_operator_came_names_nothing() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET amount = 9 WHERE id = 1");
+    remote.acknowledge_refused_item();
+    settle_item(&mut remote, 1, "replayed");
+    remote.run("UPDATE item SET amount = 8 WHERE id = 1");
+    assert_eq!(retried(&mut remote), [0; 0]);
+}
+
+#[test]
+fn a_kept_upload_names_those_with_which_its_changes_were_refused_before() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET amount = 9 WHERE id = 1");
+    remote.acknowledge_refused_item();
+    remote.run("UPDATE item SET amount = 8 WHERE id = 1");
+    remote.acknowledge(|_| {});
+    let kept: Vec<u8> = remote
+        .application()
+        .query_row(
+            "SELECT bytes FROM tidewater_kept ORDER BY id DESC LIMIT 1",
+            [],
+            |row| row.get(0),
+        )
+        .unwrap();
+    let mut frames = BytesMut::from(&kept[..]);
+    let Some(Frame::Control {
+        control: Some(Control::UploadBegin(begin)),
+        ..
+    }) = crate::database::kept::next_frame(&mut frames).unwrap()
+    else {
+        panic!("a kept upload begins with its beginning");
+    };
+    assert_eq!(begin.retried, [1]);
 }
