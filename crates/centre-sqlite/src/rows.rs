@@ -19,6 +19,7 @@ use super::publication::{Publication, PublishedTable};
 use super::row::{Fate, Incoming, RowError, TableWriter, savepoint};
 use super::scope;
 use super::served::Served;
+use super::upstream;
 use super::{deferred_violations, failure};
 use tidewater_centre::engine::connection::{Connection as _, Own, own};
 use tidewater_centre::engine::scope::Purpose;
@@ -184,6 +185,11 @@ fn ended() -> CentreError {
 impl<'c> Rows for UploadRows<'c> {
     type Connection = Connection;
     type Table = PublishedTable;
+
+    fn note_given_back(&mut self) -> Result<bool> {
+        let looking = "looking whether this is a branch";
+        upstream::note_given_back(self.connection).map_err(failure(looking))
+    }
 
     /// A row may have ended the transaction.
     fn is_usable(&self) -> bool {

@@ -21,7 +21,8 @@
 //!   deployed is made anew by the next deployment.
 //! - A restored file is noticed twice: by headquarters, whose record of the last upload is ahead, and
 //!   by devices, whose checkpoint has a mark that the file does not know. Each side gives back what
-//!   the file has forgotten, by its own rules.
+//!   the file has forgotten, by its own rules. A device's change of a sum may come from both sides:
+//!   where the row is another one by now, it waits for the operator of the branch, or of headquarters.
 //! - Numbers for the keys of new rows are headquarters'. A branch hands them on out of its own blocks.
 
 use rusqlite::types::Type;
@@ -72,6 +73,17 @@ impl Upstream {
         let mut tables = self.0.iter().flat_map(|it| &it.tables);
         tables.find(|it| it.name.eq_ignore_ascii_case(name))
     }
+}
+
+/// A device gives back to the branch what its file has forgotten. Headquarters may have that from before
+/// the file was restored, so what comes of it goes up as what is pending in a copied file does: sums are
+/// not added twice. Whether this is a branch.
+pub(super) fn note_given_back(connection: &Connection) -> rusqlite::Result<bool> {
+    if Upstream::read(connection)?.0.is_empty() {
+        return Ok(false);
+    }
+    let sql = "UPDATE tidewater_subscription SET copied_until = max(copied_until, generation)";
+    Ok(connection.prepare_cached(sql)?.execute([])? > 0)
 }
 
 /// Takes numbers out of the branch's own blocks, as many as there are.

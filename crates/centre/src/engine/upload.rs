@@ -26,6 +26,7 @@ pub(crate) mod row_json;
 pub mod rows;
 mod scoped;
 mod scripted;
+mod sent_before;
 mod settle;
 mod settled;
 mod shared;

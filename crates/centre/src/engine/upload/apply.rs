@@ -28,7 +28,8 @@ use crate::engine::publication::Publication;
 use crate::engine::scope::Differences;
 use crate::engine::scripts::Scripting;
 use crate::engine::upload::columns::{Announced, ColumnMap, Unpublished};
-use crate::engine::upload::decided::{Decided, RowKeys};
+use crate::engine::upload::decided::Decided;
+use crate::engine::upload::sent_before::SentBefore;
 use crate::engine::upload::families::Families;
 use crate::engine::upload::verdicts::{Fates, Judged};
 use crate::engine::watermark::held;
@@ -129,10 +130,9 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
     let families = Families::of(&publication.schema, &uploaded)?;
     let Admitted { serials, scope } = admitted;
     let mut admission = admission(rows, &publication, upload, &serials, scope).await?;
-    let mut resolvers = tables.iter().map(|it| &publication.resolvers[it.index]);
-    let sent_twice = match resolvers.any(|it| it.sums().next().is_some()) {
-        true => settled::sent_by_operators(rows.connection(), upload, &publication.schema).await?,
-        false => RowKeys::new(),
+    let sent_before = match tables.is_empty() {
+        true => SentBefore::default(),
+        false => SentBefore::find(rows, upload, &publication).await?,
     };
     let scripting = Scripting::of(&publication.scripts, &upload.context, &upload.publication)?
         .map(|it| it.since(upload.checkpoint.as_ref()));
@@ -150,7 +150,7 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         fates,
         handed_over: Vec::new(),
         leaves_to_download: false,
-        sent_twice: &sent_twice,
+        sent_before: &sent_before,
         records: Records::default(),
         scripting,
     };
@@ -252,8 +252,8 @@ pub(super) struct Run<'r, R: Rows> {
     pub(super) handed_over: Vec<Vec<RowRef>>,
     /// Rows that took effect are otherwise in the centre, and the result does not say so.
     pub(super) leaves_to_download: bool,
-    /// Rows of which the centre may have what is uploaded already.
-    pub(super) sent_twice: &'r RowKeys,
+    /// What the centre may have of it already.
+    pub(super) sent_before: &'r SentBefore,
     /// What an operator's write leaves for people.
     pub(super) records: Records,
     /// The scripts that the remote has chosen.

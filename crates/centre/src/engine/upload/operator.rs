@@ -25,7 +25,7 @@ use crate::engine::publication::Publication;
 use crate::engine::records::claims_of;
 use crate::engine::scripts::Scripting;
 use crate::engine::upload::columns::Announced;
-use crate::engine::upload::decided::RowKeys;
+use crate::engine::upload::sent_before::SentBefore;
 use crate::engine::upload::families::Families;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
@@ -302,7 +302,7 @@ pub(super) async fn send<R: Rows>(
     let uploaded: Vec<_> = tables.iter().map(Incoming::uploaded).collect();
     let families = Families::of(&publication.schema, &uploaded)?;
     let (admission, serials) = (Admission::of_operator(), Serials::none());
-    let sent_twice = RowKeys::new();
+    let sent_before = SentBefore::default();
     let mut run = Run {
         rows,
         publication,
@@ -316,7 +316,7 @@ pub(super) async fn send<R: Rows>(
         fates,
         handed_over: Vec::new(),
         leaves_to_download: false,
-        sent_twice: &sent_twice,
+        sent_before: &sent_before,
         records: Records::default(),
         scripting: Scripting::of(&publication.scripts, &upload.context, sender.publication)?,
     };

@@ -16,7 +16,8 @@ use super::settle::{Ready, find_changed, obstacle};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{Resolved, Resolver, Sides, Winner};
-use crate::engine::upload::decided::{RowKeys, pack_key};
+use crate::engine::upload::decided::pack_key;
+use crate::engine::upload::sent_before::SentBefore;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::upload::{RowsChunk, SyncUpload, UploadTable};
@@ -37,9 +38,8 @@ pub(super) struct Resolving<'p> {
     /// What handlers have decided, and what they have to decide.
     decided: &'p Resolutions,
     contended: Vec<Contended>,
-    /// Rows of which the centre may have what is uploaded already: all of them, or these.
-    copied: bool,
-    sent_twice: &'p RowKeys,
+    /// What the centre may have already of what is uploaded.
+    sent_before: &'p SentBefore,
     /// Deletes take along what refers to their rows.
     insists: bool,
 }
@@ -69,7 +69,7 @@ impl<'p> Resolving<'p> {
         publication: &'p Publication<T>,
         index: usize,
         upload: &'p SyncUpload,
-        (purpose, sent_twice): (Purpose, &'p RowKeys),
+        (purpose, sent_before): (Purpose, &'p SentBefore),
     ) -> Resolving<'p> {
         let user = &upload.context.user;
         let resolver = &publication.resolvers[index];
@@ -88,8 +88,7 @@ impl<'p> Resolving<'p> {
             deletes: Vec::new(),
             decided: &upload.resolutions,
             contended: Vec::new(),
-            copied: upload.copied,
-            sent_twice,
+            sent_before,
             insists: purpose.insists(),
         }
     }
@@ -118,11 +117,7 @@ impl<'p> Resolving<'p> {
 
     /// See [`Sides::may_be_in`].
     fn may_be_in(&self, table: usize, key: &[Datum<'_>]) -> bool {
-        let is_sent = || {
-            self.sent_twice
-                .contains(&(table, pack_key(self.table, key)))
-        };
-        self.copied || !self.sent_twice.is_empty() && is_sent()
+        self.sent_before.has(table, self.table, key)
     }
 
     /// Whether a row that is in the centre as its remote wants it has been made so by two changes.

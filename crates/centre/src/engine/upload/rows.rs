@@ -269,6 +269,15 @@ pub trait Rows: Send {
     /// A table of a publication.
     type Table: TargetTable;
 
+    /// The upload under way is given back to a database that was restored. Whether the database has
+    /// headquarters, which may have the upload already; its own uploads to these say that then.
+    ///
+    /// # Errors
+    /// The database failed.
+    fn note_given_back(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Whether the transaction can go on, as far as can be told without a word to the database.
     fn is_usable(&self) -> bool;
 

@@ -206,7 +206,7 @@ impl<R: Rows> Run<'_, R> {
         let mut failed = Vec::new();
         for some in rows.chunks(ROWS_AT_ONCE) {
             let mut some = self.judge_central(table, op, some, progress).await?;
-            if op == Op::Update && self.upload.copied {
+            if op == Op::Update && self.sent_before.all {
                 some = self.park_sent_twice(table, &some, progress).await?;
             }
             match op {
@@ -263,7 +263,7 @@ impl<R: Rows> Run<'_, R> {
         Ok(left)
     }
 
-    /// Leaves out updates of a copied file of whose rows the centre has something else than it had
+    /// Leaves out updates that the centre may have already, of a copied file or given back to a branch, of whose rows the centre has something else than it had
     /// when they were made: the original may have sent them, and nobody but the operator can tell
     /// whether their script would do the same a second time.
     async fn park_sent_twice(

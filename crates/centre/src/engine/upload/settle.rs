@@ -592,7 +592,7 @@ impl<'r, R: Rows> Run<'r, R> {
 
     /// What is to be resolved of a table.
     fn resolving(&self, table: &Incoming<'_, R::Table>) -> Resolving<'r> {
-        let how = (self.purpose, self.sent_twice);
+        let how = (self.purpose, self.sent_before);
         Resolving::new(self.publication, table.index, self.upload, how)
     }
 

@@ -117,47 +117,6 @@ pub(super) async fn settle<T: TargetTable>(
     Ok(open)
 }
 
-/// Rows that an operator has sent again for the remote, of those of which the upload has what was
-/// refused before: it may be in already.
-pub(super) async fn sent_by_operators(
-    connection: &mut impl Connection,
-    upload: &SyncUpload,
-    schema: &PublicationSchema,
-) -> Result<RowKeys, CentreError> {
-    let mut sent = RowKeys::new();
-    let Some(first) = upload.retried.iter().min() else {
-        return Ok(sent);
-    };
-    let select = own!(
-        "SELECT table_name, row_key, sequence FROM tidewater.settled_refusal
-         WHERE remote_id = ?1 AND publication = ?2 AND sequence >= ?3
-         AND settled_as IN ('replayed', 'edited')",
-        upload.context.remote_id,
-        upload.publication,
-        *first,
-    );
-    let what = "looking for rows that operators have sent again";
-    let answer = connection.run_one(what, select).await?;
-    for row in &answer.rows {
-        let (name, key, sequence): (String, String, u64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        if *first > 0 && !upload.retried.contains(&sequence) {
-            continue;
-        }
-        let mut tables = schema.tables.iter().enumerate();
-        let found = tables.find(|(_, it)| text(&it.name) == name);
-        if let Some((index, table)) = found
-            && let Some(key) = row_json::read_key(table, &key)
-        {
-            let key = key.iter();
-            let key: Vec<Datum<'_>> = key
-                .map(|(column, value)| datum(table, *column, value))
-                .collect();
-            sent.insert((index, pack_key(table, &key)));
-        }
-    }
-    Ok(sent)
-}
-
 /// The rows of which the remote was told that their inserts are refused, as far as nobody has settled
 /// that and the upload does not have them once more: by the values by which others refer to them.
 pub(super) async fn refused_parents(
