@@ -3,6 +3,7 @@
 
 use tidewater_centre::{ConflictSpec, OnReject, SettleOutcome, TableSpec, UploadMode};
 use tidewater_centre::{Judgement, RefusedAction, RefusedChoice};
+use tidewater_protocol::Code;
 use tidewater_protocol::message::GivenUp;
 
 use crate::families::follows;
@@ -219,4 +220,131 @@ pub async fn equal_inserts_with_children_are_one<F: Fixture>() {
             .await;
         assert!(told[0].starts_with("2 inserted"), "{told:?}");
     }
+}
+
+/// An operator's replay of what is refused, row by row and oldest first: what is settled.
+async fn replay_all<F: Fixture>(world: &World<F>) -> Vec<String> {
+    let mut settled = Vec::new();
+    for refused in world.centre.refused().await.unwrap() {
+        let choice = RefusedChoice {
+            refused: refused.id,
+            action: RefusedAction::Replay,
+            force: true,
+            judgement: Judgement::default(),
+            by: "olga".into(),
+            now_ms: NOW_MS,
+        };
+        let outcome = world.worker().await.settle_refused(choice).await.unwrap();
+        if matches!(outcome, SettleOutcome::Settled { .. }) {
+            settled.push(format!("{} {}", refused.table, refused.key));
+        }
+    }
+    settled
+}
+
+/// The rows of two families with equal lines: anna's are refused.
+async fn meet_with_equal_lines<F: Fixture>(world: &World<F>) -> Remote {
+    let mut anna = Remote::synced(world, "anna").await;
+    let mut berta = Remote::synced(world, "berta").await;
+    let family = |customer: &str, note: i64| {
+        [
+            insert("orders", &format!("10|{customer}|1")),
+            insert("line", "10|apples|1"),
+            insert("line", "10|plums|2"),
+            insert("note", &format!("{note}|10|apples|{customer}")),
+        ]
+    };
+    berta.upload(&family("Nora", 1)).await;
+    let told = anna.upload(&family("Sven", 2)).await;
+    assert!(told[0].ends_with("4 refused"), "{told:?}");
+    anna
+}
+
+/// Where an equal row is under somebody else's parent, it is not the refused one.
+pub async fn what_is_below_a_refused_row_is_not_replayed_into_another_family<F: Fixture>() {
+    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    let mut anna = meet_with_equal_lines(&world).await;
+    assert_eq!(replay_all(&world).await, [""; 0]);
+    assert_eq!(world.centre.refused().await.unwrap().len(), 4);
+    let notes = "SELECT id, body FROM note";
+    assert_eq!(world.fixture.query(notes).await, ["1|Nora"]);
+    // All of it is there when the device sends it under a key of its own.
+    let sequence = anna.sequence;
+    let given_up = |table: &str, key: &str| GivenUp {
+        table: table.into(),
+        key: key.into(),
+        sequence,
+    };
+    anna.given_up = vec![
+        given_up("orders", "[10]"),
+        given_up("line", "[10,\"apples\"]"),
+        given_up("line", "[10,\"plums\"]"),
+        given_up("note", "[2]"),
+    ];
+    anna.upload(&[
+        insert("orders", "13|Sven|1"),
+        insert("line", "13|apples|1"),
+        insert("line", "13|plums|2"),
+        insert("note", "2|13|apples|Sven"),
+    ])
+    .await;
+    let lines = ["10|apples|1", "10|plums|2", "13|apples|1", "13|plums|2"];
+    assert_eq!(world.fixture.query(LINES).await, lines);
+    assert_eq!(world.centre.refused().await.unwrap().len(), 0);
+}
+
+/// When the key is free, the family comes, row by row.
+pub async fn a_family_is_replayed_when_its_parent_is_in<F: Fixture>() {
+    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    meet_with_equal_lines(&world).await;
+    let emptied = "DELETE FROM note; DELETE FROM line; DELETE FROM orders";
+    world.execute(emptied).await;
+    assert_eq!(replay_all(&world).await.len(), 4);
+    let notes = "SELECT id, order_id, body FROM note";
+    assert_eq!(world.fixture.query(notes).await, ["2|10|Sven"]);
+    let orders = world.fixture.query("SELECT id, customer FROM orders").await;
+    assert_eq!(orders, ["10|Sven"]);
+}
+
+/// The rows below it would stay behind: the device gives it another key, and takes them along.
+pub async fn an_operator_gives_no_refused_row_another_key_that_others_refer_to<F: Fixture>() {
+    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    let (mut anna, _) = meet(&world).await;
+    anna.upload(&[insert("orders", "11|Sven|1")]).await;
+    let edit = async |table: &str, key: &str, values: &str| {
+        let refused = world.centre.refused().await.unwrap();
+        let mut refused = refused.iter().filter(|it| it.table == table);
+        let choice = RefusedChoice {
+            refused: refused.find(|it| it.key == key).unwrap().id,
+            action: RefusedAction::Edit(values.into()),
+            force: true,
+            judgement: Judgement::default(),
+            by: "olga".into(),
+            now_ms: NOW_MS,
+        };
+        world.worker().await.settle_refused(choice).await.unwrap()
+    };
+    let is_refused = |outcome: &SettleOutcome, with: &str| {
+        matches!(outcome,
+        SettleOutcome::Refused { code: Code::RowKeyInUse, reason } if reason.contains(with))
+    };
+    let outcome = edit("orders", "[10]", r#"{"id":77}"#).await;
+    assert!(is_refused(&outcome, "line [10,\"bananas\"]"), "{outcome:?}");
+    let outcome = edit("line", r#"[10,"bananas"]"#, r#"{"product":"figs"}"#).await;
+    assert!(is_refused(&outcome, "note [1]"), "{outcome:?}");
+    // It may have rows below it that are not sent yet.
+    let outcome = edit("orders", "[11]", r#"{"id":78}"#).await;
+    assert!(is_refused(&outcome, "others of the device"), "{outcome:?}");
+    assert_eq!(world.centre.refused().await.unwrap().len(), 4);
+    let orders = world.fixture.query("SELECT id FROM orders ORDER BY id");
+    assert_eq!(orders.await, ["10", "11", "12"]);
+    // Nobody refers to a note.
+    world
+        .execute("INSERT INTO line VALUES (12, 'figs', 1)")
+        .await;
+    let outcome = edit("note", "[1]", r#"{"id":5,"order_id":12,"product":"figs"}"#).await;
+    assert!(
+        matches!(outcome, SettleOutcome::Settled { .. }),
+        "{outcome:?}"
+    );
 }

@@ -384,11 +384,22 @@ fn failure(row: &RefusedRecord, outcome: &SettleOutcome, config: &ConfigArgs) ->
                 code.name()
             ),
             match code {
-                Code::RowForeignKey => {
-                    "put the rows in order that it refers to, or that refer to it, and replay it \
-                     then"
-                        .to_owned()
-                }
+                Code::RowForeignKey => match &row.parent {
+                    Some((table, key)) => format!(
+                        "see to {table} {key} first: this row goes with it, when it is replayed or \
+                         when its user sends it again (on the device: tidewater refused retry \
+                         REMOTE.db ID, with --new-key if another row has its key)"
+                    ),
+                    None => "put the rows in order that it refers to, or that refer to it, and \
+                             replay it then"
+                        .to_owned(),
+                },
+                Code::RowKeyInUse if row.operation == "insert" => format!(
+                    "on the device: tidewater refused retry REMOTE.db ID --new-key=KEY, which takes \
+                     the rows below along (tidewater refused list REMOTE.db shows the ID); or \
+                     discard it: tidewater refused discard {} --reason TEXT -c {config}",
+                    row.id
+                ),
                 Code::RowHandler => format!(
                     "give it values that its handler takes: tidewater refused edit {} --set \
                      COLUMN=VALUE -c {config}; or discard it",

@@ -225,8 +225,8 @@ pub(super) fn last_pending(
     let Some(schema) = &subscription.schema else {
         return Ok(generation);
     };
-    let is_begun = has_generation(connection, schema, generation)?
-        || has_untracked(connection, subscription)?;
+    let is_begun =
+        has_generation(connection, schema, generation)? || has_untracked(connection, subscription)?;
     Ok(if is_begun { generation } else { generation - 1 })
 }
 

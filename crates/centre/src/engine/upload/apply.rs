@@ -29,8 +29,8 @@ use crate::engine::scope::Differences;
 use crate::engine::scripts::Scripting;
 use crate::engine::upload::columns::{Announced, ColumnMap, Unpublished};
 use crate::engine::upload::decided::Decided;
-use crate::engine::upload::sent_before::SentBefore;
 use crate::engine::upload::families::Families;
+use crate::engine::upload::sent_before::SentBefore;
 use crate::engine::upload::verdicts::{Fates, Judged};
 use crate::engine::watermark::held;
 use crate::error::CentreError;
@@ -340,8 +340,13 @@ impl<'r, R: Rows> Run<'r, R> {
             .any(|it| ties.iter().any(|tie| tie.child == it.index))
         {
             let connection = self.rows.connection();
-            let refused =
-                settled::refused_parents(connection, self.upload, schema, ties, &uploaded);
+            let upload = self.upload;
+            let of = (
+                upload.context.remote_id,
+                &*upload.publication,
+                &*upload.given_up,
+            );
+            let refused = settled::refused_parents(connection, of, schema, ties, &uploaded);
             let refused = refused.await?;
             round
                 .decided

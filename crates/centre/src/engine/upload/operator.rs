@@ -25,8 +25,8 @@ use crate::engine::publication::Publication;
 use crate::engine::records::claims_of;
 use crate::engine::scripts::Scripting;
 use crate::engine::upload::columns::Announced;
-use crate::engine::upload::sent_before::SentBefore;
 use crate::engine::upload::families::Families;
+use crate::engine::upload::sent_before::SentBefore;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::scripting::ScriptNotes;
@@ -236,7 +236,7 @@ pub(super) fn datum<'v>(table: &Table, column: usize, value: &'v Value) -> Datum
     table.columns[column].column_type.datum(value.as_ref()).0
 }
 
-fn datums<'v>(table: &Table, values: &'v Values) -> Vec<Datum<'v>> {
+pub(super) fn datums<'v>(table: &Table, values: &'v Values) -> Vec<Datum<'v>> {
     let values = values.iter();
     values
         .map(|(column, value)| datum(table, *column, value))

@@ -2,11 +2,16 @@
 //! upload ([`super::operator`]), or given up.
 
 use serde_json::{Map, Value as Json};
-use tidewater_protocol::{Code, Table};
+use tidewater_protocol::{Code, Op, Table};
 
-use super::operator::{self, Change, FoundRow, Place, Sender, Sent, Values, is_so, refused};
+use super::columns::{Announced, ColumnMap};
+use super::decided::{Decided, Decision, Uploaded};
+use super::operator::refused as refused_with;
+use super::operator::{self, Change, FoundRow, Place, Sender, Sent, Values, is_so};
 use super::row_json;
-use super::rows::{Rows, try_again};
+use super::rows::{Refusal, Rows, try_again};
+use super::settled;
+use super::ties::Tie;
 use crate::engine::connection::{Connection as _, own};
 use crate::engine::refusals;
 use crate::error::CentreError;
@@ -65,7 +70,7 @@ async fn act<R: Rows>(
         RefusedAction::Replay => None,
         RefusedAction::Edit(_) if record.operation == "delete" => {
             let reason = "a delete has no values that could be others: replay or discard it";
-            return Ok(refused(Code::RowBadValue, reason));
+            return Ok(refused_with(Code::RowBadValue, reason));
         }
         RefusedAction::Edit(given) => Some(&**given),
     };
@@ -76,12 +81,24 @@ async fn act<R: Rows>(
     let table = place.table();
     let wanted = match RefusedChange::read(table, record, given) {
         Ok(wanted) => wanted,
-        Err(reason) => return Ok(refused(Code::RowBadValue, reason)),
+        Err(reason) => return Ok(refused_with(Code::RowBadValue, reason)),
     };
     let found = match place.read(rows, &wanted.key).await? {
         Ok(found) => found,
         Err(outcome) => return Ok(outcome),
     };
+    if given.is_some()
+        && let Some(outcome) = wanted.leaves_rows_behind(rows, record, &place).await?
+    {
+        return Ok(outcome);
+    }
+    let change = Change::of_columns(table, wanted.old.as_ref(), wanted.new.as_ref());
+    if let Some(outcome) = wanted
+        .waits_for_parent(rows, record, &place, &change)
+        .await?
+    {
+        return Ok(outcome);
+    }
     if let Some(outcome) = wanted.is_in_effect(&place, &found)? {
         return Ok(outcome);
     }
@@ -93,7 +110,6 @@ async fn act<R: Rows>(
         record: record.id,
         now_ms: choice.now_ms,
     };
-    let change = Change::of_columns(table, wanted.old.as_ref(), wanted.new.as_ref());
     let sent = operator::send(
         rows,
         &place,
@@ -161,6 +177,98 @@ impl RefusedChange {
         Ok(RefusedChange { key, old, new })
     }
 
+    /// A row that refers to a refused one waits for that, whatever the centre has: under the same key may
+    /// be somebody else's row, with an equal row below it.
+    async fn waits_for_parent<R: Rows>(
+        &self,
+        rows: &mut R,
+        record: &RefusedRecord,
+        place: &Place<R::Table>,
+        change: &Change,
+    ) -> Result<Option<SettleOutcome>> {
+        let schema = &place.publication.schema;
+        let ties = Tie::all(schema);
+        if self.new.is_none() || ties.iter().all(|it| it.child != place.index) {
+            return Ok(None);
+        }
+        let Announced::Published(index, map) = ColumnMap::find(schema, &change.upload.begin)?
+        else {
+            return Ok(None);
+        };
+        let uploaded = [Uploaded {
+            upload: &change.upload,
+            index,
+            map: &map,
+            has_moves: false,
+        }];
+        let of = (record.remote_id, &*record.publication, &[][..]);
+        let refused =
+            settled::refused_parents(rows.connection(), of, schema, &ties, &uploaded).await?;
+        let mut decided = Decided::default();
+        decided.refuse_children(schema, &ties, &uploaded, refused)?;
+        let op = match self.old {
+            None => Op::Insert,
+            Some(_) => Op::Update,
+        };
+        let key = operator::datums(place.table(), &self.key);
+        Ok(match decided.of(schema, index, op, &key) {
+            Some(Decision::Refused(Refusal { code, reason })) => Some(refused_with(code, reason)),
+            _ => None,
+        })
+    }
+
+    /// An operator gives a row other values than those by which others refer to it. What its remote has
+    /// below it would stay under the old ones, which may be those of somebody else's row: only the
+    /// remote can take all of it along.
+    async fn leaves_rows_behind<R: Rows>(
+        &self,
+        rows: &mut R,
+        record: &RefusedRecord,
+        place: &Place<R::Table>,
+    ) -> Result<Option<SettleOutcome>> {
+        let schema = &place.publication.schema;
+        let (Some(new), Ok(sent)) = (&self.new, row_json::read(place.table(), &record.row)) else {
+            return Ok(None);
+        };
+        let ties = Tie::all(schema);
+        let left = ties.iter().filter(|it| it.parent == place.index);
+        let left = left.filter_map(|tie| {
+            let value = tie.referred_value(&sent.values)?;
+            (tie.referred_value(new).as_ref() != Some(&value)).then_some((tie, value))
+        });
+        let left: Vec<_> = left.collect();
+        if left.is_empty() {
+            return Ok(None);
+        }
+        let select = own!(
+            "SELECT table_name, row_key, uploaded FROM tidewater.refused
+             WHERE remote_id = ?1 AND publication = ?2 AND operation <> 'delete'",
+            record.remote_id,
+            record.publication,
+        );
+        let what = "looking for refused rows below one";
+        let answer = rows.connection().run_one(what, select).await?;
+        for row in &answer.rows {
+            let (name, key, values): (String, String, String) =
+                (row.get(0)?, row.get(1)?, row.get(2)?);
+            let mut tables = schema.tables.iter();
+            let Some(table) = tables.position(|it| it.name == name) else {
+                continue;
+            };
+            let Ok(values) = row_json::read(&schema.tables[table], &values) else {
+                continue;
+            };
+            let mut left = left.iter().filter(|it| it.0.child == table);
+            if left.any(|(tie, value)| tie.referring_value(&values.values).as_ref() == Some(value))
+            {
+                return Ok(Some(left_behind(&format!("{name} {key}"))));
+            }
+        }
+        // The remote may have some that it has not sent yet.
+        let is_another_row = record.code == Code::RowKeyInUse.name();
+        Ok(is_another_row.then(|| left_behind("others")))
+    }
+
     /// Whether the centre has the row so, as far as the change is about it. A sum is never known to be
     /// in, and what scripts and handlers write they decide.
     fn is_in_effect<T>(&self, place: &Place<T>, found: &FoundRow) -> Result<Option<SettleOutcome>> {
@@ -182,6 +290,15 @@ impl RefusedChange {
         let row = place.json(found)?;
         Ok(is_so.then_some(SettleOutcome::Settled { row }))
     }
+}
+
+/// Nothing is done: rows of the remote would be left behind.
+fn left_behind(rows: &str) -> SettleOutcome {
+    let reason = format!(
+        "{rows} of the device may refer to it, and would be left under a row of somebody else's; \
+         only the device can give it another key and take these along"
+    );
+    refused_with(Code::RowKeyInUse, reason)
 }
 
 /// The kept row with other values. Columns that are not published any more are left out of it.

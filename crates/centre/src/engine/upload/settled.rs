@@ -4,11 +4,11 @@
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value as Json};
-use tidewater_protocol::{Code, Datum, Op, PublicationSchema};
+use tidewater_protocol::message::GivenUp;
+use tidewater_protocol::{Code, Op, PublicationSchema, RemoteId};
 
-use super::decided::{Parent, RefusedParents, RowKeys, Uploaded as UploadedTable, pack_key};
+use super::decided::{Parent, RefusedParents, Uploaded as UploadedTable};
 use super::incoming::{Incoming, Uploaded};
-use super::operator::datum;
 use super::rows::TargetTable;
 use super::ties::Tie;
 use super::{Records, row_json, text};
@@ -118,10 +118,11 @@ pub(super) async fn settle<T: TargetTable>(
 }
 
 /// The rows of which the remote was told that their inserts are refused, as far as nobody has settled
-/// that and the upload does not have them once more: by the values by which others refer to them.
+/// that, the user has not given them up, and the upload does not have them once more: by the values by
+/// which others refer to them.
 pub(super) async fn refused_parents(
     connection: &mut impl Connection,
-    upload: &SyncUpload,
+    (remote_id, publication, given_up): (RemoteId, &str, &[GivenUp]),
     schema: &PublicationSchema,
     ties: &[Tie],
     uploaded: &[UploadedTable<'_>],
@@ -129,8 +130,8 @@ pub(super) async fn refused_parents(
     let select = own!(
         "SELECT table_name, row_key, uploaded, sequence, code FROM tidewater.refused
          WHERE remote_id = ?1 AND publication = ?2 AND operation = 'insert'",
-        upload.context.remote_id,
-        upload.publication,
+        remote_id,
+        publication,
     );
     let what = "looking for refused rows to which others may refer";
     let answer = connection.run_one(what, select).await?;
@@ -145,8 +146,8 @@ pub(super) async fn refused_parents(
         {
             continue;
         }
-        let mut given_up = upload.given_up.iter();
-        if given_up.any(|it| it.table == name && it.key == key && sequence <= it.sequence) {
+        let mut told = given_up.iter();
+        if told.any(|it| it.table == name && it.key == key && sequence <= it.sequence) {
             continue;
         }
         let mut tables = schema.tables.iter();

@@ -73,6 +73,14 @@ impl Tie {
         })
     }
 
+    /// The packed value by which a row of these values refers to others.
+    pub(crate) fn referring_value(&self, row: &[(usize, Value)]) -> Option<Vec<u8>> {
+        pack_values_of(&self.columns, &self.types, |column| {
+            let value = row.iter().find(|it| it.0 == column);
+            value.map(|(_, value)| Datum::Loose(value.as_ref()))
+        })
+    }
+
     /// The packed value by which a row of all published columns refers.
     pub(crate) fn referring_whole(&self, row: &[Datum<'_>]) -> Option<Vec<u8>> {
         pack_values_of(&self.columns, &self.types, |column| {
