@@ -267,6 +267,7 @@ macro_rules! suite {
             operating::a_replayed_sum_is_a_difference,
             operating::a_sum_that_its_remote_sends_after_the_replay_waits_for_the_operator,
             operating::a_chosen_sum_counts_once,
+            operating::a_chosen_sum_leaves_what_others_have_added_since,
             operating::a_sum_that_is_left_out_takes_nothing_from_others,
             operating::a_replay_by_force_does_not_mix_two_families,
             operating::a_forced_replay_writes_what_the_remote_had_changed,

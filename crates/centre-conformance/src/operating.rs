@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use tidewater_centre::records::{ConflictOutcome, RefusedRecord};
 use tidewater_centre::{
-    Becomes, Choice, ConflictSpec, Detect, HandledSpec, Judgement, RefusedAction, RefusedChoice,
-    Resolution, ScriptSpec, SettleOutcome, TableSpec, UploadOutcome, Verdict, Version,
+    AddedSum, Becomes, Choice, ConflictSpec, Detect, HandledSpec, Judgement, RefusedAction,
+    RefusedChoice, Resolution, ScriptSpec, SettleOutcome, TableSpec, UploadOutcome, Verdict,
+    Version,
 };
 use tidewater_protocol::{Code, Value};
 
@@ -89,9 +90,21 @@ async fn only_refused<F: Fixture>(world: &World<F>) -> RefusedRecord {
     refused.remove(0)
 }
 
+/// The same, where others have changed the stock, too: what was added to it.
+fn sum(id: i64, name: &str, stock: i64, difference: &str) -> SettleOutcome {
+    let SettleOutcome::Settled { row, .. } = row(id, name, stock) else {
+        unreachable!("it is settled");
+    };
+    let added = vec![AddedSum {
+        column: "stock".into(),
+        difference: difference.into(),
+    }];
+    SettleOutcome::Settled { row, added }
+}
+
 fn row(id: i64, name: &str, stock: i64) -> SettleOutcome {
     let row = Some(format!(r#"{{"id":{id},"name":"{name}","stock":{stock}}}"#));
-    SettleOutcome::Settled { row }
+    SettleOutcome::settled(row)
 }
 
 pub async fn a_replayed_row_is_written_by_its_scripts<F: Fixture>() {
@@ -229,7 +242,7 @@ pub async fn a_replayed_row_is_judged_by_its_handler<F: Fixture>() {
             }
         };
         let (expected, rows) = match keeps_uploads {
-            true => (SettleOutcome::Settled { row: None }, vec![]),
+            true => (SettleOutcome::settled(None), vec![]),
             false => (row(3, "milk", 4), vec!["3|milk|4"]),
         };
         assert_eq!(outcome, expected);
@@ -247,7 +260,7 @@ pub async fn a_replayed_row_meets_the_resolver_of_its_table<F: Fixture>() {
     for (resolver, expected) in [
         ("server_wins", None),
         ("client_wins", Some(row(1, "TEA", 9))),
-        ("additive(stock)", Some(row(1, "Tee", 7))),
+        ("additive(stock)", Some(sum(1, "Tee", 7, "-1"))),
     ] {
         let world = world::<F>(item(&[resolver]), &[]).await;
         let mut anna = Remote::synced(&world, "anna").await;
@@ -291,14 +304,16 @@ pub async fn a_replayed_sum_is_a_difference<F: Fixture>() {
         assert!(told[1].starts_with("refused item [1]"), "{told:?}");
         let kept = only_refused(&world).await;
         let outcome = settle(&world, replay(kept.id, force)).await;
-        assert!(
-            matches!(&outcome, SettleOutcome::Refused { code, .. } if *code == Code::RowCheck),
-            "{outcome:?}"
-        );
+        let SettleOutcome::Refused { code, reason } = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(code, Code::RowCheck);
+        let tried = "; stock is a sum: -8 was added to 6";
+        assert!(reason.ends_with(tried), "{reason}");
         world.execute("UPDATE item SET stock = 9").await;
         assert_eq!(
             settle(&world, replay(kept.id, force)).await,
-            row(1, "tea", 1)
+            sum(1, "tea", 1, "-8")
         );
         assert_eq!(world.fixture.query(ITEMS).await, ["1|tea|1"]);
     }
@@ -317,7 +332,7 @@ pub async fn a_sum_that_its_remote_sends_after_the_replay_waits_for_the_operator
         assert_eq!(kept.sequence, 1);
         assert_eq!(
             settle(&world, replay(kept.id, false)).await,
-            row(1, "tea", 1)
+            sum(1, "tea", 1, "-8")
         );
         let mut upload = anna.next_upload(&[update("item", "1|tea|10", "1|tea|1")]);
         upload.retried = retried;
@@ -363,6 +378,34 @@ pub async fn a_chosen_sum_counts_once<F: Fixture>() {
     assert_eq!(conflict.outcome, ConflictOutcome::Merged);
     let outcome = resolve(&world, choose(conflict.id, Version::Uploaded)).await;
     assert_eq!(outcome, row(1, "TEA", 1));
+}
+
+/// What others have added since is nothing that an operator has to insist on: it stays.
+pub async fn a_chosen_sum_leaves_what_others_have_added_since<F: Fixture>() {
+    for (version, stock) in [(Version::Uploaded, 1), (Version::Centre, 5)] {
+        let world = world::<F>(item(&["additive(stock)"]), &[]).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let mut copy = Remote::synced(&world, "anna").await;
+        anna.upload(&[update("item", "1|tea|10", "1|tea|7")]).await;
+        let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|6")]);
+        upload.copied = true;
+        copy.apply(upload).await;
+        anna.upload(&[update("item", "1|tea|7", "1|tea|5")]).await;
+        let conflict = world.centre.conflicts().await.unwrap().remove(0);
+        let outcome = resolve(&world, choose(conflict.id, version.clone())).await;
+        assert_eq!(outcome, row(1, "tea", stock), "{version:?}");
+        // What is not a sum is somebody else's by now.
+        let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|TEA|9")]);
+        upload.copied = true;
+        copy.apply(upload).await;
+        world.execute("UPDATE item SET name = 'Tee'").await;
+        let conflict = world.centre.conflicts().await.unwrap().remove(1);
+        let outcome = resolve(&world, choose(conflict.id, version.clone())).await;
+        assert!(
+            matches!(outcome, SettleOutcome::Changed { .. }),
+            "{version:?}"
+        );
+    }
 }
 
 /// The centre's version of a sum that waits leaves the remote's difference out, and nobody else's.
@@ -451,6 +494,6 @@ pub async fn a_forced_replay_writes_what_the_remote_had_changed<F: Fixture>() {
         .await;
     let kept = only_refused(&world).await;
     let outcome = settle(&world, replay(kept.id, true)).await;
-    assert_eq!(outcome, SettleOutcome::Settled { row: None });
+    assert_eq!(outcome, SettleOutcome::settled(None));
     assert_eq!(world.fixture.query(ITEMS).await, [""; 0]);
 }

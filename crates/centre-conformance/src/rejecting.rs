@@ -83,9 +83,7 @@ fn told(settled: &ToldSettled) -> Vec<String> {
 }
 
 fn settled(row: &str) -> SettleOutcome {
-    SettleOutcome::Settled {
-        row: Some(row.to_owned()),
-    }
+    SettleOutcome::settled(Some(row.to_owned()))
 }
 
 pub async fn a_refused_row_is_replayed_once_the_centre_takes_it<F: Fixture>() {
@@ -249,7 +247,7 @@ pub async fn what_is_given_up_leaves_the_centres_row<F: Fixture>() {
     let kept = open(&world, "item", "[3]").await;
     let discard = choice(kept.id, RefusedAction::Discard("a typo".into()));
     let outcome = settle(&world, discard).await;
-    assert_eq!(outcome, SettleOutcome::Settled { row: None });
+    assert_eq!(outcome, SettleOutcome::settled(None));
     let ended = world.centre.refused_row(kept.id).await.unwrap().unwrap();
     let end = ended.settled.unwrap();
     assert_eq!(end.outcome, RefusalOutcome::Discarded);

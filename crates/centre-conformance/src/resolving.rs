@@ -409,7 +409,7 @@ pub async fn resolvers_that_cannot_be_are_named<F: Fixture>() {
         (
             &["later"],
             "\"later\" does not name the columns that it needs",
-            "write later(changed_at)",
+            "write later(changed)",
         ),
         (
             &["later(name)"],

@@ -91,7 +91,7 @@ pub async fn a_version_that_is_chosen_reaches_everybody<F: Fixture>() {
         let name_of = version.name();
         let settled = settle(&world, choice(conflict.id, version)).await;
         let row = json(name, stock, price);
-        assert_eq!(settled, SettleOutcome::Settled { row: Some(row) });
+        assert_eq!(settled, SettleOutcome::settled(Some(row)));
         anna.download().await;
         let expected = format!("1|{name}|{stock}|{price}");
         assert_eq!(
@@ -123,7 +123,7 @@ pub async fn a_row_that_is_gone_can_be_chosen_and_one_that_is_there_can_go<F: Fi
     let conflict = world.centre.conflicts().await.unwrap().remove(0);
     let settled = settle(&world, choice(conflict.id, Version::Uploaded)).await;
     let row = Some(json("TEA", 7, "1.50"));
-    assert_eq!(settled, SettleOutcome::Settled { row });
+    assert_eq!(settled, SettleOutcome::settled(row));
     anna.download().await;
     assert_eq!(anna.rows("item"), [mine]);
 
@@ -132,7 +132,7 @@ pub async fn a_row_that_is_gone_can_be_chosen_and_one_that_is_there_can_go<F: Fi
     assert_eq!(told[1], "conflict item: 1|TEA|6|1.50");
     let conflict = world.centre.conflicts().await.unwrap().remove(1);
     let settled = settle(&world, choice(conflict.id, Version::Uploaded)).await;
-    assert_eq!(settled, SettleOutcome::Settled { row: None });
+    assert_eq!(settled, SettleOutcome::settled(None));
     anna.download().await;
     assert_eq!(anna.rows("item"), [""; 0]);
     // A row that is gone already is settled as that.
@@ -142,7 +142,7 @@ pub async fn a_row_that_is_gone_can_be_chosen_and_one_that_is_there_can_go<F: Fi
         ..again
     };
     let settled = settle(&world, forced).await;
-    assert_eq!(settled, SettleOutcome::Settled { row: None });
+    assert_eq!(settled, SettleOutcome::settled(None));
 }
 
 pub async fn what_was_resolved_by_rule_can_be_chosen_otherwise<F: Fixture>() {
@@ -166,7 +166,7 @@ pub async fn what_was_resolved_by_rule_can_be_chosen_otherwise<F: Fixture>() {
     assert_eq!(conflict.outcome, ConflictOutcome::Remote);
     let settled = settle(&world, choice(conflict.id, Version::Centre)).await;
     let row = Some(json("tea", 8, "1.60"));
-    assert_eq!(settled, SettleOutcome::Settled { row });
+    assert_eq!(settled, SettleOutcome::settled(row));
     anna.download().await;
     assert_eq!(anna.rows("item"), [THEIRS]);
 }
@@ -189,7 +189,7 @@ pub async fn a_row_that_was_changed_since_is_not_written_over_unasked<F: Fixture
     };
     let outcome = settle(&world, forced).await;
     let row = Some(json("TEA", 7, "1.50"));
-    assert_eq!(outcome, SettleOutcome::Settled { row });
+    assert_eq!(outcome, SettleOutcome::settled(row));
     world.execute("DELETE FROM item WHERE id = 1").await;
     let outcome = settle(&world, choice(conflict.id, Version::Centre)).await;
     assert_eq!(outcome, SettleOutcome::Changed { row: None });
@@ -230,7 +230,7 @@ pub async fn what_cannot_be_is_refused_with_its_reason<F: Fixture>() {
         ..choice(conflict.id, Version::Given(None))
     };
     let settled = settle(&world, forced).await;
-    assert_eq!(settled, SettleOutcome::Settled { row: None });
+    assert_eq!(settled, SettleOutcome::settled(None));
     let rows = world.fixture.query("SELECT count(*) FROM line").await;
     assert_eq!(rows, ["0"]);
 }

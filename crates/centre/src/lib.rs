@@ -49,7 +49,8 @@ pub use publication::{
 pub use scope::{Checkpoint, Scope};
 pub use scripting::{Report, ScriptNotes, ScriptRun};
 pub use settling::{
-    Choice, Judgement, RefusedAction, RefusedChoice, SettleOutcome, UploadToJudge, Version,
+    AddedSum, Choice, Judgement, RefusedAction, RefusedChoice, SettleOutcome, UploadToJudge,
+    Version,
 };
 pub use upload::{
     GainedPartitions, OwnUpload, ResultTable, RowsChunk, SyncUpload, UploadOutcome, UploadResult,

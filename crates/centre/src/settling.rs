@@ -99,6 +99,15 @@ pub enum RefusedAction {
     Discard(String),
 }
 
+/// A sum to which the change of a remote was added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddedSum {
+    /// Its column.
+    pub column: String,
+    /// By how much the remote has changed it, with its sign.
+    pub difference: String,
+}
+
 /// What came of a choice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SettleOutcome {
@@ -106,6 +115,8 @@ pub enum SettleOutcome {
     Settled {
         /// The row.
         row: Option<String>,
+        /// Sums of it that are otherwise than they were to be, because others have changed them, too.
+        added: Vec<AddedSum>,
     },
     /// Nothing was done: handlers have to judge the row first, and the choice is made once more with
     /// what they say.
@@ -135,4 +146,12 @@ pub enum SettleOutcome {
         /// The reason, for people.
         reason: String,
     },
+}
+
+impl SettleOutcome {
+    /// The row is so now, as it was to be.
+    pub fn settled(row: Option<String>) -> SettleOutcome {
+        let added = Vec::new();
+        SettleOutcome::Settled { row, added }
+    }
 }

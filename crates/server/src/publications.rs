@@ -91,7 +91,13 @@ impl Served {
             Fault::new(
                 Code::UnknownPublication,
                 format!("the server has no publication {name:?}"),
-                format!("it has: {}", names.join(", ")),
+                match names.first() {
+                    Some(first) => format!(
+                        "it has: {}; subscribe to what you need: --publication {first}",
+                        names.join(", ")
+                    ),
+                    None => "it has none yet: see tidewater deploy".to_owned(),
+                },
             )
         })
     }

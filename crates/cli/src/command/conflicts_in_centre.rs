@@ -204,12 +204,12 @@ pub(super) fn resolve(
         None => "it is gone".to_owned(),
     };
     match &outcome {
-        SettleOutcome::Settled { row } if json => output::json(&Resolved {
+        SettleOutcome::Settled { row, .. } if json => output::json(&Resolved {
             id: wanted.id,
             settled_as,
             row: row.as_deref().map(embedded),
         })?,
-        SettleOutcome::Settled { row } => {
+        SettleOutcome::Settled { row, .. } => {
             let settled = format!("conflict {} is settled as {settled_as}: the row", wanted.id);
             output::note(&printable(&match row {
                 Some(row) => format!("{settled} is {row}"),
@@ -231,7 +231,9 @@ pub(super) fn resolve(
                     wanted.id,
                     now(row)
                 ),
-                "look whether that is right by now; to write the version over it, add --force",
+                "look whether that is right by now; to write the version over it, add --force (of a \
+                 sum, `uploaded` adds the device's difference to what is there now; pre-image and a \
+                 file write over what others have added)",
             ));
         }
         SettleOutcome::Refused { code, reason } => {

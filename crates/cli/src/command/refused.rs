@@ -45,7 +45,7 @@ id, at_ms and the rest are of the last attempt; parent {\"table\",\"key\"} is th
 it refers to; settled {\"at_ms\",\"by\",\"as\",\"row\",\"reason\"} says how it ended: as is replayed,
 edited, discarded, taken, lost or given_up.
 Of replay, and of edit and discard of the operator, --json:
-  {\"settled\":[{\"id\",\"as\",\"row\"}]}"
+  {\"settled\":[{\"id\",\"as\",\"row\"}]}, and \"added\":{COLUMN:DIFFERENCE} where others have changed sums, too"
 );
 
 /// The operator's configuration, in the folder where commands are given.

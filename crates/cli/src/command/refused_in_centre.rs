@@ -1,11 +1,11 @@
 //! `tidewater refused -c FILE`: what the centre refused, for its operator.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
 use serde::Serialize;
 use tidewater_centre::records::{RefusalEnd, RefusedFilter, RefusedRecord};
-use tidewater_centre::{Judgement, RefusedAction, RefusedChoice, SettleOutcome};
+use tidewater_centre::{AddedSum, Judgement, RefusedAction, RefusedChoice, SettleOutcome};
 use tidewater_protocol::Code;
 
 use super::conflicts_in_centre::system_user;
@@ -300,7 +300,16 @@ fn settle(
         let mut left = Vec::new();
         for (row, outcome) in failed.into_iter().zip(outcomes) {
             match outcome {
-                SettleOutcome::Settled { row: written } => settled.push((row, written)),
+                SettleOutcome::Settled {
+                    row: written,
+                    added,
+                } => {
+                    settled.push(SettledRow {
+                        row,
+                        written,
+                        added,
+                    });
+                }
                 outcome => {
                     reasons.push(outcome);
                     left.push(row);
@@ -320,11 +329,19 @@ fn settle(
     }
 }
 
+/// A row that was settled.
+struct SettledRow {
+    row: RefusedRecord,
+    /// What the centre has; `None` if it is gone.
+    written: Option<String>,
+    added: Vec<AddedSum>,
+}
+
 /// Tells what was settled, and what was not and why.
 fn tell<'r>(
     config: &ConfigArgs,
     action: &dyn Fn(&RefusedRecord) -> RefusedAction,
-    settled: &[(RefusedRecord, Option<String>)],
+    settled: &[SettledRow],
     failed: impl Iterator<Item = (&'r RefusedRecord, &'r SettleOutcome)>,
     operator: &Operator,
 ) -> Result<Done, Failure> {
@@ -335,23 +352,33 @@ fn tell<'r>(
     };
     let mut failures: Vec<Failure> = failed.map(|(row, why)| failure(row, why, config)).collect();
     if failures.is_empty() && operator.json {
-        let settled = settled.iter().map(|(row, written)| Settled {
-            id: row.id,
-            outcome: done(row),
-            row: written.as_deref().map(embedded),
+        let settled = settled.iter().map(|it| Settled {
+            id: it.row.id,
+            outcome: done(&it.row),
+            row: it.written.as_deref().map(embedded),
+            added: it
+                .added
+                .iter()
+                .map(|it| (it.column.clone(), it.difference.clone()))
+                .collect(),
         });
         output::json(&SettledRows {
             settled: settled.collect(),
         })?;
         return Ok(Done::Fully);
     }
-    for (row, written) in settled {
-        let line = format!("{} is {}", name(row), done(row));
-        output::note(&printable(&match (action(row), written) {
+    for it in settled {
+        let line = format!("{} is {}", name(&it.row), done(&it.row));
+        let line = match (action(&it.row), &it.written) {
             (RefusedAction::Discard(_), _) => line,
             (_, Some(written)) => format!("{line}: {written}"),
             (_, None) => format!("{line}: the row is gone"),
-        }));
+        };
+        let added = it.added.iter().map(|it| {
+            let AddedSum { column, difference } = it;
+            format!("; {column} is a sum: {difference} was added to what others have made of it")
+        });
+        output::note(&printable(&(line + &added.collect::<String>())));
     }
     if settled.is_empty() && failures.is_empty() {
         output::note("nothing is refused that nobody has settled");
@@ -451,4 +478,6 @@ struct Settled {
     #[serde(rename = "as")]
     outcome: &'static str,
     row: Option<Embedded>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    added: BTreeMap<String, String>,
 }

@@ -74,6 +74,27 @@ pub(super) fn compute(
     }
 }
 
+/// What is added to get from one number to another one, with its sign; `None` if they are equal, or if
+/// one of them is none.
+pub(super) fn difference(old: Datum<'_>, new: Datum<'_>) -> Option<String> {
+    let text = match (old, new) {
+        (Datum::Integer(old), Datum::Integer(new)) => {
+            (i128::from(new) - i128::from(old)).to_string()
+        }
+        (Datum::Real(old), Datum::Real(new)) => (new - old).to_string(),
+        (Datum::Decimal(old), Datum::Decimal(new)) => {
+            let difference = number(new)? - number(old)?;
+            difference.normalized().to_plain_string()
+        }
+        _ => return None,
+    };
+    match text.as_str() {
+        "0" | "-0" => None,
+        _ if text.starts_with('-') => Some(text),
+        _ => Some(format!("+{text}")),
+    }
+}
+
 /// `None` for NaN and the infinities.
 fn number(decimal: Decimal<'_>) -> Option<BigDecimal> {
     let mut text = String::new();

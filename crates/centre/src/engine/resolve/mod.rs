@@ -171,6 +171,11 @@ impl Resolver {
         compute::compute(Computed::Additive, column_type, old, new, central)
     }
 
+    /// By how much a remote has changed a number, with its sign; `None` if it has not.
+    pub fn difference(old: Datum<'_>, new: Datum<'_>) -> Option<String> {
+        compute::difference(old, new)
+    }
+
     /// Whether two sides that have given a column the same value have made two changes, and not
     /// one: of sums, and of whatever programs and scripts make of both.
     fn counts_equal(&self, column: usize) -> bool {

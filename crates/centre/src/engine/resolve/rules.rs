@@ -142,9 +142,30 @@ pub fn compile(
                     "name users, or write client_wins for all",
                 ));
             }
-            _ => {
+            (Columns::One(is_fit, what) | Columns::Some(is_fit, what), _) => {
+                let of_key = |name: &&str| {
+                    let mut key = table.key.iter();
+                    key.any(|&it| &*table.columns[it].name == *name)
+                };
+                let mut fitting = name_fitting(table, is_fit);
+                fitting.retain(|it| !of_key(it));
                 return Err(wrong(
                     format!("{place}: {written:?} does not name the columns that it needs"),
+                    match fitting.as_slice() {
+                        [] => {
+                            format!("it needs {what}, and the table has none: use another resolver")
+                        }
+                        [only] => format!("write {name}({only})"),
+                        [first, others @ ..] => format!(
+                            "write {name}({first}), or another column that is {what}: {}",
+                            others.join(", ")
+                        ),
+                    },
+                ));
+            }
+            (Columns::None, _) => {
+                return Err(wrong(
+                    format!("{place}: {written:?} names columns, and needs none"),
                     format!("write {example}"),
                 ));
             }

@@ -85,6 +85,7 @@ pub async fn compile<T: Tracking>(
         for (version, scripts) in &versions {
             let checked = together(version, scripts, spec, schema);
             noted(checked, &mut faults)?;
+            warnings.extend(overwriting(version, scripts, spec, schema));
         }
     }
     if versions.values().any(Scripts::has_downloads) {
@@ -514,6 +515,38 @@ fn resolves_by_script(spec: &PublicationSpec, table: &str) -> bool {
     let table = tables.find(|it| it.name.rsplit('.').next() == Some(table));
     let mut resolvers = table.iter().flat_map(|it| &it.conflict.resolve);
     resolvers.any(|it| it.trim() == "script")
+}
+
+/// Updates by scripts that nothing compares with what the centre has by now.
+fn overwriting(
+    version: &str,
+    scripts: &Scripts,
+    spec: &PublicationSpec,
+    schema: &PublicationSchema,
+) -> Vec<String> {
+    let tables = schema.tables.iter().zip(&scripts.tables);
+    let found = tables.filter(|(table, of_table)| {
+        let has = |event: &str| of_table.contains_key(event);
+        let fetches = has("upload_fetch") || has("upload_fetch_column_conflict");
+        let mut texts = spec.scripts.iter();
+        let compares = texts.any(|it| {
+            let is_meant = it.version == version && it.event == "upload_update";
+            let is_of_table = it.table.as_ref() == Some(&table.name);
+            is_meant
+                && is_of_table
+                && (it.sql.contains("{o.") || it.sql.contains("ml o.") || it.sql.contains("old_"))
+        });
+        has("upload_update") && !fetches && !compares
+    });
+    let found = found.map(|(table, _)| {
+        format!(
+            "script version {version:?}, table {:?} has upload_update, and nothing that finds \
+             conflicts: an update is written over what others have changed meanwhile, and nobody is \
+             told; add upload_fetch, or have the statement compare with {{o.COLUMN}}",
+            table.name
+        )
+    });
+    found.collect()
 }
 
 /// Checks what the scripts of a version are together.

@@ -199,14 +199,23 @@ async fn choose<R: Rows>(
     let central = central.as_deref();
     if is_so(table, wanted.new.as_ref(), central) {
         let row = place.json(&found)?;
-        return Ok(SettleOutcome::Settled { row });
+        return Ok(SettleOutcome::settled(row));
+    }
+    // What others have added to sums since stays.
+    let keeps_sums = match choice.version {
+        Version::Uploaded => true,
+        Version::Centre => record.outcome == ConflictOutcome::Parked,
+        _ => false,
+    };
+    if let Some(left) = wanted.left.as_mut().filter(|_| keeps_sums) {
+        left.retain(|it| !resolver.sums().any(|sum| sum == it.0));
     }
     if !is_so(table, wanted.left.as_ref(), central) && !choice.force {
         let row = place.json(&found)?;
         return Ok(SettleOutcome::Changed { row });
     }
     let change = match (central, &wanted.new) {
-        (None, None) => return Ok(SettleOutcome::Settled { row: None }),
+        (None, None) => return Ok(SettleOutcome::settled(None)),
         (Some(central), None) => Change::delete(table, central),
         (Some(central), Some(new)) => Change::update(table, central, new),
         (None, Some(new)) => Change::insert(table, &wanted.key, new),

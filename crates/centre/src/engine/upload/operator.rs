@@ -364,7 +364,7 @@ pub(super) async fn conclude<R: Rows>(
     };
     let row = place.json(&now)?;
     if let Sent::Taken = sent {
-        return Ok(SettleOutcome::Settled { row });
+        return Ok(SettleOutcome::settled(row));
     }
     Ok(match place.values(before)? == place.values(&now)? {
         false => SettleOutcome::Changed { row },

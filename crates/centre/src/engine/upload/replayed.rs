@@ -2,7 +2,7 @@
 //! upload ([`super::operator`]), or given up.
 
 use serde_json::{Map, Value as Json};
-use tidewater_protocol::{Code, Op, Table};
+use tidewater_protocol::{Code, Op, Table, pack};
 
 use super::columns::{Announced, ColumnMap};
 use super::decided::{Decided, Decision, Uploaded};
@@ -13,10 +13,12 @@ use super::rows::{Refusal, Rows, try_again};
 use super::settled;
 use super::ties::Tie;
 use crate::engine::connection::{Connection as _, own};
+use crate::engine::exact::canonical;
 use crate::engine::refusals;
+use crate::engine::resolve::Resolver;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome, RefusedRecord};
-use crate::settling::{RefusedAction, RefusedChoice, SettleOutcome};
+use crate::settling::{AddedSum, RefusedAction, RefusedChoice, SettleOutcome};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -46,7 +48,7 @@ async fn try_settle(rows: &mut impl Rows, choice: &RefusedChoice) -> Result<Sett
         None => SettleOutcome::Unknown,
         Some(record) => {
             let outcome = act(rows, &record, choice).await?;
-            if let SettleOutcome::Settled { row } = &outcome {
+            if let SettleOutcome::Settled { row, .. } = &outcome {
                 note(rows, &record, choice, row.clone()).await?;
                 rows.commit().await?;
                 return Ok(outcome);
@@ -66,7 +68,7 @@ async fn act<R: Rows>(
     choice: &RefusedChoice,
 ) -> Result<SettleOutcome> {
     let given = match &choice.action {
-        RefusedAction::Discard(_) => return Ok(SettleOutcome::Settled { row: None }),
+        RefusedAction::Discard(_) => return Ok(SettleOutcome::settled(None)),
         RefusedAction::Replay => None,
         RefusedAction::Edit(_) if record.operation == "delete" => {
             let reason = "a delete has no values that could be others: replay or discard it";
@@ -126,8 +128,10 @@ async fn act<R: Rows>(
         let row = place.json(&found)?;
         return Ok(SettleOutcome::Changed { row });
     }
-    let key = operator::key_of(table, wanted.new.as_ref()).unwrap_or(wanted.key);
-    operator::conclude(rows, &place, sent, (&found, &key), is_delete).await
+    let key = operator::key_of(table, wanted.new.as_ref());
+    let key = key.unwrap_or_else(|| wanted.key.clone());
+    let outcome = operator::conclude(rows, &place, sent, (&found, &key), is_delete).await?;
+    wanted.tell_sums(&place, &found, outcome)
 }
 
 /// A refused change, read by its table.
@@ -175,6 +179,65 @@ impl RefusedChange {
         };
         let new = Some(new);
         Ok(RefusedChange { key, old, new })
+    }
+
+    /// Says of sums which differences were added, where that has made something else of them than they
+    /// were to be, or tried in vain.
+    fn tell_sums<T>(
+        &self,
+        place: &Place<T>,
+        found: &FoundRow,
+        outcome: SettleOutcome,
+    ) -> Result<SettleOutcome> {
+        let (table, central) = (place.table(), place.values(found)?);
+        let (Some(old), Some(new), Some(central)) = (&self.old, &self.new, central) else {
+            return Ok(outcome);
+        };
+        let value = |row: &Values, column: usize| {
+            let found = row.iter().find(|it| it.0 == column);
+            found.map(|it| it.1.clone())
+        };
+        let mut changes = Vec::new();
+        for column in place.publication.resolvers[place.index].sums() {
+            let (Some(old), Some(new)) = (value(old, column), value(new, column)) else {
+                continue;
+            };
+            let column_type = table.columns[column].column_type;
+            let (before, after) = (
+                column_type.datum(old.as_ref()).0,
+                column_type.datum(new.as_ref()).0,
+            );
+            if let Some(difference) = Resolver::difference(before, after)
+                && !pack::same(&canonical(before), &canonical(central[column]))
+            {
+                changes.push((column, difference));
+            }
+        }
+        let name = |column: usize| table.columns[column].name.clone();
+        Ok(match outcome {
+            SettleOutcome::Settled { row, .. } => SettleOutcome::Settled {
+                row,
+                added: changes
+                    .into_iter()
+                    .map(|(column, difference)| AddedSum {
+                        column: name(column),
+                        difference,
+                    })
+                    .collect(),
+            },
+            SettleOutcome::Refused { code, reason } => {
+                let tried = changes.iter().map(|(column, difference)| {
+                    let central = row_json::json(central[*column]);
+                    format!(
+                        "; {} is a sum: {difference} was added to {central}",
+                        name(*column)
+                    )
+                });
+                let reason = reason + &tried.collect::<String>();
+                SettleOutcome::Refused { code, reason }
+            }
+            outcome => outcome,
+        })
     }
 
     /// A row that refers to a refused one waits for that, whatever the centre has: under the same key may
@@ -288,7 +351,7 @@ impl RefusedChange {
         let central = place.values(found)?;
         let is_so = is_so(table, wanted.as_ref(), central.as_deref());
         let row = place.json(found)?;
-        Ok(is_so.then_some(SettleOutcome::Settled { row }))
+        Ok(is_so.then(|| SettleOutcome::settled(row)))
     }
 }
 

@@ -34,6 +34,13 @@ pub(crate) fn key(values: &[Datum<'_>]) -> String {
     json
 }
 
+/// A value.
+pub(crate) fn json(value: Datum<'_>) -> String {
+    let mut json = String::new();
+    push_value(&mut json, &value);
+    json
+}
+
 /// A row that was read.
 #[derive(Debug)]
 pub(crate) struct ReadRow {
