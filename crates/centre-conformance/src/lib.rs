@@ -47,6 +47,7 @@ pub mod scripting;
 pub mod setting;
 pub mod sharing;
 pub mod sums;
+pub mod taken_over;
 pub mod uploading;
 pub mod waiting;
 pub mod windows;
@@ -238,6 +239,14 @@ macro_rules! suite {
             scripting::rows_are_downloaded_by_their_time_as_scripts_do_it,
             scripting::scripts_that_cannot_be_are_named,
             scripting::each_remote_has_the_version_that_it_asks_for,
+            taken_over::question_marks_stand_for_parameters_in_their_documented_order,
+            taken_over::question_marks_that_stand_for_nothing_are_refused,
+            taken_over::rows_go_before_deletes_and_events_stand_around_their_own_table,
+            taken_over::conflicts_of_inserts_and_deletes_are_forced_where_no_script_writes_rows,
+            taken_over::temporary_tables_of_earlier_scripts_are_there_when_scripts_are_read,
+            taken_over::a_script_that_fails_is_passed_over_if_handle_error_says_so,
+            taken_over::what_ends_a_sync_before_its_download_is_reported,
+            taken_over::figures_of_a_sync_are_counted,
             script_sessions::what_a_version_leaves_in_a_session_no_other_sees,
             script_sessions::what_a_sync_leaves_in_its_session_is_there_up_to_its_end,
             script_sessions::a_script_that_fails_at_the_beginning_of_a_connection_leaves_nothing,

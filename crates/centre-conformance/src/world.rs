@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tidewater_centre::records::AskedSubscription;
 use tidewater_centre::{
     Centre, CentreError, ConflictSpec, DeployReport, HandledSpec, OnReject, OnUnseenChildren,
-    PublicationSpec, Replay, RuleSpec, TableSpec, Tracking, UploadMode, Worker, WritesSpec,
+    PublicationSpec, Replay, RuleSpec, TableSpec, Tracking, UploadMode, UploadOrder, Worker,
+    WritesSpec,
 };
 use tidewater_protocol::{Direction, PublicationSchema};
 
@@ -73,6 +74,7 @@ pub fn publication(name: &str, tables: Vec<TableSpec>) -> PublicationSpec {
         act_as: None,
         upload: UploadMode::Net,
         on_reject: OnReject::SetAside,
+        upload_order: UploadOrder::RowsFirst,
         replay: Replay::Auto,
         scripts: Vec::new(),
     }

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::poll_fn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::config::TargetSessionAttrs;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Config, CopyInSink, NoTls, Statement};
+use tokio_postgres::{AsyncMessage, Client, Config, CopyInSink, NoTls, Statement};
 
 use super::calls::Prepared;
 use super::entry;
@@ -158,12 +159,33 @@ struct Settings {
     timeout_ms: Option<u64>,
 }
 
+/// How many warnings the database has given on a connection since somebody asked.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WarningCount(Arc<AtomicU64>);
+
+impl WarningCount {
+    fn note(&self, notice: &DbError) {
+        let is_warning = notice.parsed_severity() == Some(Severity::Warning);
+        if is_warning {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        let (state, message) = (notice.code().code(), notice.message());
+        tracing::debug!(state, message, "PostgreSQL remarks");
+    }
+
+    /// The number, which is forgotten.
+    fn take(&self) -> u64 {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
 /// A connection with its prepared statements.
 pub(crate) struct Connection {
     client: Client,
     statements: HashMap<String, Statement>,
     /// The process that serves it.
     backend: i32,
+    warnings: WarningCount,
     /// What sets the time that a statement may take to what it was in the beginning.
     timeout: String,
     /// How long it waits for locks.
@@ -201,7 +223,8 @@ impl Connection {
     /// [`CentreError::Unavailable`] if it may succeed later.
     pub(super) async fn first(address: &Address) -> Result<Connection, CentreError> {
         let config = &address.config;
-        let client = address.pooler.enter(address).await?;
+        let warnings = WarningCount::default();
+        let client = address.pooler.enter(address, &warnings).await?;
         entry::let_triggers_fire(&client, config).await?;
         let backend = client.query_one("SELECT pg_catalog.pg_backend_pid()", &[]);
         let backend = backend.await.map_err(refused("connecting"))?.get(0);
@@ -209,6 +232,7 @@ impl Connection {
         Ok(Connection {
             client,
             backend,
+            warnings,
             timeout: address.pooler.timeout(),
             patience_ms: PATIENCE_MS,
             settings: Some(Settings::default()),
@@ -218,6 +242,11 @@ impl Connection {
             out_of_step: AtomicBool::new(false),
             unfinished: false,
         })
+    }
+
+    /// How many warnings the database has given since this was asked.
+    pub(super) fn take_warnings(&self) -> u64 {
+        self.warnings.take()
     }
 
     /// Runs a job. What it leaves behind on an error is undone.
@@ -393,15 +422,20 @@ impl Connection {
 
 impl Address {
     /// Connects, and drives the connection on a task of its own until it is dropped.
-    pub(super) async fn dial(&self, config: &Config) -> Result<Client, tokio_postgres::Error> {
+    pub(super) async fn dial(
+        &self,
+        config: &Config,
+        warnings: &WarningCount,
+    ) -> Result<Client, tokio_postgres::Error> {
+        let warnings = warnings.clone();
         let (client, driven) = match &self.tls {
             None => {
                 let (client, connection) = config.connect(NoTls).await?;
-                (client, drive(connection))
+                (client, drive(connection, warnings))
             }
             Some(tls) => {
                 let (client, connection) = config.connect(tls.clone()).await?;
-                (client, drive(connection))
+                (client, drive(connection, warnings))
             }
         };
         tokio::spawn(driven);
@@ -416,16 +450,24 @@ impl Address {
 
 /// Drives a connection until its client is dropped.
 fn drive<S, T>(
-    connection: tokio_postgres::Connection<S, T>,
+    mut connection: tokio_postgres::Connection<S, T>,
+    warnings: WarningCount,
 ) -> Pin<Box<dyn Future<Output = ()> + Send>>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     Box::pin(async move {
-        // Whoever uses the client is told the same.
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to PostgreSQL ended");
+        while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+            match message {
+                Ok(AsyncMessage::Notice(notice)) => warnings.note(&notice),
+                Ok(_) => {}
+                // Whoever uses the client is told the same.
+                Err(error) => {
+                    tracing::debug!(%error, "a connection to PostgreSQL ended");
+                    return;
+                }
+            }
         }
     })
 }

@@ -17,6 +17,7 @@ use tidewater_centre::engine::database::{Database, Job, Lane};
 use tidewater_centre::engine::download::Reading;
 use tidewater_centre::engine::follow::Changes;
 use tidewater_centre::error::CentreError;
+use tidewater_centre::trying::{ScriptTrial, TriedScript};
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 use tidewater_centre::{
     CallOutcome, Choice, Interrupt, ProcedureCall, RefusedChoice, ScriptRun, SettleOutcome,
@@ -108,6 +109,18 @@ impl Lane for PostgresLane {
             let backend = self.connection.backend();
             let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
             let work = engine::scripts::run(&mut rows, &asked);
+            let result = watched(&self.shared, backend, now_ms, work).await;
+            self.connection.leave(result).await
+        })
+    }
+
+    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript> {
+        let now_ms = trial.context.now_ms;
+        Box::pin(async move {
+            self.enter(now_ms).await?;
+            let backend = self.connection.backend();
+            let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
+            let work = engine::scripts::try_script(&mut rows, &trial);
             let result = watched(&self.shared, backend, now_ms, work).await;
             self.connection.leave(result).await
         })

@@ -213,6 +213,13 @@ impl connection::Connection for Connection {
         begun.map_err(refused("beginning to read"))
     }
 
+    async fn begin_trying(&mut self) -> Result<(), CentreError> {
+        // One that only reads creates no temporary tables, either.
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ";
+        let begun = self.client().batch_execute(begin).await;
+        begun.map_err(refused("beginning to read"))
+    }
+
     async fn execute(&mut self, what: &str, sql: &str) -> Result<(), CentreError> {
         let executed = self.client().batch_execute(sql).await;
         executed.map_err(|error| match error.code().map(|code| code.code()) {

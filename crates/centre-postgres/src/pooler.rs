@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_postgres::{Client, Config, SimpleQueryMessage};
 
-use super::connection::{Address, refused};
+use super::connection::{Address, WarningCount, refused};
 use super::entry;
 use super::quote::literal;
 use tidewater_centre::error::CentreError;
@@ -79,9 +79,13 @@ impl Pooler {
     /// # Errors
     /// [`CentreError::Configuration`] for a pooler that gives no sessions, and as
     /// [`super::connection::Connection::first`].
-    pub(super) async fn enter(&self, address: &Address) -> Result<Client, CentreError> {
+    pub(super) async fn enter(
+        &self,
+        address: &Address,
+        warnings: &WarningCount,
+    ) -> Result<Client, CentreError> {
         if !self.is_there() {
-            let client = match address.dial(address.config()).await {
+            let client = match address.dial(address.config(), warnings).await {
                 Ok(client) => Some(client),
                 Err(error) if knows_no_options(&error) => None,
                 Err(error) => return Err(entry::error(address.config(), &error)),
@@ -94,15 +98,19 @@ impl Pooler {
             self.check(address).await?;
             self.is_there.store(true, Ordering::Relaxed);
         }
-        let client = self.dial(address).await?;
+        let client = self.dial(address, warnings).await?;
         let set = client.batch_execute(&self.set).await;
         set.map_err(refused("the settings of a session"))?;
         Ok(client)
     }
 
     /// Connects without options.
-    async fn dial(&self, address: &Address) -> Result<Client, CentreError> {
-        let dialed = address.dial(&self.plain).await;
+    async fn dial(
+        &self,
+        address: &Address,
+        warnings: &WarningCount,
+    ) -> Result<Client, CentreError> {
+        let dialed = address.dial(&self.plain, warnings).await;
         dialed.map_err(|error| entry::error(&self.plain, &error))
     }
 
@@ -110,7 +118,9 @@ impl Pooler {
     /// the one that is free, or changes those that they have.
     async fn check(&self, address: &Address) -> Result<(), CentreError> {
         let look = async {
-            let (one, other) = (self.dial(address).await?, self.dial(address).await?);
+            let of_nobody = WarningCount::default();
+            let one = self.dial(address, &of_nobody).await?;
+            let other = self.dial(address, &of_nobody).await?;
             let first = (session(&one).await?, session(&other).await?);
             for _ in 0..LOOKS {
                 let now = (session(&one).await?, session(&other).await?);

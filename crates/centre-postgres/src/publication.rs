@@ -220,6 +220,10 @@ impl PgColumn {
 impl ServedTable for PublishedTable {
     type Log = LogSpec;
 
+    fn sql_name(&self) -> String {
+        self.sql_name.clone()
+    }
+
     fn logs(&self) -> Vec<&LogSpec> {
         let logs = self.rules.iter().map(|rule| rule.log.as_ref());
         logs.flatten().collect()

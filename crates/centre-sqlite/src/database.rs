@@ -20,6 +20,7 @@ use tidewater_centre::engine::deploy::Loaded;
 use tidewater_centre::engine::follow::Changes;
 use tidewater_centre::engine::thread::{ConnectionThread, Owned, at_once};
 use tidewater_centre::error::CentreError;
+use tidewater_centre::trying::{ScriptTrial, TriedScript};
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 use tidewater_centre::{
     CallOutcome, Choice, Interrupt, ProcedureCall, RefusedChoice, ScriptRun, SettleOutcome,
@@ -96,6 +97,15 @@ impl Lane for SqliteLane {
             let served = refresh(connection, &served)?;
             let mut rows = UploadRows::new(connection, &served);
             at_once(engine::scripts::run(&mut rows, &asked))
+        }))
+    }
+
+    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript> {
+        let served = self.served.clone();
+        Box::pin(self.thread.run(move |connection| {
+            let served = refresh(connection, &served)?;
+            let mut rows = UploadRows::new(connection, &served);
+            at_once(engine::scripts::try_script(&mut rows, &trial))
         }))
     }
 

@@ -90,6 +90,10 @@ pub(super) struct ChildKeys {
 impl ServedTable for PublishedTable {
     type Log = Log;
 
+    fn sql_name(&self) -> String {
+        self.name.clone()
+    }
+
     fn logs(&self) -> Vec<&Log> {
         let logs = self.rules.iter().map(|rule| rule.log.as_ref());
         logs.flatten().collect()

@@ -101,6 +101,7 @@ impl<'a> TableWriter<'a> {
             fate = Fate::Failed(Refusal {
                 code: Code::RowForeignKey,
                 reason: row_error::foreign_key_reason(name, row.op == Some(Op::Delete)),
+                database_code: None,
             });
         }
         if is_guarded {
@@ -289,6 +290,7 @@ impl<'a> TableWriter<'a> {
             Ok(0) => Ok(Fate::Failed(Refusal {
                 code: Code::RowConstraint,
                 reason: format!("a trigger of {table} ignored the change"),
+                database_code: None,
             })),
             Ok(_) => Ok(Fate::Applied),
             Err(error) => match row_error::classify(&error, table, deleting) {
@@ -321,6 +323,7 @@ impl<'a> TableWriter<'a> {
         Refusal {
             code: Code::RowBadValue,
             reason: format!("{name}: {:?} {why} ({declared})", shortened(value)),
+            database_code: None,
         }
     }
 
@@ -337,6 +340,7 @@ impl<'a> TableWriter<'a> {
         Fate::Refused(Refusal {
             code: Code::RowBadValue,
             reason: "the key cannot be stored".into(),
+            database_code: None,
         })
     }
 }

@@ -30,6 +30,7 @@ pub(super) fn classify(error: &rusqlite::Error, table: &str, deleting: bool) -> 
                 return Some(Refusal {
                     code: Code::RowForeignKey,
                     reason: foreign_key_reason(table, deleting),
+                    database_code: Some(failure.extended_code.to_string()),
                 });
             }
             CONSTRAINT_DATATYPE => Code::RowBadValue,
@@ -41,7 +42,11 @@ pub(super) fn classify(error: &rusqlite::Error, table: &str, deleting: bool) -> 
         _ => return None,
     };
     let reason = message;
-    Some(Refusal { code, reason })
+    Some(Refusal {
+        code,
+        reason,
+        database_code: Some(failure.extended_code.to_string()),
+    })
 }
 
 /// Why a foreign key refuses a row: SQLite does not tell which one.

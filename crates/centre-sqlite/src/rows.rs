@@ -4,6 +4,7 @@
 
 pub(super) mod script;
 mod together;
+mod watch;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use tidewater_centre::engine::upload::rows::{
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
+use tidewater_centre::trying::ChangedTable;
 use tidewater_centre::upload::SyncUpload;
 
 /// How often a list is tried when other writers are in the way.
@@ -454,6 +456,17 @@ impl<'c> Rows for UploadRows<'c> {
 
     fn makes_something(&self, table: &Incoming<'_>) -> bool {
         table.table.guarded || table.table.fills() || self.inexact.contains(&table.index)
+    }
+
+    /// By temporary triggers, which go with the transaction.
+    async fn watch_changes(&mut self) -> Result<()> {
+        let connection = &*self.connection;
+        watch::begin(connection).map_err(failure("watching what is changed"))
+    }
+
+    async fn changed_tables(&mut self) -> Result<Vec<ChangedTable>> {
+        let connection = &*self.connection;
+        watch::changed(connection).map_err(failure("counting what was changed"))
     }
 
     /// Triggers of the application may do anything, so each row is compared.

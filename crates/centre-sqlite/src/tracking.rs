@@ -325,7 +325,7 @@ pub(super) fn use_write_ahead_log(
 }
 
 /// A text as an SQL literal.
-fn literal(text: &str) -> String {
+pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 

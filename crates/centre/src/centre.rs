@@ -25,6 +25,7 @@ use crate::records::{
 use crate::scope::Checkpoint;
 use crate::scripting::ScriptRun;
 use crate::settling::{Choice, RefusedChoice, SettleOutcome};
+use crate::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// The result of everything that talks to the consolidated database.
@@ -185,6 +186,20 @@ pub trait Centre: Send + Sync {
         Box::pin(async { Err(not_told()) })
     }
 
+    /// The scripts of a version of a publication, as it is configured, to be tried or printed. Nothing
+    /// is changed.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the publication.
+    fn scripts_to_try<'a>(
+        &'a self,
+        publication: &'a PublicationSpec,
+        version: &'a str,
+    ) -> CentreResult<'a, ScriptsToTry> {
+        let _ = (publication, version);
+        Box::pin(async { Err(not_told()) })
+    }
+
     /// Figures for the operator.
     fn status(&self) -> CentreResult<'_, CentreStatus>;
 
@@ -315,6 +330,15 @@ pub trait Worker: Send {
                 hint: "write the row there yourself: that reaches everybody".into(),
             })
         })
+    }
+
+    /// Runs a script, and what stands before it in a sync, in a transaction that is undone.
+    ///
+    /// # Errors
+    /// A script before it fails, or the row that it is run for is none of its table.
+    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript> {
+        let _ = trial;
+        Box::pin(async { Err(not_told()) })
     }
 
     /// Runs scripts of a sync that have a transaction of their own, if there are some. Deadlocks and

@@ -147,6 +147,8 @@ pub enum CentreError {
         file: String,
         /// What the database says.
         message: String,
+        /// The database's own code, if it has refused something.
+        database_code: Option<String>,
     },
     /// Scripts of the operator's are wrong.
     #[error("{}", listed(faults))]
@@ -180,6 +182,19 @@ impl CentreError {
         gone (tidewater remote revoke), and then go ahead with tidewater deploy \
         --refuse-pending. They stay listed: nobody here knows what a remote has pending. What is \
         refused stays there, listed by tidewater refused list";
+
+    /// The database's own code, if it has refused something: the SQLSTATE, or the extended result code
+    /// of SQLite.
+    pub fn database_code(&self) -> Option<&str> {
+        match self {
+            CentreError::Refused { sqlstate: code, .. }
+            | CentreError::Script {
+                database_code: code,
+                ..
+            } => code.as_deref(),
+            _ => None,
+        }
+    }
 
     /// The error's stable code.
     pub fn code(&self) -> Code {

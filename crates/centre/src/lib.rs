@@ -23,6 +23,7 @@ pub mod records;
 pub mod scope;
 pub mod scripting;
 pub mod settling;
+pub mod trying;
 pub mod upload;
 pub mod verdict;
 
@@ -44,10 +45,10 @@ pub use publication::{
     ActAs, ConflictSpec, DeployReport, DeployStep, Deployed, Detect, HandledSpec, HeldUpRemote,
     IdentitySpec, Last, ListedColumn, ListedReference, ListedTable, OnReject, OnUnseenChildren,
     ParameterSpec, PublicationSpec, RemoteEffect, Replay, RuleBy, RuleSpec, ScriptSpec, TableSpec,
-    Tracking, Unit, UploadMode, WindowSpec, WriteScopeSpec, WritesSpec,
+    Tracking, Unit, UploadMode, UploadOrder, WindowSpec, WriteScopeSpec, WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
-pub use scripting::{Report, ScriptNotes, ScriptRun};
+pub use scripting::{Report, RunTimes, ScriptNotes, ScriptRun};
 pub use settling::{
     AddedSum, Choice, Judgement, RefusedAction, RefusedChoice, SettleOutcome, UploadToJudge,
     Version,

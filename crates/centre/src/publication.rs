@@ -34,6 +34,9 @@ pub struct PublicationSpec {
     /// came to them.
     #[serde(default)]
     pub replay: Replay,
+    /// What upload scripts do first.
+    #[serde(default)]
+    pub upload_order: UploadOrder,
     /// What takes the place of what is generated.
     #[serde(default)]
     pub scripts: Vec<ScriptSpec>,
@@ -59,6 +62,18 @@ pub enum OnReject {
     SetAside,
     /// Nothing of it takes effect: all rows are refused.
     Abort,
+}
+
+/// In which order upload scripts are run. Where a publication has none for a remote's version, deletes
+/// go first: they free keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UploadOrder {
+    /// Inserts and updates of all tables, then deletes of all tables in the reverse order.
+    #[default]
+    RowsFirst,
+    /// Deletes first.
+    DeletesFirst,
 }
 
 /// Whether remotes try refused rows again by themselves.
@@ -664,6 +679,7 @@ mod tests {
                 parameters: Vec::new(),
                 upload: UploadMode::Net,
                 on_reject: OnReject::SetAside,
+                upload_order: UploadOrder::RowsFirst,
                 replay: Replay::Auto,
                 act_as: None,
                 scripts: Vec::new(),

@@ -35,12 +35,52 @@ struct Notes {
     variables: HashMap<String, Value>,
     /// `{s.name}` that count: by table and name.
     counts: HashMap<(String, &'static str), i64>,
+    /// Those of them from before the upload.
+    counts_before_upload: HashMap<(String, &'static str), i64>,
     /// How long each part of the sync took, in milliseconds, in order.
     times: Vec<(&'static str, i64)>,
+    /// How often scripts ran, and how long that took: by their table, empty for the connection, and
+    /// event.
+    runs: HashMap<(String, &'static str), RunTimes>,
     /// What went wrong.
     reports: Vec<Report>,
     /// The scripts of the beginning have run, for a remote that presented this.
     begun: Option<Option<Checkpoint>>,
+}
+
+/// How often something ran, and how many milliseconds that took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunTimes {
+    /// How often.
+    pub calls: i64,
+    /// The shortest run.
+    pub least: i64,
+    /// The longest.
+    pub most: i64,
+    /// All of them.
+    pub total: i64,
+}
+
+impl RunTimes {
+    /// One run.
+    pub fn of(millis: i64) -> RunTimes {
+        RunTimes {
+            calls: 1,
+            least: millis,
+            most: millis,
+            total: millis,
+        }
+    }
+
+    /// Both together.
+    fn and(self, other: RunTimes) -> RunTimes {
+        RunTimes {
+            calls: self.calls + other.calls,
+            least: self.least.min(other.least),
+            most: self.most.max(other.most),
+            total: self.total.saturating_add(other.total),
+        }
+    }
 }
 
 /// Something that went wrong, for the operator's scripts.
@@ -50,9 +90,15 @@ pub struct Report {
     pub table: String,
     /// A code's name.
     pub code: String,
+    /// The database's own code; empty if it has refused nothing.
+    pub database_code: String,
     /// What the database says.
     pub message: String,
+    /// What is done about it: 1000 if it is passed over, 3000 if it ends the sync.
+    pub action: i64,
 }
+
+const DEADLOCKS: &str = "deadlocks";
 
 /// So many are reported of one sync.
 const REPORTS: usize = 100;
@@ -104,6 +150,39 @@ impl ScriptNotes {
         })
     }
 
+    /// Adds to a figure of a table.
+    pub fn add_count(&self, publication: &str, table: &str, name: &'static str, count: i64) {
+        let key = (table.to_owned(), name);
+        self.with(publication, |it| {
+            let counted = it.counts.entry(key).or_default();
+            *counted = counted.saturating_add(count);
+        });
+    }
+
+    /// Notes that a script of a table ran, or of the connection if that is empty, and how many
+    /// milliseconds it took.
+    pub fn ran(&self, publication: &str, table: &str, event: &'static str, millis: i64) {
+        let key = (table.to_owned(), event);
+        self.with(publication, |it| {
+            let times = it.runs.entry(key);
+            times
+                .and_modify(|it| *it = it.and(RunTimes::of(millis)))
+                .or_insert_with(|| RunTimes::of(millis));
+        });
+    }
+
+    /// How often the scripts at an event of a table ran; of the connection and all tables together
+    /// if that is empty.
+    pub fn runs(&self, publication: &str, table: &str, event: &'static str) -> Option<RunTimes> {
+        self.with(publication, |it| {
+            let all = it
+                .runs
+                .iter()
+                .filter(|((of, at), _)| *at == event && (table.is_empty() || of == table));
+            all.map(|it| *it.1).reduce(RunTimes::and)
+        })
+    }
+
     /// Sets what a figure of a table is.
     pub fn set_count(&self, publication: &str, table: &str, name: &'static str, count: i64) {
         let key = (table.to_owned(), name);
@@ -149,6 +228,37 @@ impl ScriptNotes {
             if it.reports.len() < REPORTS {
                 it.reports.push(report);
             }
+        });
+    }
+
+    /// Notes that an upload is about to be applied: whatever is counted until then stays, if it has to be
+    /// applied again.
+    pub fn begin_upload(&self, publication: &str) {
+        self.with(publication, |it| {
+            it.counts_before_upload = it.counts.clone();
+            it.counts_before_upload
+                .retain(|(_, name), _| *name != DEADLOCKS);
+        });
+    }
+
+    /// Notes that a connection to the database had broken, and what runs is run again on another one.
+    pub fn count_retry(&self, publication: &str) {
+        self.add_count(publication, "", "connection_retries", 1);
+    }
+
+    /// Notes how often a transaction was undone that another one was in the way of.
+    pub fn count_deadlock(&self, publication: &str) {
+        self.add_count(publication, "", DEADLOCKS, 1);
+    }
+
+    /// Forgets what is to be reported and was counted of an upload, which is applied again. How often
+    /// that was so stays.
+    pub fn forget_upload(&self, publication: &str) {
+        self.with(publication, |it| {
+            it.reports.clear();
+            it.counts.retain(|(_, name), _| *name == DEADLOCKS);
+            let before = it.counts_before_upload.clone();
+            it.counts.extend(before);
         });
     }
 

@@ -12,9 +12,10 @@ use tidewater_centre::records::{
     CentreStatus, ConflictFilter, ConflictRecord, Proven, RefusedFilter, RefusedRecord,
     RemoteRecord, SigningKey, UserImport, UserRecord,
 };
+use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use tidewater_centre::{
-    Centre, CentreError, Choice, DeployReport, ListedTable, RefusedChoice, ScriptFault,
-    SettleOutcome,
+    Centre, CentreError, Choice, DeployReport, ListedTable, PublicationSpec, RefusedChoice,
+    ScriptFault, SettleOutcome,
 };
 use tidewater_protocol::{Code, RemoteId};
 use tidewater_server::{Config, Environment, OperatorHandlers};
@@ -290,6 +291,35 @@ impl OpenCentre {
         update: bool,
     ) -> Result<UserImport, Failure> {
         self.wait_deployed(self.centre.import_users(users, update))
+    }
+
+    /// The publications as they are configured.
+    pub(crate) fn publications(&self) -> &[PublicationSpec] {
+        self.config.as_ref().map_or(&[], |it| &it.publications)
+    }
+
+    /// The scripts of a version of a publication as it is configured.
+    pub(crate) fn scripts_to_try(
+        &self,
+        publication: &PublicationSpec,
+        version: &str,
+    ) -> Result<ScriptsToTry, Failure> {
+        Ok(self
+            .runtime
+            .block_on(self.centre.scripts_to_try(publication, version))?)
+    }
+
+    /// Tries a script, in a transaction that is undone.
+    pub(crate) fn try_script(&self, trial: ScriptTrial) -> Result<TriedScript, Failure> {
+        let tried = self.runtime.block_on(async {
+            // A script of sets needs the table as it is served; any other one does without.
+            if let Err(error) = self.centre.load(self.publications()).await {
+                tracing::debug!(%error, "the publications are not deployed as they are configured");
+            }
+            let mut worker = self.centre.worker().await?;
+            worker.try_script(trial).await
+        });
+        Ok(tried?)
     }
 
     /// The signing keys, newest first.

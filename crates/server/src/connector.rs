@@ -314,6 +314,7 @@ impl Connection {
                 if !repeats(&result, &mut again) {
                     break result?;
                 }
+                run.context.scripts.count_retry(&run.publication);
             }
         }
         Ok(())
@@ -352,6 +353,9 @@ impl Connection {
             let result = self.judge(result);
             if !repeats(&result, &mut again) {
                 break result?;
+            }
+            for upload in &uploads {
+                upload.context.scripts.count_retry(&upload.publication);
             }
         };
         if outcomes.len() != expected {

@@ -6,6 +6,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
@@ -399,7 +400,9 @@ async fn by_script(server: &Shared, user: &str, password: &str) -> Result<Option
         ));
     };
     let notes = ScriptNotes::default();
+    let hash = Sha256::digest(password.as_bytes()).to_vec();
     notes.set_fact(&publication, "password", Value::Text(password.to_owned()));
+    notes.set_fact(&publication, "hashed_password", Value::Blob(hash));
     let run = ScriptRun {
         context: SyncContext {
             user: user.to_owned(),

@@ -43,6 +43,7 @@ use tidewater_centre::engine::upload::rows::{
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
+use tidewater_centre::trying::ChangedTable;
 use tidewater_centre::upload::SyncUpload;
 
 /// How often a transaction that met a deadlock is tried.
@@ -459,6 +460,37 @@ impl Rows for UploadRows<'_> {
     fn makes_something(&self, table: &Incoming<'_>) -> bool {
         let as_loaded = self.live(table.table).as_loaded;
         table.table.effects.always || table.table.fills() || !as_loaded || !self.exact
+    }
+
+    /// PostgreSQL counts by itself.
+    async fn watch_changes(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn changed_tables(&mut self) -> Result<Vec<ChangedTable>> {
+        const COUNTED: &str = "
+            SELECT relid::pg_catalog.regclass::text, n_tup_ins, n_tup_upd, n_tup_del
+            FROM pg_catalog.pg_stat_xact_user_tables
+            WHERE n_tup_ins + n_tup_upd + n_tup_del > 0
+              AND schemaname <> 'tidewater' AND schemaname NOT LIKE 'pg\\_temp\\_%'
+            ORDER BY 1";
+        let counted = self.connection.client().query(COUNTED, &[]).await;
+        let counted = counted.map_err(refused("counting what was changed"))?;
+        let count = |row: &tokio_postgres::Row, column: usize| {
+            let count: i64 = row.get(column);
+            count.unsigned_abs()
+        };
+        let changed = counted.iter().map(|row| ChangedTable {
+            table: row.get(0),
+            inserted: count(row, 1),
+            updated: count(row, 2),
+            deleted: count(row, 3),
+        });
+        Ok(changed.collect())
+    }
+
+    fn take_warnings(&mut self) -> u64 {
+        self.connection.take_warnings()
     }
 
     fn version(&self, tables: &[Incoming<'_>], is_alone: bool) -> (u64, bool) {

@@ -68,5 +68,9 @@ pub(super) fn reason(refusal: &DbError) -> Refusal {
             reason.push_str(&format!(" ({what} {name:?})"));
         }
     }
-    Refusal { code, reason }
+    Refusal {
+        code,
+        reason,
+        database_code: Some(state.to_owned()),
+    }
 }

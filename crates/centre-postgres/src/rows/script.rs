@@ -92,6 +92,7 @@ impl UploadRows<'_> {
                     return Ok(ScriptRan::Refused(Refusal {
                         code: Code::RowBadValue,
                         reason: format!("the value of {} is none of its column's", column.name),
+                        database_code: None,
                     }));
                 }
             }

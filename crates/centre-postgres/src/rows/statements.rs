@@ -353,6 +353,7 @@ fn kept_from_its_key(table: &Incoming<'_>) -> Refusal {
             "a trigger of {} keeps the row from its new key",
             table.table.title
         ),
+        database_code: None,
     }
 }
 
@@ -374,6 +375,7 @@ fn pass_over(written: &mut Written, table: &Incoming<'_>, is_strict: bool, rows:
     let refusal = Refusal {
         code: Code::RowConstraint,
         reason: format!("a trigger of {} ignored the row", table.table.title),
+        database_code: None,
     };
     let failed = rows.into_iter();
     let failed = failed.map(|at| Failed::new(at, refusal.clone()));

@@ -11,7 +11,7 @@ use super::catalog::{Catalog, listed};
 use super::database::{Database, Job, Lane};
 use super::{
     deploy, events, explain, follow, numbers, once, preview, procedure, prune, recorded, records,
-    refusals, session, state,
+    refusals, scripts, session, state,
 };
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{Downloaded, Downloading};
@@ -32,6 +32,7 @@ use crate::records::{
 use crate::scope::Checkpoint;
 use crate::scripting::ScriptRun;
 use crate::settling::{Choice, RefusedChoice, SettleOutcome};
+use crate::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
 
 /// A centre over a database.
@@ -279,6 +280,16 @@ impl<D: Database> Centre for EngineCentre<D> {
         self.0.run_apart(preview)
     }
 
+    fn scripts_to_try<'a>(
+        &'a self,
+        publication: &'a PublicationSpec,
+        version: &'a str,
+    ) -> CentreResult<'a, ScriptsToTry> {
+        let (spec, version) = (publication.clone(), version.to_owned());
+        let read = job!(|connection| scripts::scripts_to_try::<D>(connection, &spec, &version));
+        self.0.run_apart(read)
+    }
+
     fn status(&self) -> CentreResult<'_, CentreStatus> {
         self.0.run(job!(|connection| async {
             state::check::<D>(connection).await?;
@@ -428,6 +439,10 @@ impl<D: Database> Worker for EngineWorker<D> {
 
     fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
         self.0.settle_refused(choice)
+    }
+
+    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript> {
+        self.0.try_script(trial)
     }
 
     fn stored_result<'a>(

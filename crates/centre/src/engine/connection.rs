@@ -106,6 +106,11 @@ pub trait Connection: Send {
     /// Begins a transaction that reads from one snapshot.
     fn begin_reading(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
 
+    /// The same, and temporary tables can be created in it. Whoever begins it undoes it.
+    fn begin_trying(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send {
+        self.begin_reading()
+    }
+
     /// Runs statements of the database's own; nothing for an empty text. `what` is being done.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ use crate::publication::DeployStep;
 use crate::records::{Blocker, KeylessRows};
 use crate::scripting::ScriptRun;
 use crate::settling::{Choice, RefusedChoice, SettleOutcome};
+use crate::trying::{ScriptTrial, TriedScript};
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// Something to do on a connection.
@@ -364,6 +365,9 @@ pub trait Lane: Send + 'static {
 
     /// See [`crate::Worker::run_scripts`].
     fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()>;
+
+    /// See [`crate::Worker::try_script`].
+    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript>;
 
     /// See [`crate::Worker::call`].
     fn call(

@@ -253,7 +253,7 @@ pub async fn load<T: Tracking>(
     connection: &mut T::Connection,
     specs: &[PublicationSpec],
 ) -> Result<Loaded<T::Table>> {
-    connection.begin_reading().await?;
+    connection.begin_trying().await?;
     let plan = Plan::<T>::make(connection, specs, 0, &[0; 48]).await?;
     plan.load(connection).await
 }
@@ -266,7 +266,7 @@ pub async fn load<T: Tracking>(
 pub async fn load_deployed<T: Tracking>(
     connection: &mut T::Connection,
 ) -> Result<Loaded<T::Table>> {
-    connection.begin_reading().await?;
+    connection.begin_trying().await?;
     let plan = Plan::<T>::deployed(connection).await?;
     plan.load(connection).await
 }

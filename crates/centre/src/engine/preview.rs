@@ -31,7 +31,7 @@ pub(super) async fn preview<T: Inspecting>(
     specs: &[PublicationSpec],
     asked: &PreviewAsked,
 ) -> Result<Preview> {
-    connection.begin_reading().await?;
+    connection.begin_trying().await?;
     let (_, before, catalog) = deployed::<T>(connection).await?;
     let now = compile_all::<T>(connection, specs, &catalog).await?;
     let remotes = remotes(connection, asked).await?;

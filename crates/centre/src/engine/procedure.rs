@@ -120,7 +120,8 @@ impl ProcedureCall {
                 Parameter::System(_)
                 | Parameter::User(_)
                 | Parameter::New(_)
-                | Parameter::Old(_) => Value::Null,
+                | Parameter::Old(_)
+                | Parameter::Mark(_) => Value::Null,
                 Parameter::Argument(name) => {
                     let place = procedure.arguments.iter().position(|it| it.name == *name);
                     let value = place.and_then(|it| self.arguments.get(it));

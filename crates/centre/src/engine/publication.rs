@@ -20,7 +20,7 @@ use crate::engine::script::{Dialect, Parameter, Script};
 use crate::error::CentreError;
 use crate::nearest::nearest;
 use crate::publication::{
-    HandledSpec, Last, OnReject, ParameterSpec, PublicationSpec, Replay, RuleBy,
+    HandledSpec, Last, OnReject, ParameterSpec, PublicationSpec, Replay, RuleBy, UploadOrder,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -57,6 +57,8 @@ pub struct Publication<T> {
     pub on_reject: OnReject,
     /// Whether its remotes try refused rows again by themselves.
     pub replay: Replay,
+    /// What its upload scripts do first.
+    pub upload_order: UploadOrder,
     /// The types of the values of the tables' rows as they are read: of the published columns, and
     /// of what decides beside them who holds a row.
     pub row_types: Arc<[Vec<ColumnType>]>,
@@ -146,6 +148,9 @@ pub trait ServedTable: Send + Sync + 'static {
     /// The number of the change log of a rule, once that is deployed; `None` if its changes are not
     /// tracked.
     fn log(&self, rule: usize) -> Option<i64>;
+
+    /// Its name in SQL.
+    fn sql_name(&self) -> String;
 
     /// Tells the number of the change log of a rule, once that is deployed.
     fn set_log(&mut self, rule: usize, id: i64);
@@ -247,6 +252,7 @@ pub async fn compile_one<T: Tracking>(
         act_as,
         on_reject: spec.on_reject,
         replay: spec.replay,
+        upload_order: spec.upload_order,
         announced: schema.clone(),
         schema,
         past: Arc::default(),

@@ -196,7 +196,7 @@ fn value_of(parameter: &Parameter, context: &SyncContext, publication: &str) -> 
         Parameter::Claim(name) => context.claims.named(name).map(str::to_owned),
         Parameter::User(name) => context.parameters.get(publication)?.get(name).cloned(),
         // Only calls and rows have them.
-        Parameter::Argument(_) | Parameter::New(_) | Parameter::Old(_) => None,
+        Parameter::Argument(_) | Parameter::New(_) | Parameter::Old(_) | Parameter::Mark(_) => None,
     }
 }
 

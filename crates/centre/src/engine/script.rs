@@ -44,6 +44,8 @@ pub enum Parameter {
     New(String),
     /// A column of it as it was.
     Old(String),
+    /// What the question mark of this number stands for, from 0: the event says that.
+    Mark(usize),
 }
 
 /// What stands in SQL where a database has the relation of uploaded rows.
@@ -79,6 +81,7 @@ impl fmt::Display for Parameter {
             Parameter::Argument(name) => write!(f, "a.{name}"),
             Parameter::New(name) => write!(f, "r.{name}"),
             Parameter::Old(name) => write!(f, "o.{name}"),
+            Parameter::Mark(_) => write!(f, "?"),
         }
     }
 }
@@ -158,10 +161,19 @@ impl Script {
             sql: String::with_capacity(source.len()),
             parameters: Vec::new(),
         };
-        let mut at = 0;
+        let (mut at, mut marks) = (0, 0);
+        // Whether what stands before is a value: a question mark behind one is an operator.
+        let mut is_behind_value = false;
         while let Some(next) = source[at..].chars().next() {
             let rest = &source[at..];
             let length = match next {
+                '?' if purpose == Purpose::Script && !is_behind_value => {
+                    let number = script.number_of(Parameter::Mark(marks));
+                    script.sql.push_str(&render(number));
+                    (marks, is_behind_value) = (marks + 1, true);
+                    at += 1;
+                    continue;
+                }
                 '{' => {
                     let end = rest.find('}').ok_or(ScriptError::Unterminated(next, at))?;
                     match rest[1..end].trim() {
@@ -171,15 +183,24 @@ impl Script {
                             script.sql.push_str(&render(number));
                         }
                     }
-                    at += end + 1;
+                    (at, is_behind_value) = (at + end + 1, true);
                     continue;
                 }
                 _ => match dialect.opaque_length(rest, at)? {
                     Some(length) => {
-                        check_quoted(&rest[..length], purpose)?;
+                        let opaque = &rest[..length];
+                        check_quoted(opaque, purpose)?;
+                        if !is_comment(opaque) {
+                            is_behind_value = !precedes_value(opaque);
+                        }
                         length
                     }
-                    None => next.len_utf8(),
+                    None => {
+                        if !next.is_whitespace() {
+                            is_behind_value = next.is_ascii_digit() || matches!(next, ')' | ']');
+                        }
+                        next.len_utf8()
+                    }
                 },
             };
             script.sql.push_str(&rest[..length]);
@@ -259,6 +280,42 @@ pub fn first_word(statement: &str, dialect: Dialect) -> String {
     String::new()
 }
 
+/// Whether a word is one of SQL behind which a value stands, and no name.
+fn precedes_value(word: &str) -> bool {
+    const WORDS: [&str; 29] = [
+        "SELECT",
+        "DISTINCT",
+        "WHERE",
+        "AND",
+        "OR",
+        "NOT",
+        "IN",
+        "LIKE",
+        "ILIKE",
+        "BETWEEN",
+        "CASE",
+        "WHEN",
+        "THEN",
+        "ELSE",
+        "SET",
+        "VALUES",
+        "BY",
+        "LIMIT",
+        "OFFSET",
+        "RETURNING",
+        "ON",
+        "IS",
+        "CALL",
+        "FROM",
+        "HAVING",
+        "USING",
+        "ANY",
+        "ALL",
+        "RETURN",
+    ];
+    WORDS.iter().any(|it| it.eq_ignore_ascii_case(word))
+}
+
 fn is_comment(rest: &str) -> bool {
     rest.starts_with("--") || rest.starts_with("/*")
 }
@@ -267,7 +324,8 @@ fn is_comment(rest: &str) -> bool {
 fn parameter(inside: &str, purpose: Purpose) -> Option<Parameter> {
     let name = inside.trim();
     let name = name.strip_prefix("ml ").map_or(name, str::trim_start);
-    if let Some(name) = name.strip_prefix("u.") {
+    let of_user = name.strip_prefix("u.").or_else(|| name.strip_prefix("ui."));
+    if let Some(name) = of_user {
         let is_one = purpose != Purpose::Call && OfRemote::is_name(name);
         return is_one.then(|| Parameter::User(name.to_owned()));
     }
@@ -281,7 +339,8 @@ fn parameter(inside: &str, purpose: Purpose) -> Option<Parameter> {
     }
     if purpose == Purpose::Script {
         let column = |name: &str| {
-            let name = name.trim_matches('"');
+            let bracketed = name.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+            let name = bracketed.unwrap_or_else(|| name.trim_matches('"'));
             (!name.is_empty()).then(|| name.to_owned())
         };
         if let Some(name) = name.strip_prefix("r.") {
@@ -301,8 +360,10 @@ fn parameter(inside: &str, purpose: Purpose) -> Option<Parameter> {
     if purpose == Purpose::Script {
         // As other products' scripts call them.
         let name = match name {
-            "last_table_download" => "last_download",
+            "last_table_download" | "last_publication_download" => "last_download",
+            "last_publication_upload" => "last_upload",
             "publication_name" => "publication",
+            "odbc_state" | "ODBC_state" => "database_code",
             name => name,
         };
         return scripts::parameters()
@@ -326,6 +387,12 @@ fn check_quoted(opaque: &str, purpose: Purpose) -> Result<(), ScriptError> {
 }
 
 impl Dialect {
+    /// The length of the name, quoted text or comment that a text begins with; `None` if it begins
+    /// with none, or if that has no end.
+    pub fn length_of_opaque(self, text: &str) -> Option<usize> {
+        self.opaque_length(text, 0).ok().flatten()
+    }
+
     /// The length of the name, quoted text or comment that `rest` begins with; `None` if it
     /// begins with none. It stands at the byte `at`.
     fn opaque_length(self, rest: &str, at: usize) -> Result<Option<usize>, ScriptError> {
@@ -625,6 +692,48 @@ mod tests {
         ] {
             assert_eq!(first_word(statement, Dialect::Postgres), word);
         }
+    }
+
+    fn script_of(source: &str) -> Script {
+        let parsed = Script::parse_for(Purpose::Script, source, Dialect::Postgres, |it| {
+            format!("${it}")
+        });
+        parsed.unwrap()
+    }
+
+    #[test]
+    fn a_question_mark_is_a_parameter_where_a_value_stands_and_an_operator_behind_one() {
+        for (source, sql) in [
+            (
+                "UPDATE t SET a = ?, b = ? WHERE id = ?",
+                "UPDATE t SET a = $1, b = $2 WHERE id = $3",
+            ),
+            ("CALL p( ?,? )", "CALL p( $1,$2 )"),
+            (
+                "SELECT ? WHERE x BETWEEN ? AND ? -- why?\n",
+                "SELECT $1 WHERE x BETWEEN $2 AND $3 -- why?\n",
+            ),
+            (
+                "SELECT a ? 'k', b ?| c, f(x) ?& d, '{}' ? 'k', '?' FROM t WHERE e = ?",
+                "SELECT a ? 'k', b ?| c, f(x) ?& d, '{}' ? 'k', '?' FROM t WHERE e = $1",
+            ),
+        ] {
+            assert_eq!(script_of(source).sql, sql);
+        }
+        let marks = script_of("VALUES (?, ?)").parameters;
+        assert_eq!(marks, [Parameter::Mark(0), Parameter::Mark(1)]);
+        assert_eq!(parse("SELECT ?").unwrap().sql, "SELECT ?");
+    }
+
+    #[test]
+    fn parameters_of_other_servers_have_the_names_that_these_give_them() {
+        let script = script_of(
+            "SELECT {ml ui.x}, {ml s.last_publication_download}, {ml r.[two words]}, {ml o.\"b\"}",
+        );
+        assert_eq!(
+            names(&script),
+            ["u.x", "s.last_download", "r.two words", "o.b"]
+        );
     }
 
     #[test]

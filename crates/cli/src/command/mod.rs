@@ -27,6 +27,8 @@ mod refused_in_centre;
 mod refused_on_device;
 pub(crate) mod relay;
 pub(crate) mod remote;
+pub(crate) mod script;
+mod script_import;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod status;
@@ -52,6 +54,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::User(args) => user::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Remote(args) => remote::run(&args),
+        Command::Script(args) => script::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Image(args) => image::run(&args),
         Command::Relay(args) => relay::run(&args),

@@ -52,6 +52,7 @@ mod statements;
 #[cfg(target_os = "linux")]
 mod storm;
 mod strangers;
+mod taken_over;
 mod third_party;
 mod times;
 mod tls;

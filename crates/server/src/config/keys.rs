@@ -191,6 +191,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "act_as",
             "upload",
             "on_reject",
+            "upload_order",
             "replay",
             "parameter",
             "table",

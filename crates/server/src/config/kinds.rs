@@ -127,6 +127,11 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("publication.name", Text, "name = \"main\""),
     ("publication.upload", Text, "upload = \"transactional\""),
     ("publication.on_reject", Text, "on_reject = \"abort\""),
+    (
+        "publication.upload_order",
+        Text,
+        "upload_order = \"deletes first\"",
+    ),
     ("publication.replay", Text, "replay = \"no\""),
     (
         "publication.parameter",

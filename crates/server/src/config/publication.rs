@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use tidewater_centre::{
     ConflictSpec, Detect, HandledSpec, OnReject, OnUnseenChildren, ParameterSpec, PublicationSpec,
-    Replay, RuleBy, TableSpec, Tracking, UploadMode, WriteScopeSpec, WritesSpec,
+    Replay, RuleBy, TableSpec, Tracking, UploadMode, UploadOrder, WriteScopeSpec, WritesSpec,
 };
 use tidewater_protocol::Direction;
 use tidewater_protocol::message::Parameter;
@@ -29,6 +29,7 @@ pub(super) struct RawPublication {
     act_as: Option<toml::Value>,
     upload: Option<String>,
     on_reject: Option<String>,
+    upload_order: Option<String>,
     replay: Option<String>,
     handler: Option<RawUse>,
 }
@@ -175,6 +176,14 @@ impl RawPublication {
             Some("no") => Replay::No,
             Some(other) => return Err(choice(&named("replay"), other, &["auto", "no"])),
         };
+        let upload_order = match self.upload_order.as_deref() {
+            None | Some("rows first") => UploadOrder::RowsFirst,
+            Some("deletes first") => UploadOrder::DeletesFirst,
+            Some(other) => {
+                let known = ["rows first", "deletes first"];
+                return Err(choice(&named("upload_order"), other, &known));
+            }
+        };
         if let Some(used) = self.handler {
             let handler = handlers.used(&format!("publication {name:?}"), used)?;
             handlers.handling.publications.insert(name.clone(), handler);
@@ -183,6 +192,7 @@ impl RawPublication {
             upload,
             on_reject,
             replay,
+            upload_order,
             act_as: acting::read(&name, self.act_as)?,
             name,
             tables,

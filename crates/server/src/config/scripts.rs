@@ -52,7 +52,10 @@ pub(super) fn read(
 /// There is none.
 pub(super) fn check_passwords(config: &Config) -> Result<(), ServerError> {
     let mut scripts = config.publications.iter().flat_map(|it| &it.scripts);
-    let is_one = |it: &ScriptSpec| it.version == DEFAULT && it.event == "authenticate_user";
+    let is_one = |it: &ScriptSpec| {
+        it.version == DEFAULT
+            && ["authenticate_user", "authenticate_user_hashed"].contains(&&*it.event)
+    };
     if config.sign_in.passwords != Passwords::Script || scripts.any(is_one) {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::publication::{
     ActAs, IdentitySpec, Last, OnReject, ParameterSpec, Replay, RuleBy, RuleSpec, Unit, UploadMode,
-    WindowSpec, WriteScopeSpec, WritesSpec,
+    UploadOrder, WindowSpec, WriteScopeSpec, WritesSpec,
 };
 use tidewater_protocol::Direction;
 
@@ -57,6 +57,7 @@ fn what_is_recorded_is_what_was_configured() {
         scripts: Vec::new(),
         upload: UploadMode::Net,
         on_reject: OnReject::Abort,
+        upload_order: UploadOrder::RowsFirst,
         replay: Replay::No,
         name: "p".into(),
         act_as: Some(ActAs::Query("SELECT 'clerk'".into())),

@@ -15,9 +15,14 @@ use crate::error::CentreError;
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// What was sent.
+#[derive(Clone, Copy)]
 pub(super) struct Counts {
     pub(super) upserts: u64,
     pub(super) removals: u64,
+    /// Rows that were left out, because the remote had sent them as they are.
+    pub(super) own: u64,
+    /// Bytes of rows.
+    pub(super) bytes: u64,
     /// Bytes of rows since the last mark.
     unmarked: usize,
     /// How many are worth one.
@@ -29,9 +34,16 @@ impl Counts {
         Counts {
             upserts: 0,
             removals: 0,
+            own: 0,
+            bytes: 0,
             unmarked: 0,
             mark_every: marks.map_or(usize::MAX, |it| it.bytes),
         }
+    }
+
+    fn add_bytes(&mut self, bytes: usize) {
+        self.unmarked += bytes;
+        self.bytes += bytes as u64;
     }
 }
 
@@ -73,8 +85,13 @@ impl<'a> Output<'a> {
         self.writer.row(Op::Upsert, row);
         too_long::check(self.schema, row, self.writer.len() - before)?;
         self.counts.upserts += 1;
-        self.counts.unmarked += self.writer.len() - before;
+        self.counts.add_bytes(self.writer.len() - before);
         self.flush(ROWS_PAYLOAD_BYTES)
+    }
+
+    /// Leaves a row out that the remote has sent as it is.
+    pub(super) fn leave_out(&mut self) {
+        self.counts.own += 1;
     }
 
     /// Nothing of a table that is not downloaded has to be removed.
@@ -85,7 +102,7 @@ impl<'a> Output<'a> {
         let before = self.writer.len();
         self.writer.key(Op::Remove, key);
         self.counts.removals += 1;
-        self.counts.unmarked += self.writer.len() - before;
+        self.counts.add_bytes(self.writer.len() - before);
         self.flush(ROWS_PAYLOAD_BYTES)
     }
 
@@ -125,7 +142,7 @@ impl<'a> Output<'a> {
         for piece in &noted.pieces {
             match piece {
                 NotedPiece::Rows(rows) => {
-                    self.counts.unmarked += rows.len();
+                    self.counts.add_bytes(rows.len());
                     self.sink.rows(rows.clone())?;
                 }
                 NotedPiece::Mark(mark, rows) => {

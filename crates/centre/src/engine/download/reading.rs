@@ -57,7 +57,7 @@ impl SubscriptionReading<'_> {
                 subscription: part.map_or(self.number, |it| it.number),
                 table: index,
             };
-            let before = (counts.upserts, counts.removals);
+            let before = *counts;
             let shape = &shapes[index];
             let only_compared = *what == TablePlan::Whole && compares[index].is_some();
             let by_script = matches!(what, TablePlan::Scripted { .. });
@@ -193,8 +193,13 @@ impl SubscriptionReading<'_> {
                 output.mark_behind(index)?;
             }
             if let Some(scripting) = &self.scripting {
-                let (upserts, removals) = (counts.upserts - before.0, counts.removals - before.1);
-                for (name, count) in [("fetched_rows", upserts), ("deleted_rows", removals)] {
+                let filtered = counts.own - before.own;
+                for (name, count) in [
+                    ("fetched_rows", counts.upserts - before.upserts + filtered),
+                    ("deleted_rows", counts.removals - before.removals),
+                    ("filtered_rows", filtered),
+                    ("bytes", counts.bytes - before.bytes),
+                ] {
                     scripting.count(&table.name, name, count);
                 }
             }

@@ -180,7 +180,10 @@ impl<'a> TableReading<'a, '_> {
                 let key = (table, pack_exact(&key_types, &key));
                 let uploaded = own.and_then(|own| own.rows.get(&key)?.as_ref());
                 match uploaded.is_some_and(|it| *it == pack_row(&shape.columns, row)) {
-                    true => Ok(()),
+                    true => {
+                        output.leave_out();
+                        Ok(())
+                    }
                     false => output.upsert(row),
                 }
             };
@@ -432,6 +435,7 @@ impl<'a> TableReading<'a, '_> {
                     _ => false,
                 };
                 if is_own {
+                    output.leave_out();
                     return Ok(());
                 }
             }

@@ -46,7 +46,7 @@ pub(super) async fn explain<T: Inspecting>(
     connection: &mut T::Connection,
     question: &Question,
 ) -> Result<Explanation> {
-    connection.begin_reading().await?;
+    connection.begin_trying().await?;
     let explained = Explaining::<T>::read(connection, question).await?;
     connection.commit().await?;
     Ok(explained)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidewater_protocol::Code;
 
-use super::{Scripts, Transaction, chosen};
+use super::{ABORT, Scripts, Transaction, chosen};
 use crate::context::SyncContext;
 use crate::download::{DownloadJob, Downloaded, Downloading};
 use crate::engine::database::Lane;
@@ -214,13 +214,11 @@ impl Connected {
     /// Runs the scripts of a transaction of their own.
     pub async fn run<L: Lane>(&mut self, lane: &mut L, run: ScriptRun) -> Result<()> {
         self.serve(lane, Some(&run)).await?;
-        if run.transaction != Transaction::Begin {
-            return lane.run_scripts(run).await;
+        run_reporting(lane, run.clone()).await?;
+        if run.transaction == Transaction::Begin {
+            let notes = &run.context.scripts;
+            notes.note_beginning(&run.publication, run.checkpoint);
         }
-        let (notes, publication) = (run.context.scripts.clone(), run.publication.clone());
-        let checkpoint = run.checkpoint.clone();
-        lane.run_scripts(run).await?;
-        notes.note_beginning(&publication, checkpoint);
         Ok(())
     }
 
@@ -271,13 +269,18 @@ impl Connected {
         let runs = |of_sync: &OfSync| of_sync.runs.iter().flatten().cloned().collect();
         let runs: Vec<Vec<ScriptRun>> = together.iter().map(runs).collect();
         for run in runs.iter().flatten() {
-            let before = run.of(Transaction::BeforeDownload);
-            lane.run_scripts(before).await?;
+            run_reporting(lane, run.of(Transaction::BeforeDownload)).await?;
         }
         let mut outcomes = lane.download(downloads).await?;
         for (outcome, runs) in outcomes.iter_mut().zip(runs) {
-            if let Some(Ok(())) = outcome {
-                *outcome = Some(after_download(lane, &runs).await);
+            match outcome {
+                Some(Ok(())) => *outcome = Some(after_download(lane, &runs).await),
+                Some(Err(error)) => {
+                    for run in &runs {
+                        report_failure(lane, run, error).await;
+                    }
+                }
+                None => {}
             }
         }
         outcomes.resize_with(all, || None);
@@ -294,30 +297,55 @@ async fn apply_together<L: Lane>(
     let outcomes = lane.apply(uploads).await?;
     for (run, outcome) in runs.into_iter().zip(&outcomes) {
         let Some(run) = run else { continue };
-        let (notes, publication) = (&run.context.scripts, &run.publication);
-        if let UploadOutcome::Failed { error } = outcome {
-            let report = Report {
-                table: String::new(),
-                code: error.code().name().to_owned(),
-                message: error.to_string(),
-            };
-            notes.report(publication, report);
-        }
-        if !notes.has_reports(publication) {
-            continue;
-        }
-        let reported = lane.run_scripts(run.of(Transaction::Reporting)).await;
-        if let Err(error) = reported {
-            tracing::error!(%error, publication, "an error could not be reported by scripts");
+        match outcome {
+            UploadOutcome::Failed { error } => report_failure(lane, &run, error).await,
+            _ => report(lane, &run).await,
         }
     }
     Ok(outcomes)
 }
 
+/// Has scripts report what is to be reported of a sync, in a transaction of their own.
+async fn report<L: Lane>(lane: &mut L, run: &ScriptRun) {
+    let publication = &run.publication;
+    if !run.context.scripts.has_reports(publication) {
+        return;
+    }
+    let reported = lane.run_scripts(run.of(Transaction::Reporting)).await;
+    if let Err(error) = reported {
+        tracing::error!(%error, publication, "an error could not be reported by scripts");
+    }
+}
+
+/// Has scripts report what has ended a sync. A connection that has broken cannot.
+async fn report_failure<L: Lane>(lane: &mut L, run: &ScriptRun, error: &CentreError) {
+    if let CentreError::Unavailable { .. } | CentreError::Cancelled = error {
+        return;
+    }
+    let failure = Report {
+        table: String::new(),
+        code: error.code().name().to_owned(),
+        database_code: error.database_code().unwrap_or_default().to_owned(),
+        message: error.to_string(),
+        action: ABORT,
+    };
+    run.context.scripts.report(&run.publication, failure);
+    report(lane, run).await;
+}
+
+/// Runs the scripts of a transaction of their own, and has reported what they fail for.
+async fn run_reporting<L: Lane>(lane: &mut L, run: ScriptRun) -> Result<()> {
+    let ran = lane.run_scripts(run.clone()).await;
+    if let Err(error) = &ran {
+        report_failure(lane, &run, error).await;
+    }
+    ran
+}
+
 /// What stands after a download.
 async fn after_download<L: Lane>(lane: &mut L, runs: &[ScriptRun]) -> Result<()> {
     for run in runs {
-        lane.run_scripts(run.of(Transaction::AfterDownload)).await?;
+        run_reporting(lane, run.of(Transaction::AfterDownload)).await?;
     }
     Ok(())
 }

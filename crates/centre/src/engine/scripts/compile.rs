@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use tidewater_protocol::{ColumnType, PublicationSchema, Table};
 
 use super::events::parameter_type;
+use super::spelling::{NamedEvent, is_ignored, marked, named_event, without_braces};
+use super::trial::{Trial, created_table};
 use super::{
     CheckedScript, Compiled, EVENTS, Event, Form, Images, RESOLVING, Scripts, SetColumn, Statement,
-    Transaction, Versions, event,
+    Transaction, Versions,
 };
 use crate::engine::database::Tracking;
 use crate::engine::scope::wrong;
@@ -49,27 +51,40 @@ pub async fn compile<T: Tracking>(
 ) -> Result<(Versions, Vec<String>)> {
     let mut versions: BTreeMap<String, Scripts> = BTreeMap::new();
     let (mut faults, mut warnings) = (Vec::new(), Vec::new());
+    let mut by_version: BTreeMap<&str, Vec<&ScriptSpec>> = BTreeMap::new();
     for script in &spec.scripts {
-        let scripts = versions.entry(script.version.clone()).or_default();
+        by_version.entry(&script.version).or_default().push(script);
+    }
+    for (version, mut specs) in by_version {
+        let mut scripts = Scripts::default();
         scripts
             .tables
             .resize_with(schema.tables.len(), Default::default);
-        let compiled = one::<T>(connection, script, schema, tables, &mut warnings).await;
-        let compiled = compiled.and_then(|compiled| {
-            beside_handlers(&compiled, script, spec)?;
-            Ok(compiled)
-        });
-        let Some(compiled) = noted(compiled, &mut faults)? else {
-            continue;
-        };
-        let name = compiled.event.name;
-        match &script.table {
-            None => scripts.connection.insert(name, compiled),
-            Some(table) => {
-                let index = schema.tables.iter().position(|it| it.name == *table);
-                index.and_then(|it| scripts.tables[it].insert(name, compiled))
-            }
-        };
+        let creates = specs.iter().any(|it| creates_tables::<T>(it));
+        if creates {
+            specs.sort_by_key(|it| order(it, schema));
+        }
+        let mut trial = Trial::begin::<T>(connection, creates).await?;
+        for script in specs {
+            let reading = Reading::<T> {
+                schema,
+                tables,
+                trial: &mut trial,
+                warnings: &mut warnings,
+            };
+            let compiled = reading.one(connection, script).await;
+            let compiled = compiled.and_then(|compiled| {
+                beside_handlers(&compiled, script, spec)?;
+                Ok(compiled)
+            });
+            let Some(compiled) = noted(compiled, &mut faults)? else {
+                continue;
+            };
+            let taken = scripts.add(compiled, script.table.as_deref(), schema);
+            noted(taken, &mut faults)?;
+        }
+        trial.end::<T>(connection).await?;
+        versions.insert(version.to_owned(), scripts);
     }
     let mut tables_of_none = schema.tables.iter().filter(|_| versions.is_empty());
     if let Some(table) = tables_of_none.find(|it| resolves_by_script(spec, &it.name)) {
@@ -85,7 +100,7 @@ pub async fn compile<T: Tracking>(
         for (version, scripts) in &versions {
             let checked = together(version, scripts, spec, schema);
             noted(checked, &mut faults)?;
-            warnings.extend(overwriting(version, scripts, spec, schema));
+            warnings.extend(overwriting(version, scripts, schema));
         }
     }
     if versions.values().any(Scripts::has_downloads) {
@@ -98,6 +113,62 @@ pub async fn compile<T: Tracking>(
     let versions = versions.into_iter();
     let versions = versions.map(|(name, it)| (name, it.into()));
     Ok((versions.collect(), warnings))
+}
+
+/// Whether a script creates temporary tables.
+fn creates_tables<T: Tracking>(script: &ScriptSpec) -> bool {
+    let texts = statements(&script.sql, T::DIALECT).unwrap_or_default();
+    texts
+        .iter()
+        .any(|it| created_table(it, T::DIALECT).is_some())
+}
+
+/// Where a script stands in a sync.
+fn order(script: &ScriptSpec, schema: &PublicationSchema) -> (usize, usize) {
+    let event = match named_event(&script.event) {
+        NamedEvent::Known { event, .. } => EVENTS.iter().position(|it| it == event),
+        _ => None,
+    };
+    let table = script.table.as_ref();
+    let table = table.and_then(|name| schema.tables.iter().position(|it| it.name == *name));
+    (event.unwrap_or(EVENTS.len()), table.map_or(0, |it| it + 1))
+}
+
+impl Scripts {
+    /// Adds a script, of the connection or of a table.
+    ///
+    /// # Errors
+    /// There is one of the event, under another name.
+    fn add(
+        &mut self,
+        compiled: Compiled,
+        table: Option<&str>,
+        schema: &PublicationSchema,
+    ) -> Result<()> {
+        let of_event = match table {
+            None => &mut self.connection,
+            Some(name) => match schema.tables.iter().position(|it| it.name == name) {
+                Some(index) => &mut self.tables[index],
+                None => return Ok(()),
+            },
+        };
+        let name = compiled.event.name;
+        // Who is to lose no rows has no script for that.
+        if name == "download_delete_cursor" && compiled.statements.is_empty() {
+            return Ok(());
+        }
+        match of_event.get(name) {
+            None => {
+                of_event.insert(name, compiled);
+                Ok(())
+            }
+            Some(other) => Err(wrong(
+                &compiled.place,
+                &format!("stands for {name}, as {} does", other.place),
+                "keep one of them",
+            )),
+        }
+    }
 }
 
 /// Keeps what is wrong with the configuration; passes on what else failed.
@@ -153,107 +224,185 @@ fn beside_handlers(compiled: &Compiled, script: &ScriptSpec, spec: &PublicationS
     }
 }
 
-/// Checks one script.
-async fn one<T: Tracking>(
-    connection: &mut T::Connection,
-    spec: &ScriptSpec,
-    schema: &PublicationSchema,
-    tables: &[T::Table],
-    warnings: &mut Vec<String>,
-) -> Result<Compiled> {
-    let place = spec.file.clone();
-    let Some(event) = event(&spec.event) else {
-        let near = nearest(&spec.event, EVENTS.iter().map(|it| it.name));
-        let hint = match near {
-            Some(near) => format!("did you mean {near}.sql?"),
-            None => "docs/scripts.md lists the events".into(),
-        };
-        return Err(wrong(
-            &place,
-            &format!("stands for no event: there is no {:?}", spec.event),
-            hint,
-        ));
-    };
-    let table = match &spec.table {
-        None if !event.of_connection => {
-            let hint = "put it into the folder of the table that it is for";
-            return Err(wrong(
-                &place,
-                "stands for an event of tables, not of the connection",
+/// Reading scripts of a version.
+struct Reading<'r, T: Tracking> {
+    schema: &'r PublicationSchema,
+    tables: &'r [T::Table],
+    trial: &'r mut Trial,
+    warnings: &'r mut Vec<String>,
+}
+
+/// The event of a script, and whether its question marks stand for hashed passwords.
+fn event_of(spec: &ScriptSpec) -> Result<(&'static Event, bool)> {
+    let place = &spec.file;
+    match named_event(&spec.event) {
+        NamedEvent::Known { event, is_hashed } => Ok((event, is_hashed)),
+        NamedEvent::Absent { instead } => Err(wrong(
+            place,
+            &format!(
+                "stands for {}, an event of other servers that this one does not have",
+                spec.event
+            ),
+            instead,
+        )),
+        NamedEvent::Unknown => {
+            let near = nearest(&spec.event, EVENTS.iter().map(|it| it.name));
+            let hint = match near {
+                Some(near) => format!("did you mean {near}.sql?"),
+                None => "docs/scripts.md lists the events".into(),
+            };
+            Err(wrong(
+                place,
+                &format!("stands for no event: there is no {:?}", spec.event),
                 hint,
-            ));
+            ))
         }
-        Some(_) if !event.of_table => {
-            let hint = "put it into the folder \"connection\"";
-            return Err(wrong(
-                &place,
-                "stands for an event of the connection, not of a table",
-                hint,
-            ));
-        }
-        None => None,
-        Some(name) => schema.tables.iter().position(|it| it.name == *name),
-    };
-    let served = table.map(|it| &tables[it]);
-    let table = table.map(|it| &schema.tables[it]);
-    let is_wrong = |error: ScriptError| wrong(&place, &format!("is wrong: {error}"), error.hint());
-    let texts = statements(&spec.sql, T::DIALECT).map_err(is_wrong)?;
-    let is_query = matches!(event.form, Form::Rows | Form::Keys | Form::Fetch);
-    if texts.len() > 1 && is_query {
-        return Err(wrong(&place, "has several statements", "write one query"));
     }
-    let columns = |key_only: bool| -> Vec<ColumnType> {
-        let Some(table) = table else {
-            return Vec::new();
+}
+
+impl<T: Tracking> Reading<'_, T> {
+    /// Checks one script.
+    async fn one(mut self, connection: &mut T::Connection, spec: &ScriptSpec) -> Result<Compiled> {
+        let (place, schema) = (spec.file.clone(), self.schema);
+        let (event, is_hashed) = event_of(spec)?;
+        let table = match &spec.table {
+            None if !event.of_connection => {
+                let hint = "put it into the folder of the table that it is for";
+                return Err(wrong(
+                    &place,
+                    "stands for an event of tables, not of the connection",
+                    hint,
+                ));
+            }
+            Some(_) if !event.of_table => {
+                let hint = "put it into the folder \"connection\"";
+                return Err(wrong(
+                    &place,
+                    "stands for an event of the connection, not of a table",
+                    hint,
+                ));
+            }
+            None => None,
+            Some(name) => schema.tables.iter().position(|it| it.name == *name),
         };
-        match key_only {
-            true => table.key_columns().map(|it| it.column_type).collect(),
-            false => table.columns.iter().map(|it| it.column_type).collect(),
-        }
-    };
-    let yields = match event.form {
-        Form::Rows | Form::Fetch => columns(false),
-        Form::Keys => columns(true),
-        Form::Once | Form::Row(_) => Vec::new(),
-    };
-    let mut compiled = Compiled {
-        event,
-        place: place.clone(),
-        statements: Vec::with_capacity(texts.len()),
-        lookup: None,
-    };
-    for text in texts {
-        let place = format!("{place}, line {}", line(&spec.sql, text));
+        let served = table.map(|it| &self.tables[it]);
+        let table = table.map(|it| &schema.tables[it]);
         let is_wrong =
             |error: ScriptError| wrong(&place, &format!("is wrong: {error}"), error.hint());
-        let word = first_word(text, T::DIALECT);
-        if FORBIDDEN.contains(&&*word) {
-            let what = format!("has a statement that begins with {word:?}");
-            let hint = "transactions are the server's affair: it begins and commits them";
-            return Err(wrong(&place, &what, hint));
+        let texts = match is_ignored(&spec.sql) {
+            true => Vec::new(),
+            false => statements(&spec.sql, T::DIALECT).map_err(is_wrong)?,
+        };
+        let is_query = matches!(event.form, Form::Rows | Form::Keys | Form::Fetch);
+        if texts.len() > 1 && is_query {
+            return Err(wrong(&place, "has several statements", "write one query"));
         }
-        let script = Script::parse_for(Purpose::Script, text, T::DIALECT, T::parameter);
-        let mut script = script.map_err(is_wrong)?;
-        let set = match (table, served) {
-            (Some(table), Some(served)) if script.sql.contains(ROWS) => {
-                let set = set(&place, event, table)?;
-                let relation = T::rows_sql(served, &set, script.parameters.len() + 1);
-                script.sql = script.sql.replace(ROWS, &relation);
-                set
+        let mut compiled = Compiled {
+            event,
+            place: place.clone(),
+            statements: Vec::with_capacity(texts.len()),
+            lookup: None,
+        };
+        let parsed = parse::<T>(spec, &texts)?;
+        let parsed = marks(&place, (event, is_hashed), table, parsed)?;
+        for (text, mut script) in texts.into_iter().zip(parsed) {
+            let place = format!("{place}, line {}", line(&spec.sql, text));
+            let text = without_braces(text);
+            let word = first_word(text, T::DIALECT);
+            if FORBIDDEN.contains(&&*word) {
+                let what = format!("has a statement that begins with {word:?}");
+                let hint = "transactions are the server's affair: it begins and commits them; put a \
+                            block of statements into a procedure, and CALL that";
+                return Err(wrong(&place, &what, hint));
             }
-            _ if script.sql.contains(ROWS) => {
-                let what = format!("names {{rows}}, which {} does not have", event.name);
-                return Err(wrong(&place, &what, "only events of uploaded rows have it"));
+            let set = match (table, served) {
+                (Some(table), Some(served)) if script.sql.contains(ROWS) => {
+                    let set = set(&place, event, table)?;
+                    let relation = T::rows_sql(served, &set, script.parameters.len() + 1);
+                    script.sql = script.sql.replace(ROWS, &relation);
+                    set
+                }
+                _ if script.sql.contains(ROWS) => {
+                    let what = format!("names {{rows}}, which {} does not have", event.name);
+                    return Err(wrong(&place, &what, "only events of uploaded rows have it"));
+                }
+                _ => Vec::new(),
+            };
+            let mut types = Vec::with_capacity(script.parameters.len());
+            for parameter in &mut script.parameters {
+                name_column(parameter, table);
+                types.push(type_of(&place, event, table, parameter)?);
             }
+            let statement = Read {
+                place: &place,
+                text,
+                word,
+                script,
+                types,
+                set,
+            };
+            let statement = self
+                .statement(connection, &mut compiled, statement, table)
+                .await?;
+            compiled.statements.push(statement);
+        }
+        if event.form == Form::Rows && compiled.statements.is_empty() {
+            compiled.lookup = Some(nothing());
+        }
+        if compiled.is_of_sets() {
+            let mut named = compiled
+                .statements
+                .iter()
+                .flat_map(|it| &it.script.parameters);
+            let of_row = |it: &&Parameter| matches!(it, Parameter::New(_) | Parameter::Old(_));
+            if let Some(parameter) = named.find(of_row) {
+                let what =
+                    format!("names both {{rows}}, all rows, and {{{parameter}}}, one of them");
+                return Err(wrong(&place, &what, "use one or the other in a script"));
+            }
+        }
+        let differing = differing(&compiled);
+        let differing = differing.map(|it| format!("the script {place} {it}"));
+        self.warnings.extend(differing);
+        Ok(compiled)
+    }
+
+    /// Has the database read a statement.
+    async fn statement(
+        &mut self,
+        connection: &mut T::Connection,
+        compiled: &mut Compiled,
+        read: Read<'_>,
+        table: Option<&Table>,
+    ) -> Result<Statement> {
+        let Read {
+            place,
+            text,
+            word,
+            script,
+            types,
+            set,
+        } = read;
+        let event = compiled.event;
+        let yields: Vec<ColumnType> = match (event.form, table) {
+            (Form::Rows | Form::Fetch, Some(table)) => {
+                table.columns.iter().map(|it| it.column_type).collect()
+            }
+            (Form::Keys, Some(table)) => table.key_columns().map(|it| it.column_type).collect(),
             _ => Vec::new(),
         };
-        let mut types = Vec::with_capacity(script.parameters.len());
-        for parameter in &script.parameters {
-            types.push(type_of(&place, event, table, parameter)?);
+        let is_query = matches!(event.form, Form::Rows | Form::Keys | Form::Fetch);
+        let checked = self.trial.check::<T>(connection, place, &script, &set);
+        let checked = checked.await?;
+        if event.form == Form::Once && created_table(text, T::DIALECT).is_some() {
+            let sql = Script::parse_for(Purpose::Script, text, T::DIALECT, |_| "NULL".to_owned());
+            let sql = sql.map(|it| it.sql).unwrap_or_default();
+            let created = self.trial.create::<T>(connection, &sql).await;
+            created.map_err(|error| wrong(place, &format!("is wrong: {error}"), "mend it"))?;
         }
-        let checked = T::check_script(connection, &place, &script, &set).await?;
         let told = checked.warnings.iter();
-        warnings.extend(told.map(|it| format!("the script {place} {it}")));
+        self.warnings
+            .extend(told.map(|it| format!("the script {place} {it}")));
         let found = &checked.columns;
         if is_query && found.len() != yields.len() {
             let names = match event.form {
@@ -267,23 +416,26 @@ async fn one<T: Tracking>(
                 yields.len()
             );
             let hint = format!("select {}", names.join(", "));
-            return Err(wrong(&place, &what, hint));
+            return Err(wrong(place, &what, hint));
         }
         if is_query && let Some(table) = table {
-            check_order(&place, event, table, found)?;
+            check_order(place, event, table, found)?;
             if event.form == Form::Rows {
                 let lookup = lookup::<T>(table, (&script, &types));
-                T::check_script(connection, &place, &lookup.script, &[]).await?;
+                let asked = self
+                    .trial
+                    .check::<T>(connection, place, &lookup.script, &[]);
+                asked.await?;
                 compiled.lookup = Some(lookup);
             }
         }
         let sets = match event.form {
-            Form::Once => sets(&place, event, &word, &script, &checked)?,
+            Form::Once => sets(place, event, &word, &script, &checked)?,
             _ => Vec::new(),
         };
-        compiled.statements.push(Statement {
+        Ok(Statement {
             yields: match sets.is_empty() {
-                true => yields.clone(),
+                true => yields,
                 false => vec![ColumnType::Text; sets.len()],
             },
             script,
@@ -291,20 +443,147 @@ async fn one<T: Tracking>(
             sets,
             counts: word == "UPDATE",
             set: set.into(),
-        });
+        })
     }
-    if compiled.is_of_sets() {
-        let mut named = compiled
-            .statements
-            .iter()
-            .flat_map(|it| &it.script.parameters);
-        let of_row = |it: &&Parameter| matches!(it, Parameter::New(_) | Parameter::Old(_));
-        if let Some(parameter) = named.find(of_row) {
-            let what = format!("names both {{rows}}, all rows, and {{{parameter}}}, one of them");
-            return Err(wrong(&place, &what, "use one or the other in a script"));
+}
+
+/// A statement of a script that is to be read by the database.
+struct Read<'s> {
+    place: &'s str,
+    text: &'s str,
+    word: String,
+    script: Script,
+    types: Vec<ColumnType>,
+    set: Vec<SetColumn>,
+}
+
+/// Parses the statements of a script; their question marks are numbered through.
+fn parse<T: Tracking>(spec: &ScriptSpec, texts: &[&str]) -> Result<Vec<Script>> {
+    let mut parsed = Vec::with_capacity(texts.len());
+    let mut before = 0;
+    for text in texts {
+        let place = format!("{}, line {}", spec.file, line(&spec.sql, text));
+        let text = without_braces(text);
+        let script = Script::parse_for(Purpose::Script, text, T::DIALECT, T::parameter);
+        let mut script =
+            script.map_err(|error| wrong(&place, &format!("is wrong: {error}"), error.hint()))?;
+        let mut marks = 0;
+        for parameter in &mut script.parameters {
+            if let Parameter::Mark(number) = parameter {
+                *number += before;
+                marks += 1;
+            }
+        }
+        before += marks;
+        parsed.push(script);
+    }
+    Ok(parsed)
+}
+
+/// Has the question marks of a script be what they stand for.
+fn marks(
+    place: &str,
+    (event, is_hashed): (&Event, bool),
+    table: Option<&Table>,
+    mut parsed: Vec<Script>,
+) -> Result<Vec<Script>> {
+    let all = || parsed.iter().flat_map(|it| &it.parameters);
+    let is_mark = |it: &&Parameter| matches!(it, Parameter::Mark(_));
+    let count = all().filter(is_mark).count();
+    if count == 0 {
+        return Ok(parsed);
+    }
+    if let Some(named) = all().find(|it| !is_mark(it)) {
+        let what = format!("has question marks, and names {{{named}}} beside them");
+        return Err(wrong(place, &what, "name all of them, or none"));
+    }
+    let meant = marked(event, is_hashed, table, count).map_err(|known| {
+        let what = format!(
+            "has {count} question marks, and {} has fewer parameters",
+            event.name
+        );
+        wrong(place, &what, format!("{known}; name them instead"))
+    })?;
+    for parameter in parsed.iter_mut().flat_map(|it| &mut it.parameters) {
+        if let Parameter::Mark(number) = parameter {
+            *parameter = meant[*number].clone();
         }
     }
-    Ok(compiled)
+    Ok(parsed)
+}
+
+/// Gives a parameter of a column the name as the table has it: scripts may number columns from 1, and
+/// other servers take small and capital letters as the same.
+fn name_column(parameter: &mut Parameter, table: Option<&Table>) {
+    let (Parameter::New(name) | Parameter::Old(name), Some(table)) = (parameter, table) else {
+        return;
+    };
+    if table.column(name).is_some() {
+        return;
+    }
+    let number = name.parse::<usize>().ok().and_then(|it| it.checked_sub(1));
+    let mut alike = table
+        .columns
+        .iter()
+        .filter(|it| it.name.eq_ignore_ascii_case(name));
+    let column = match number {
+        Some(number) => table.columns.get(number),
+        None => alike.next().filter(|_| alike.next().is_none()),
+    };
+    if let Some(column) = column {
+        name.clone_from(&column.name);
+    }
+}
+
+/// What a script means here that it does not mean on other servers.
+fn differing(compiled: &Compiled) -> impl Iterator<Item = &'static str> + use<> {
+    let names = |name: &str| {
+        let statements = compiled.statements.iter();
+        let mut parameters = statements.flat_map(|it| &it.script.parameters);
+        parameters.any(|it| matches!(it, Parameter::System(of) if *of == name))
+    };
+    let sets = |name: &str| {
+        let mut sets = compiled.statements.iter().flat_map(|it| &it.sets);
+        sets.any(|it| matches!(it, Some(Parameter::System(of)) if *of == name))
+    };
+    let event = compiled.event.name;
+    let told = [
+        (
+            names("error_code"),
+            "names {s.error_code}, which is here the name of a code of this server, such as \
+             foreign_key; the code of the database is {s.database_code}",
+        ),
+        (
+            event == "handle_error" && !sets("action_code"),
+            "sets no action_code: a row that the database refuses is refused alone here (1000), \
+             where other servers end the sync (3000)",
+        ),
+        (
+            sets("generation_number"),
+            "sets generation_number, which has no effect: there are no downloads by file here, and \
+             it is always 1",
+        ),
+        (
+            names("hashed_password"),
+            "names {s.hashed_password}, which is here the SHA-256 hash of the password in UTF-8",
+        ),
+    ];
+    told.into_iter().filter(|it| it.0).map(|it| it.1)
+}
+
+/// The query that tells that no row is given to anybody.
+fn nothing() -> Statement {
+    Statement {
+        script: Script {
+            sql: "SELECT 1 WHERE 1 = 0".to_owned(),
+            parameters: Vec::new(),
+        },
+        types: Vec::new(),
+        yields: vec![ColumnType::Integer],
+        sets: Vec::new(),
+        counts: false,
+        set: Vec::new().into(),
+    }
 }
 
 /// The query that tells whether one that yields rows of a table yields the row with a key, whatever
@@ -504,7 +783,9 @@ fn type_of(
             }
             Ok(parameter_type(name))
         }
-        Parameter::User(_) | Parameter::Claim(_) | Parameter::Argument(_) => Ok(ColumnType::Text),
+        Parameter::User(_) | Parameter::Claim(_) | Parameter::Argument(_) | Parameter::Mark(_) => {
+            Ok(ColumnType::Text)
+        }
     }
 }
 
@@ -518,23 +799,23 @@ fn resolves_by_script(spec: &PublicationSpec, table: &str) -> bool {
 }
 
 /// Updates by scripts that nothing compares with what the centre has by now.
-fn overwriting(
-    version: &str,
-    scripts: &Scripts,
-    spec: &PublicationSpec,
-    schema: &PublicationSchema,
-) -> Vec<String> {
+fn overwriting(version: &str, scripts: &Scripts, schema: &PublicationSchema) -> Vec<String> {
     let tables = schema.tables.iter().zip(&scripts.tables);
     let found = tables.filter(|(table, of_table)| {
         let has = |event: &str| of_table.contains_key(event);
         let fetches = has("upload_fetch") || has("upload_fetch_column_conflict");
-        let mut texts = spec.scripts.iter();
-        let compares = texts.any(|it| {
-            let is_meant = it.version == version && it.event == "upload_update";
-            let is_of_table = it.table.as_ref() == Some(&table.name);
-            is_meant
-                && is_of_table
-                && (it.sql.contains("{o.") || it.sql.contains("ml o.") || it.sql.contains("old_"))
+        let is_old = |it: &Parameter| match it {
+            Parameter::Old(name) => table
+                .column(name)
+                .is_some_and(|it| !table.key.contains(&it)),
+            _ => false,
+        };
+        let compares = of_table.get("upload_update").is_some_and(|it| {
+            let mut statements = it.statements.iter();
+            statements.any(|it| {
+                let reads_old = !it.set.is_empty() && it.script.sql.contains("old_");
+                reads_old || it.script.parameters.iter().any(is_old)
+            })
         });
         has("upload_update") && !fetches && !compares
     });
@@ -585,17 +866,6 @@ fn together(
                 RESOLVING.map(|it| format!("{it}.sql")).join(", or ")
             );
             return Err(wrong(&place, what, hint));
-        }
-        if let Some(first) = resolving.first()
-            && !has("upload_fetch")
-            && !has("upload_fetch_column_conflict")
-            && has("upload_update")
-        {
-            let event = first.event.name;
-            let what = format!("has {event}, and nothing that finds conflicts");
-            let hint = "add upload_fetch; or remove upload_update: then every update is one, or with \
-                        conflict = { resolve = \"script\" } those that the server finds";
-            return Err(wrong(&place, &what, hint));
         }
         if has("download_delete_cursor") && !has("download_cursor") {
             let what = "has download_delete_cursor without download_cursor";

@@ -103,12 +103,26 @@ pub enum Images {
 }
 
 /// The `{s.name}` parameters of every event but those of connections.
-pub const COMMON: [&str; 4] = ["username", "remote_id", "script_version", "publication"];
+pub const COMMON: [&str; 5] = [
+    "username",
+    "remote_id",
+    "script_version",
+    "publication",
+    "subscription_id",
+];
 
 const NONE: [&str; 0] = [];
 const LAST: [&str; 2] = ["last_download", "last_upload"];
 const TIMES: [&str; 2] = ["last_download", "next_last_download"];
-const PROOF: [&str; 2] = ["authentication_status", "password"];
+const PROOF: [&str; 5] = [
+    "authentication_status",
+    "password",
+    "new_password",
+    "hashed_password",
+    "hashed_new_password",
+];
+const PUBLISHED: [&str; 3] = ["last_download", "last_upload", "generation_number"];
+const SUCCEEDED: [&str; 3] = ["last_download", "last_upload", "synchronization_ok"];
 const STATUS: [&str; 1] = ["authentication_status"];
 const UPLOADED: [&str; 13] = [
     "inserted_rows",
@@ -125,12 +139,13 @@ const UPLOADED: [&str; 13] = [
     "bytes",
     "deadlocks",
 ];
-const DOWNLOADED: [&str; 5] = [
+const DOWNLOADED: [&str; 6] = [
     "fetched_rows",
     "deleted_rows",
     "filtered_rows",
     "warnings",
     "errors",
+    "bytes",
 ];
 const SYNCHRONIZED: [&str; 5] = [
     "warnings",
@@ -146,7 +161,13 @@ const TOOK: [&str; 5] = [
     "maximum_time",
     "total_time",
 ];
-const ERROR: [&str; 4] = ["action_code", "error_code", "error_message", "table"];
+const ERROR: [&str; 5] = [
+    "action_code",
+    "error_code",
+    "database_code",
+    "error_message",
+    "table",
+];
 
 macro_rules! events {
     ($(($name:literal, $of:ident, $transaction:ident, $form:expr, $parameters:expr, $sets:expr, $when:literal)),* $(,)?) => {
@@ -176,24 +197,24 @@ events! {
     ("authenticate_parameters", Connection, Begin, Form::Once, &STATUS, &STATUS, "a sync begins; `{a.N}` is what the remote has set as parameter N"),
     ("modify_user", Connection, Begin, Form::Once, &NONE, &["username"], "then; what it sets is `{s.username}` for the other scripts of the sync"),
     ("begin_synchronization", Both, Begin, Form::Once, &LAST, &NONE, "then"),
-    ("begin_publication", Connection, Begin, Form::Once, &LAST, &NONE, "then"),
-    ("begin_upload", Both, Upload, Form::Once, &LAST, &NONE, "before the first row of the upload, or of the table"),
-    ("begin_upload_deletes", Table, Upload, Form::Once, &LAST, &NONE, "before the table's deletes, which go first: they free keys"),
-    ("upload_delete", Table, Upload, Form::Row(Images::Old), &LAST, &NONE, "for each delete; one that takes rows of other tables along by a foreign key is run last"),
-    ("end_upload_deletes", Table, Upload, Form::Once, &LAST, &NONE, "after the table's deletes"),
+    ("begin_publication", Connection, Begin, Form::Once, &PUBLISHED, &["generation_number"], "then"),
+    ("begin_upload", Both, Upload, Form::Once, &LAST, &NONE, "before the first row of the upload; then for each table of which it has rows"),
     ("begin_upload_rows", Table, Upload, Form::Once, &LAST, &NONE, "before the table's inserts and updates"),
     ("upload_insert", Table, Upload, Form::Row(Images::New), &LAST, &NONE, "for each insert"),
     ("upload_fetch", Table, Upload, Form::Fetch, &LAST, &NONE, "before each update: yields the centre's row, to be compared whole with the pre-image"),
     ("upload_fetch_column_conflict", Table, Upload, Form::Fetch, &LAST, &NONE, "the same, compared in the columns that the update changes"),
     ("upload_update", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each update that is no conflict"),
-    ("upload_old_row_insert", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each update that is a conflict: its pre-image"),
-    ("upload_new_row_insert", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each update that is a conflict: what it wants"),
-    ("resolve_conflict", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each update that is a conflict, after both"),
+    ("upload_old_row_insert", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each conflict: its pre-image"),
+    ("upload_new_row_insert", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each conflict: what it wants"),
+    ("resolve_conflict", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each conflict, after both"),
     ("end_upload_rows", Table, Upload, Form::Once, &LAST, &NONE, "after the table's inserts and updates"),
-    ("end_upload", Both, Upload, Form::Once, &LAST, &NONE, "after the last row of the table, or of the upload"),
+    ("begin_upload_deletes", Table, Upload, Form::Once, &LAST, &NONE, "before the table's deletes, which follow the rows of all tables: of the last table first, unless `upload_order = \"deletes first\"`"),
+    ("upload_delete", Table, Upload, Form::Row(Images::Old), &LAST, &NONE, "for each delete; one that takes rows of other tables along by a foreign key is run last"),
+    ("end_upload_deletes", Table, Upload, Form::Once, &LAST, &NONE, "after the table's deletes"),
+    ("end_upload", Both, Upload, Form::Once, &LAST, &NONE, "after the last row of the upload: for each table of which it has rows, then for the upload"),
     ("upload_statistics", Both, Upload, Form::Once, &UPLOADED, &NONE, "after that, with the figures of the table, or of the upload"),
-    ("handle_error", Both, Upload, Form::Once, &ERROR, &["action_code"], "for each row that the database refuses: 1000 has it refused, which is so without the script, and 3000 ends the sync, with nothing applied"),
-    ("report_error", Both, Reporting, Form::Once, &ERROR, &NONE, "for each of these, and for a script that failed"),
+    ("handle_error", Both, Upload, Form::Once, &ERROR, &["action_code"], "for each row that the database refuses: 1000 has it refused, which is so without the script, and 3000 ends the sync, with nothing applied; and for each script of the upload that fails: 1000 goes on without it, and 3000, which is so without the script, ends the sync"),
+    ("report_error", Both, Reporting, Form::Once, &ERROR, &NONE, "for each of these, and for whatever else ended the sync in the database"),
     ("modify_last_download", Connection, BeforeDownload, Form::Once, &TIMES, &["last_download"], "before the download"),
     ("prepare_for_download", Connection, BeforeDownload, Form::Once, &TIMES, &NONE, "then"),
     ("modify_next_last_download", Connection, BeforeDownload, Form::Once, &TIMES, &["next_last_download"], "then; a time that would leave out rows of others has no effect"),
@@ -202,13 +223,20 @@ events! {
     ("download_cursor", Table, Download, Form::Rows, &TIMES, &NONE, "yields the rows that it gets"),
     ("end_download", Both, AfterDownload, Form::Once, &TIMES, &NONE, "the rows were read"),
     ("download_statistics", Both, AfterDownload, Form::Once, &DOWNLOADED, &NONE, "then, with the figures of the table, or of the download"),
-    ("end_publication", Connection, End, Form::Once, &LAST, &NONE, "everything was sent"),
-    ("end_synchronization", Both, End, Form::Once, &LAST, &NONE, "then"),
-    ("synchronization_statistics", Connection, End, Form::Once, &SYNCHRONIZED, &NONE, "then, with the figures of the sync"),
-    ("time_statistics", Connection, End, Form::Once, &TOOK, &NONE, "then, once for `begin`, `upload` and `download`: how many milliseconds that took"),
-    ("download_ack", Table, Acknowledged, Form::Once, &LAST, &NONE, "the remote has the rows; this may come after the end, and never if the connection breaks"),
+    ("end_publication", Connection, End, Form::Once, &PUBLISHED, &NONE, "everything was sent"),
+    ("end_synchronization", Both, End, Form::Once, &SUCCEEDED, &NONE, "then"),
+    ("synchronization_statistics", Both, End, Form::Once, &SYNCHRONIZED, &NONE, "then, with the figures of the sync"),
+    ("time_statistics", Both, End, Form::Once, &TOOK, &NONE, "then, once for each event whose scripts have run (for the table; or for all together, and then for `begin`, `upload` and `download` of the sync, too): how often, and how many milliseconds that took"),
+    ("download_ack", Both, Acknowledged, Form::Once, &LAST, &NONE, "the remote has the rows; this may come after the end, and never if the connection breaks"),
     ("publication_download_ack", Connection, Acknowledged, Form::Once, &LAST, &NONE, "then"),
     ("end_connection", Connection, Closing, Form::Once, &NONE, &NONE, "a connection that served the version is closed"),
+}
+
+impl Form {
+    /// Whether it is run for rows that a remote has sent.
+    pub(super) fn has_rows(self) -> bool {
+        matches!(self, Form::Row(_) | Form::Fetch)
+    }
 }
 
 impl Event {
@@ -268,15 +296,20 @@ pub fn parameters() -> impl Iterator<Item = &'static str> {
 
 /// The type of a `{s.name}` parameter.
 pub fn parameter_type(name: &str) -> ColumnType {
-    const TEXTS: [&str; 5] = [
+    const TEXTS: [&str; 7] = [
         "table",
         "password",
+        "new_password",
+        "database_code",
         "event_name",
         "error_message",
         "error_code",
     ];
     if ["last_download", "last_upload", "next_last_download"].contains(&name) {
         return ColumnType::TimestampTz;
+    }
+    if ["hashed_password", "hashed_new_password"].contains(&name) {
+        return ColumnType::Bytes;
     }
     match COMMON.contains(&name) || TEXTS.contains(&name) {
         true => ColumnType::Text,

@@ -9,6 +9,9 @@ mod compile;
 mod events;
 mod running;
 mod scripting;
+mod spelling;
+mod trial;
+mod trying;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,8 +25,9 @@ pub use self::events::{
     COMMON, CONNECTION, EVENTS, Event, Form, Images, Transaction, event, parameter_type, parameters,
 };
 
-pub use self::running::{ABORT, failed, run};
+pub use self::running::{ABORT, SKIP, Timed, failed, run};
 pub use self::scripting::{DEFAULT, Scripting, VERSION, chosen, named, version};
+pub use self::trying::{print_script, scripts_to_try, try_script};
 
 use super::script::{Parameter, Script};
 use crate::error::CentreError;
@@ -111,10 +115,12 @@ impl Compiled {
             CentreError::Refused {
                 message,
                 retry: false,
+                sqlstate,
                 ..
             } => CentreError::Script {
                 file: self.place.clone(),
                 message,
+                database_code: sqlstate,
             },
             other => other,
         }
@@ -145,6 +151,21 @@ impl Scripts {
     /// The script of a table for an event.
     pub fn of_table(&self, table: usize, event: &str) -> Option<&Compiled> {
         self.tables.get(table)?.get(event)
+    }
+
+    /// Whether every uploaded row of a table is a conflict: scripts resolve them, and none writes any.
+    pub fn forces_conflicts(&self, table: usize) -> bool {
+        let has = |event: &str| self.of_table(table, event).is_some();
+        let writes = ["upload_insert", "upload_update", "upload_delete"]
+            .into_iter()
+            .any(has);
+        !writes && RESOLVING.into_iter().any(has)
+    }
+
+    /// Whether scripts say how uploaded rows are written.
+    pub fn has_uploads(&self) -> bool {
+        let of_upload = |it: &Compiled| it.event.transaction == Transaction::Upload;
+        self.all().any(of_upload)
     }
 
     /// Whether scripts write uploaded rows of a table, in the place of what is generated.

@@ -1,5 +1,7 @@
 //! Running scripts that are run once, and those that have a transaction of their own.
 
+use std::time::Instant;
+
 use tidewater_protocol::Value;
 
 use super::{Compiled, EVENTS, Event, Scripting, Transaction};
@@ -7,12 +9,12 @@ use crate::engine::connection::{Connection as _, own};
 use crate::engine::script::Parameter;
 use crate::engine::upload::rows::{Refusal, Rows, ScriptRan, try_again};
 use crate::error::CentreError;
-use crate::scripting::{Report, ScriptRun};
+use crate::scripting::{Report, RunTimes, ScriptRun};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// What is done about a row that the database refuses: the row is refused.
-const SKIP: i64 = 1000;
+pub const SKIP: i64 = 1000;
 
 /// Or the sync ends, with nothing applied.
 pub const ABORT: i64 = 3000;
@@ -39,15 +41,9 @@ async fn try_run<R: Rows>(rows: &mut R, asked: &ScriptRun) -> Result<()> {
         return Ok(());
     };
     let scripting = scripting.since(asked.checkpoint.as_ref());
-    match asked.transaction {
-        Transaction::AfterDownload => scripting.note("errors", Value::Integer(0)),
-        Transaction::End => {
-            let errors = context.scripts.count(name, "", "errors");
-            scripting.note("errors", Value::Integer(errors));
-            let tables = publication.schema.tables.len();
-            scripting.note("synchronized_tables", Value::Integer(tables as i64));
-        }
-        _ => {}
+    if asked.transaction == Transaction::End {
+        let tables = publication.schema.tables.len();
+        scripting.note("synchronized_tables", Value::Integer(tables as i64));
     }
     rows.begin(0).await?;
     scripting.look_up(rows, asked.transaction).await?;
@@ -60,9 +56,9 @@ async fn try_run<R: Rows>(rows: &mut R, asked: &ScriptRun) -> Result<()> {
     for event in EVENTS.iter().filter(|it| it.is_in(asked.transaction)) {
         match event.name {
             "time_statistics" => {
-                for (part, millis) in context.scripts.times(name) {
-                    scripting.note_part(part, millis);
-                    scripting.at(rows, event.name, None).await?;
+                scripting.tell_times(rows, None).await?;
+                for table in tables.iter().copied().enumerate() {
+                    scripting.tell_times(rows, Some(table)).await?;
                 }
             }
             "report_error" => {
@@ -145,6 +141,20 @@ impl Scripting<'_> {
         compiled: &Compiled,
         table: &str,
     ) -> Result<Option<Refusal>> {
+        let timed = Timed::begin();
+        let refusal = self.statements(rows, compiled, table).await?;
+        timed.end(self, compiled.event.name, table);
+        let warned = rows.take_warnings();
+        self.add_count(table, "warnings", warned);
+        Ok(refusal)
+    }
+
+    async fn statements<R: Rows>(
+        &self,
+        rows: &mut R,
+        compiled: &Compiled,
+        table: &str,
+    ) -> Result<Option<Refusal>> {
         for statement in &compiled.statements {
             let values = self.values(statement, table);
             let statement = std::slice::from_ref(statement);
@@ -188,24 +198,55 @@ impl Scripting<'_> {
     }
 
     /// Has the figures of times be those of a part of the sync.
-    fn note_part(&self, part: &str, millis: i64) {
+    fn note_part(&self, part: &str, times: RunTimes) {
         self.note("event_name", Value::Text(part.to_owned()));
-        self.note("number_of_calls", Value::Integer(1));
-        for name in ["minimum_time", "maximum_time", "total_time"] {
-            self.note(name, Value::Integer(millis));
+        for (name, figure) in [
+            ("number_of_calls", times.calls),
+            ("minimum_time", times.least),
+            ("maximum_time", times.most),
+            ("total_time", times.total),
+        ] {
+            self.note(name, Value::Integer(figure));
         }
     }
 
+    /// Runs what stands at `time_statistics` for each event whose scripts have run for a table; or for
+    /// the connection and all tables, and then for the parts of the sync, too.
+    async fn tell_times<R: Rows>(&self, rows: &mut R, table: Option<(usize, &str)>) -> Result<()> {
+        const EVENT: &str = "time_statistics";
+        if self.script(EVENT, table.map(|it| it.0)).is_none() {
+            return Ok(());
+        }
+        let (notes, publication) = (&self.context().scripts, self.publication());
+        let parts = match table {
+            None => notes.times(publication),
+            Some(_) => Vec::new(),
+        };
+        let parts = parts
+            .into_iter()
+            .map(|(part, millis)| (part, RunTimes::of(millis)));
+        let name = table.map_or("", |it| it.1);
+        let events = EVENTS.iter().filter(|it| it.name != EVENT);
+        let runs = events.filter_map(|it| Some((it.name, notes.runs(publication, name, it.name)?)));
+        let all: Vec<(&str, RunTimes)> = parts.chain(runs).collect();
+        for (part, times) in all {
+            self.note_part(part, times);
+            self.at(rows, EVENT, table).await?;
+        }
+        Ok(())
+    }
+
     /// Has the parameters of errors be those of one.
-    pub fn note_error(&self, report: &Report) {
+    pub fn note_error(&self, report: &Report, action: i64) {
         self.note("error_code", Value::Text(report.code.clone()));
+        self.note("database_code", Value::Text(report.database_code.clone()));
         self.note("error_message", Value::Text(report.message.clone()));
-        self.note("action_code", Value::Integer(SKIP));
+        self.note("action_code", Value::Integer(action));
     }
 
     /// Reports an error to the script of its table, or of the connection.
     async fn report<R: Rows>(&self, rows: &mut R, report: &Report, tables: &[&str]) -> Result<()> {
-        self.note_error(report);
+        self.note_error(report, report.action);
         let table = tables.iter().position(|it| *it == report.table);
         let Some(compiled) = self.nearest("report_error", table) else {
             return Ok(());
@@ -233,5 +274,28 @@ pub fn failed(compiled: &Compiled, refusal: &Refusal) -> CentreError {
     CentreError::Script {
         file: compiled.place.clone(),
         message: refusal.reason.clone(),
+        database_code: refusal.database_code.clone(),
+    }
+}
+
+/// How long a script takes.
+pub struct Timed(Instant);
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long a script takes is measured by the clock, for the operator's own figures; \
+              nothing else depends on it"
+)]
+impl Timed {
+    /// From now on.
+    pub fn begin() -> Timed {
+        Timed(Instant::now())
+    }
+
+    /// Notes how long the script at an event took.
+    pub fn end(self, scripting: &Scripting<'_>, event: &'static str, table: &str) {
+        let millis = i64::try_from(self.0.elapsed().as_millis()).unwrap_or(i64::MAX);
+        let notes = &scripting.context().scripts;
+        notes.ran(scripting.publication(), table, event, millis);
     }
 }

@@ -95,13 +95,22 @@ impl<'r> Scripting<'r> {
         publication: &'r str,
     ) -> Result<Option<Scripting<'r>>> {
         let scripts = chosen(versions, context, publication)?;
-        Ok(scripts.map(|scripts| Scripting {
+        Ok(scripts.map(|scripts| Scripting::with(scripts, context, publication)))
+    }
+
+    /// Those of a version that is not served.
+    pub fn with(
+        scripts: Arc<Scripts>,
+        context: &'r SyncContext,
+        publication: &'r str,
+    ) -> Scripting<'r> {
+        Scripting {
             scripts,
             context,
             publication,
             last_download: None,
             next_last_download: context.now_ms.saturating_mul(1000),
-        }))
+        }
     }
 
     /// The same for a remote that presents this.
@@ -182,14 +191,24 @@ impl<'r> Scripting<'r> {
         }
     }
 
-    /// What is to be reported comes from what is done now.
-    pub fn forget_reports(&self) {
-        drop(self.context.scripts.take_reports(self.publication));
+    /// What is to be reported and counted of an upload comes from what is done now.
+    pub fn forget_upload(&self) {
+        self.context.scripts.forget_upload(self.publication);
     }
 
     /// Keeps something to be reported when the upload has ended.
     pub fn keep_report(&self, report: Report) {
         self.context.scripts.report(self.publication, report);
+    }
+
+    /// Adds to a figure of a table; of the connection if that is empty.
+    pub fn add_count(&self, table: &str, name: &'static str, count: u64) {
+        if count > 0 {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.context
+                .scripts
+                .add_count(self.publication, table, name, count);
+        }
     }
 
     /// Has a figure of a table be this.
@@ -213,6 +232,14 @@ impl<'r> Scripting<'r> {
                     "username" => text(&self.context.user),
                     "remote_id" => text(&self.context.remote_id.to_string()),
                     "publication" => text(self.publication),
+                    "subscription_id" => {
+                        text(&format!("{}/{}", self.context.remote_id, self.publication))
+                    }
+                    // What is downloaded is never a file, and what ends badly ends otherwise.
+                    "generation_number" | "synchronization_ok" => Value::Integer(1),
+                    "password" | "new_password" | "hashed_password" | "hashed_new_password" => {
+                        Value::Null
+                    }
                     VERSION => text(version(self.context, self.publication)),
                     "last_download" => time(self.last_download.unwrap_or(NEVER)),
                     "next_last_download" => time(self.next_last_download),
@@ -225,7 +252,7 @@ impl<'r> Scripting<'r> {
                 .unwrap_or_else(|| self.parameter(name).map_or(Value::Null, text)),
             Parameter::Claim(name) => self.context.claims.named(name).map_or(Value::Null, text),
             Parameter::Argument(number) => self.parameter(number).map_or(Value::Null, text),
-            Parameter::New(_) | Parameter::Old(_) => Value::Null,
+            Parameter::New(_) | Parameter::Old(_) | Parameter::Mark(_) => Value::Null,
         }
     }
 
@@ -242,6 +269,7 @@ impl<'r> Scripting<'r> {
         let notes = &self.context.scripts;
         for (parameter, value) in statement.sets.iter().zip(row) {
             match parameter {
+                Some(Parameter::System("generation_number")) => {}
                 Some(Parameter::System(name)) => {
                     let value = match parameter_type(name) {
                         ColumnType::TimestampTz => moment(value, name, compiled)?,

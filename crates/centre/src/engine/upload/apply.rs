@@ -43,6 +43,9 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// Applies a list of uploads; see [`crate::Worker::apply`].
 pub async fn apply(rows: &mut impl Rows, uploads: &[SyncUpload]) -> Result<Vec<UploadOutcome>> {
+    for upload in uploads {
+        upload.context.scripts.begin_upload(&upload.publication);
+    }
     let mut attempts = 0;
     loop {
         match try_apply(rows, uploads).await {
@@ -50,8 +53,7 @@ pub async fn apply(rows: &mut impl Rows, uploads: &[SyncUpload]) -> Result<Vec<U
             done => return done,
         }
         for upload in uploads {
-            let notes = &upload.context.scripts;
-            notes.set_count(&upload.publication, "", "deadlocks", i64::from(attempts));
+            upload.context.scripts.count_deadlock(&upload.publication);
         }
     }
 }
@@ -310,6 +312,8 @@ enum Filled {
 /// What is done with rows of a table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
+    /// Runs what stands at an event of the table.
+    Event(&'static str),
     Delete,
     Move,
     Insert,
@@ -395,8 +399,7 @@ impl<'r, R: Rows> Run<'r, R> {
             progress.outcomes.record_dropped(table)?;
         }
         self.before_rows().await?;
-        let mut is_deleting = true;
-        for steps in order(self.tables) {
+        for steps in self.order() {
             let is_handing_over = |&(place, step): &(usize, Step)| {
                 step == Step::HandOver && !self.handed_over[place].is_empty()
             };
@@ -405,10 +408,6 @@ impl<'r, R: Rows> Run<'r, R> {
                 progress.before_handing_over = Some(before);
             }
             for &(place, step) in &steps {
-                if is_deleting && step != Step::Delete {
-                    is_deleting = false;
-                    self.after_deletes().await?;
-                }
                 self.step(place, step, &mut progress).await?;
             }
             if !steps.is_empty() && !self.retry(&mut progress).await? {
@@ -420,9 +419,6 @@ impl<'r, R: Rows> Run<'r, R> {
         }
         for refusals in std::mem::take(&mut progress.refusals) {
             self.give_up(refusals, &mut progress).await?;
-        }
-        if is_deleting {
-            self.after_deletes().await?;
         }
         self.after_rows(&progress).await?;
         if self.rows.is_violated(round.immediate).await? {
@@ -500,11 +496,15 @@ impl<'r, R: Rows> Run<'r, R> {
     async fn step(&mut self, place: usize, step: Step, progress: &mut Progress<'_>) -> Result<()> {
         let table = &self.tables[place];
         let (op, refs) = match step {
+            Step::Event(event) => return self.at_event(event, Some(table.index)).await,
             Step::Delete => (Op::Delete, table.deletes.clone()),
             Step::Move => (Op::Update, table.moves.clone()),
             Step::Update => (Op::Update, self.staying(table)),
             Step::HandOver => (Op::Update, self.handed_over[place].clone()),
-            Step::Insert if self.load(table, progress).await? => return Ok(()),
+            Step::Insert if self.load(table, progress).await? => {
+                self.count_warnings(table.index);
+                return Ok(());
+            }
             Step::Insert => (Op::Insert, table.find_inserts()?),
         };
         if refs.is_empty() {
@@ -516,6 +516,7 @@ impl<'r, R: Rows> Run<'r, R> {
         }
         let earlier = Earlier::new();
         let failed = self.write(table, op, &refs, &earlier, progress).await?;
+        self.count_warnings(table.index);
         if !failed.is_empty() {
             progress.refusals.push(Refusals {
                 table: place,
@@ -572,6 +573,77 @@ impl<'r, R: Rows> Run<'r, R> {
 
 /// The places of tables, and what is done with rows of them.
 pub(super) type Steps = Vec<(usize, Step)>;
+
+/// What is done where rows go before deletes, with the events of scripts around each: rows of all
+/// tables, parents first; rows that are handed over; and deletes, of the last table first.
+pub(super) fn rows_first<T>(
+    tables: &[Incoming<'_, T>],
+    is_handed_over: impl Fn(usize) -> bool,
+) -> [Steps; 3] {
+    let mut parents_first: Vec<usize> = (0..tables.len()).collect();
+    parents_first.sort_by_key(|&place| tables[place].index);
+    let (mut first, mut handing_over, mut last) = (Steps::new(), Steps::new(), Steps::new());
+    for &place in &parents_first {
+        let steps = [
+            Step::Event("begin_upload_rows"),
+            Step::Move,
+            Step::Insert,
+            Step::Update,
+        ];
+        first.extend(steps.map(|it| (place, it)));
+        let rest = [
+            (place, Step::HandOver),
+            (place, Step::Event("end_upload_rows")),
+        ];
+        match is_handed_over(place) {
+            true => handing_over.extend(rest),
+            false => first.push(rest[1]),
+        }
+    }
+    for &place in parents_first.iter().rev() {
+        let steps = [
+            Step::Event("begin_upload_deletes"),
+            Step::Delete,
+            Step::Event("end_upload_deletes"),
+        ];
+        last.extend(steps.map(|it| (place, it)));
+    }
+    [first, handing_over, last]
+}
+
+/// Adds the events of scripts to what is done where deletes go first.
+pub(super) fn with_events(steps: [Steps; 3]) -> [Steps; 3] {
+    let is_of_rows = |step: Step| !matches!(step, Step::Delete);
+    let last_of_rows = |place: usize| {
+        let all: Vec<_> = steps.iter().flatten().collect();
+        all.iter()
+            .rposition(|&&(of, step)| of == place && is_of_rows(step))
+    };
+    let (mut number, mut begun) = (0, Vec::new());
+    let with_events = steps.iter().map(|some| {
+        let mut with_events = Steps::with_capacity(some.len() + 2);
+        for &(place, step) in some {
+            let mut event = |name| with_events.push((place, Step::Event(name)));
+            if !is_of_rows(step) {
+                event("begin_upload_deletes");
+            } else if !begun.contains(&place) {
+                begun.push(place);
+                event("begin_upload_rows");
+            }
+            with_events.push((place, step));
+            let mut event = |name| with_events.push((place, Step::Event(name)));
+            if !is_of_rows(step) {
+                event("end_upload_deletes");
+            } else if last_of_rows(place) == Some(number) {
+                event("end_upload_rows");
+            }
+            number += 1;
+        }
+        with_events
+    });
+    let with_events: Vec<Steps> = with_events.collect();
+    with_events.try_into().unwrap_or_default()
+}
 
 /// What is done first; then rows are handed over, as all the others are judged by whose they are
 /// before that; and the deletes that come afterwards.

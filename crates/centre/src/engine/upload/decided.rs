@@ -221,13 +221,17 @@ impl Decided {
         });
         let refusals = refused.iter().map(|it| {
             let (code, reason) = (it.code, it.reason.clone());
-            ((it.table.clone(), it.key.clone()), Refusal { code, reason })
+            (
+                (it.table.clone(), it.key.clone()),
+                Refusal::new(code, reason),
+            )
         });
         self.aborted = Some(Arc::new(Aborted {
             own: refusals.collect(),
             others: Refusal {
                 code: Code::RowAborted,
                 reason,
+                database_code: None,
             },
         }));
     }
@@ -271,7 +275,7 @@ impl Decided {
                 Some(it) => format!("{REASON}: {} {}", schema.tables[it.table].name, it.key),
             };
             let code = Code::RowForeignKey;
-            return refused(Refusal { code, reason });
+            return refused(Refusal::new(code, reason));
         }
         if let Some(fate) = fate {
             return Some(fate.clone());

@@ -21,6 +21,8 @@ use crate::upload::{UploadResult, UploadTable};
 /// Changes that took no effect: inserts, updates, deletes.
 #[derive(Default)]
 pub(crate) struct Vain {
+    /// They met what somebody else had written, and took effect or not.
+    pub(crate) conflicts: [u64; 3],
     /// They lost.
     pub(crate) lost: [u64; 3],
     /// They were refused.
@@ -276,7 +278,7 @@ impl<'p> Outcomes<'p> {
         refusal: &Refusal,
     ) {
         let &Uploaded { op, key, old, new } = uploaded;
-        let Refusal { code, reason } = refusal;
+        let Refusal { code, reason, .. } = refusal;
         self.builder.refused(incoming.index, key, op, *code, reason);
         let row = new.or(old).unwrap_or_default();
         let parent = match code {
@@ -304,6 +306,7 @@ impl<'p> Outcomes<'p> {
             _ => 2,
         };
         for it in self.records.conflicts.iter().filter(|it| it.table == table) {
+            vain.conflicts[place(it.op)] += 1;
             if matches!(
                 it.outcome,
                 ConflictOutcome::Centre | ConflictOutcome::Parked
@@ -345,7 +348,7 @@ impl<'p> Outcomes<'p> {
         reason: &str,
     ) -> Result<(), CentreError> {
         let reason = reason.to_owned();
-        let refusal = Refusal { code, reason };
+        let refusal = Refusal::new(code, reason);
         incoming.images(rows, |_, uploaded| {
             self.refused(incoming, uploaded, &refusal);
             Ok(())

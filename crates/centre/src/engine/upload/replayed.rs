@@ -275,7 +275,9 @@ impl RefusedChange {
         };
         let key = operator::datums(place.table(), &self.key);
         Ok(match decided.of(schema, index, op, &key) {
-            Some(Decision::Refused(Refusal { code, reason })) => Some(refused_with(code, reason)),
+            Some(Decision::Refused(Refusal { code, reason, .. })) => {
+                Some(refused_with(code, reason))
+            }
             _ => None,
         })
     }

@@ -12,6 +12,7 @@ use crate::engine::publication::Publication;
 use crate::engine::scripts::Statement;
 use crate::error::CentreError;
 use crate::scope::Scope;
+use crate::trying::ChangedTable;
 use crate::upload::SyncUpload;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -54,9 +55,21 @@ pub struct Refusal {
     pub code: Code,
     /// The reason, for people.
     pub reason: String,
+    /// The database's own code, if it is the database that does not take it: the SQLSTATE, or the
+    /// extended result code of SQLite.
+    pub database_code: Option<String>,
 }
 
 impl Refusal {
+    /// One of this server's.
+    pub fn new(code: Code, reason: String) -> Refusal {
+        Refusal {
+            code,
+            reason,
+            database_code: None,
+        }
+    }
+
     /// The key of a row that is to be inserted is that of another row, which the remote may see. What
     /// refers to the one would refer to the other, so it is not for a resolver to mix them.
     pub(crate) fn another_row() -> Refusal {
@@ -65,6 +78,7 @@ impl Refusal {
             reason: "key in use: somebody else has inserted another row under it; give this one a \
                      new key"
                 .to_owned(),
+            database_code: None,
         }
     }
 
@@ -73,6 +87,7 @@ impl Refusal {
         Refusal {
             code: Code::RowOutOfScope,
             reason: barrier.reason().to_owned(),
+            database_code: None,
         }
     }
 }
@@ -423,6 +438,18 @@ pub trait Rows: Send {
     /// Whether what the centre has of a row may be something else than what was written: by a
     /// trigger, a generated column, or a type that keeps a value otherwise.
     fn makes_something(&self, table: &Incoming<'_, Self::Table>) -> bool;
+
+    /// From now on, [`Rows::changed_tables`] can tell what is changed in the transaction, which is
+    /// undone.
+    fn watch_changes(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// The tables of the application that were changed in the transaction.
+    fn changed_tables(&mut self) -> impl Future<Output = Result<Vec<ChangedTable>>> + Send;
+
+    /// How many warnings the database has given since it was last asked.
+    fn take_warnings(&mut self) -> u64 {
+        0
+    }
 
     /// The version of what was written, for [`crate::OwnUpload`], and whether nothing else has it.
     fn version(&self, tables: &[Incoming<'_, Self::Table>], is_alone: bool) -> (u64, bool);

@@ -5,7 +5,7 @@
 
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, Value, pack};
 
-use super::apply::{Progress, Run};
+use super::apply::{Progress, Run, Step, Steps, order, rows_first, with_events};
 use super::incoming::{Incoming, RowRef, Uploaded};
 use super::outcomes::Vain;
 use super::resolved::Settled;
@@ -14,8 +14,11 @@ use super::settle::ROWS_AT_ONCE;
 use crate::engine::exact::canonical;
 use crate::engine::resolve::Winner;
 use crate::engine::script::Parameter;
-use crate::engine::scripts::{self, ABORT, Compiled, RESOLVING, Scripting, Statement, Transaction};
+use crate::engine::scripts::{
+    self, ABORT, Compiled, RESOLVING, SKIP, Scripting, Statement, Timed, Transaction,
+};
 use crate::error::CentreError;
+use crate::publication::UploadOrder;
 use crate::records::ConflictOutcome;
 use crate::scripting::Report;
 use crate::upload::RowsChunk;
@@ -47,36 +50,133 @@ impl Scripting<'_> {
     }
 }
 
-impl<R: Rows> Run<'_, R> {
+impl<'r, R: Rows> Run<'r, R> {
     /// Whether a table has a script for an event.
     fn has_script(&self, table: usize, event: &str) -> bool {
         let scripts = self.scripting.as_ref().map(|it| &it.scripts);
         scripts.is_some_and(|it| it.of_table(table, event).is_some())
     }
 
-    /// Runs what stands at events of tables, and then at those of the connection.
-    async fn at(&mut self, event: &str, of_tables: bool, of_connection: bool) -> Result<()> {
+    /// Runs what stands at an event of the connection, or of a table.
+    ///
+    /// # Errors
+    /// It has failed, and `handle_error` does not say to go on without it.
+    pub(super) async fn at_event(&mut self, event: &str, table: Option<usize>) -> Result<()> {
         let Some(scripting) = &self.scripting else {
             return Ok(());
         };
-        if of_tables {
-            for (index, table) in self.publication.schema.tables.iter().enumerate() {
-                let table = Some((index, &*table.name));
-                scripting.at(&mut *self.rows, event, table).await?;
-            }
+        let Some(compiled) = scripting.script(event, table) else {
+            return Ok(());
+        };
+        let name = self.name(table);
+        let Some(refusal) = scripting.once(&mut *self.rows, compiled, name).await? else {
+            return Ok(());
+        };
+        let failed = scripts::failed(compiled, &refusal);
+        let mut report = Report {
+            table: name.to_owned(),
+            code: failed.code().name().to_owned(),
+            database_code: refusal.database_code.clone().unwrap_or_default(),
+            message: failed.to_string(),
+            action: ABORT,
+        };
+        self.decide(table, &mut report).await?;
+        if report.action != SKIP {
+            return Err(failed);
         }
-        if of_connection {
-            scripting.at(&mut *self.rows, event, None).await?;
+        self.keep_report(report);
+        Ok(())
+    }
+
+    /// The name of a table; empty for the connection.
+    fn name(&self, table: Option<usize>) -> &'r str {
+        let publication = self.publication;
+        table.map_or("", |it| &publication.schema.tables[it].name)
+    }
+
+    /// Asks `handle_error` what is to be done about an error, which is reported and counted.
+    async fn decide(&mut self, table: Option<usize>, report: &mut Report) -> Result<()> {
+        let Some(scripting) = &self.scripting else {
+            return Ok(());
+        };
+        let name = self.name(table);
+        scripting.note_error(report, report.action);
+        scripting.add_count(name, "errors", 1);
+        if let Some(compiled) = scripting.nearest("handle_error", table) {
+            if let Some(refusal) = scripting.once(&mut *self.rows, compiled, name).await? {
+                return Err(scripts::failed(compiled, &refusal));
+            }
+            report.action = match scripting.number("action_code") {
+                Some(action) if action >= ABORT => ABORT,
+                Some(SKIP) => SKIP,
+                _ => report.action,
+            };
         }
         Ok(())
     }
 
+    fn keep_report(&self, report: Report) {
+        if let Some(scripting) = &self.scripting {
+            scripting.keep_report(report);
+        }
+    }
+
     /// Runs what a sync's session has before its upload: an operator's write has no sync around it.
     pub(super) async fn prepare_session(&mut self) -> Result<()> {
-        self.at("begin_connection", false, true).await?;
-        self.at("begin_synchronization", false, true).await?;
-        self.at("begin_synchronization", true, false).await?;
-        self.at("begin_publication", false, true).await
+        self.at_event("begin_connection", None).await?;
+        self.at_event("begin_synchronization", None).await?;
+        for table in 0..self.publication.schema.tables.len() {
+            self.at_event("begin_synchronization", Some(table)).await?;
+        }
+        self.at_event("begin_publication", None).await
+    }
+
+    /// The published tables of which the upload has rows, parents first.
+    fn with_rows(&self) -> Vec<usize> {
+        let with_rows = self
+            .tables
+            .iter()
+            .filter(|it| it.counts().iter().any(|&it| it > 0));
+        let mut indexes: Vec<usize> = with_rows.map(|it| it.index).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        indexes
+    }
+
+    /// Runs what stands at an event of the tables of which the upload has rows.
+    async fn at_tables(&mut self, event: &str) -> Result<()> {
+        for table in self.with_rows() {
+            self.at_event(event, Some(table)).await?;
+        }
+        Ok(())
+    }
+
+    /// What is done with the rows, in order, with what stands around them.
+    pub(super) fn order(&self) -> [Steps; 3] {
+        let Some(scripting) = self
+            .scripting
+            .as_ref()
+            .filter(|it| it.scripts.has_uploads())
+        else {
+            return order(self.tables);
+        };
+        let is_handed_over = |place: usize| !self.handed_over[place].is_empty();
+        let mut steps = match self.publication.upload_order {
+            UploadOrder::RowsFirst => rows_first(self.tables, is_handed_over),
+            UploadOrder::DeletesFirst => with_events(order(self.tables)),
+        };
+        let with_rows = self.with_rows();
+        let happens = |&(place, step): &(usize, Step)| match step {
+            Step::Event(event) => {
+                let table = self.tables[place].index;
+                with_rows.contains(&table) && scripting.script(event, Some(table)).is_some()
+            }
+            _ => true,
+        };
+        for some in &mut steps {
+            some.retain(happens);
+        }
+        steps
     }
 
     /// Runs what stands before the rows of an upload.
@@ -86,16 +186,9 @@ impl<R: Rows> Run<'_, R> {
         };
         let upload = Transaction::Upload;
         scripting.look_up(&mut *self.rows, upload).await?;
-        scripting.forget_reports();
-        self.at("begin_upload", false, true).await?;
-        self.at("begin_upload", true, false).await?;
-        self.at("begin_upload_deletes", true, false).await
-    }
-
-    /// And between its deletes and the others.
-    pub(super) async fn after_deletes(&mut self) -> Result<()> {
-        self.at("end_upload_deletes", true, false).await?;
-        self.at("begin_upload_rows", true, false).await
+        scripting.forget_upload();
+        self.at_event("begin_upload", None).await?;
+        self.at_tables("begin_upload").await
     }
 
     /// And behind them.
@@ -106,9 +199,18 @@ impl<R: Rows> Run<'_, R> {
         for table in self.tables {
             self.count(scripting, table, progress);
         }
-        self.at("end_upload_rows", true, false).await?;
-        self.at("end_upload", true, true).await?;
-        self.at("upload_statistics", true, true).await
+        self.at_tables("end_upload").await?;
+        self.at_event("end_upload", None).await?;
+        self.at_tables("upload_statistics").await?;
+        self.at_event("upload_statistics", None).await
+    }
+
+    /// Counts what the database has warned of since it was last asked, as of a table.
+    pub(super) fn count_warnings(&mut self, table: usize) {
+        let warned = self.rows.take_warnings();
+        if let Some(scripting) = &self.scripting {
+            scripting.add_count(self.name(Some(table)), "warnings", warned);
+        }
     }
 
     /// Notes the figures of a table.
@@ -119,7 +221,11 @@ impl<R: Rows> Run<'_, R> {
         progress: &Progress<'_>,
     ) {
         let table = &*self.publication.schema.tables[incoming.index].name;
-        let Vain { lost, refused } = progress.outcomes.vain(table);
+        let Vain {
+            conflicts,
+            lost,
+            refused,
+        } = progress.outcomes.vain(table);
         let sent = incoming.counts();
         let names = [
             ("inserted_rows", "conflicted_inserts", "ignored_inserts"),
@@ -130,14 +236,12 @@ impl<R: Rows> Run<'_, R> {
             let taken = sent[at].saturating_sub(lost[at] + refused[at]);
             for (name, count) in [
                 (applied, taken),
-                (conflicted, lost[at]),
+                (conflicted, conflicts[at]),
                 (ignored, refused[at]),
             ] {
                 scripting.count(table, name, count);
             }
         }
-        let errors: u64 = refused.iter().sum();
-        scripting.count(table, "errors", errors);
         let bytes: usize = incoming.upload().chunks.iter().map(RowsChunk::length).sum();
         scripting.count(table, "bytes", bytes as u64);
     }
@@ -151,26 +255,25 @@ impl<R: Rows> Run<'_, R> {
         let Some(scripting) = self.scripting.as_ref() else {
             return Ok(());
         };
-        let name = &*self.publication.schema.tables[table.index].name;
         let script = scripting.nearest("handle_error", Some(table.index));
+        let place = script.map(|it| it.place.clone()).unwrap_or_default();
         for failed in failed {
-            let report = Report {
-                table: name.to_owned(),
-                code: failed.refusal.code.name().to_owned(),
-                message: failed.refusal.reason.clone(),
+            let refusal = &failed.refusal;
+            let mut report = Report {
+                table: self.name(Some(table.index)).to_owned(),
+                code: refusal.code.name().to_owned(),
+                database_code: refusal.database_code.clone().unwrap_or_default(),
+                message: refusal.reason.clone(),
+                action: SKIP,
             };
-            scripting.note_error(&report);
-            scripting.keep_report(report);
-            let Some(compiled) = script else {
-                continue;
-            };
-            if let Some(refusal) = scripting.once(&mut *self.rows, compiled, name).await? {
-                return Err(scripts::failed(compiled, &refusal));
-            }
-            if scripting.number("action_code") == Some(ABORT) {
+            self.decide(Some(table.index), &mut report).await?;
+            let is_over = report.action == ABORT;
+            self.keep_report(report);
+            if is_over {
                 return Err(CentreError::Script {
-                    file: compiled.place.clone(),
-                    message: format!("it ends the sync, because {}", failed.refusal.reason),
+                    file: place,
+                    message: format!("it ends the sync, because {}", refusal.reason),
+                    database_code: refusal.database_code.clone(),
                 });
             }
         }
@@ -180,6 +283,9 @@ impl<R: Rows> Run<'_, R> {
     /// Whether rows of an operation are written by scripts.
     pub(super) fn is_scripted(&self, table: usize, op: Op) -> bool {
         let finds_conflicts = self.publication.resolvers[table].winner == Winner::Script;
+        if self.forces_conflicts(table) {
+            return true;
+        }
         let events: &[&str] = match op {
             Op::Insert => &["upload_insert"],
             Op::Delete => &["upload_delete"],
@@ -188,6 +294,13 @@ impl<R: Rows> Run<'_, R> {
             _ => &["upload_update", RESOLVING[0], RESOLVING[1], RESOLVING[2]],
         };
         events.iter().any(|event| self.has_script(table, event))
+    }
+
+    /// Whether every uploaded row of a table is a conflict for scripts.
+    fn forces_conflicts(&self, table: usize) -> bool {
+        let finds_conflicts = self.publication.resolvers[table].winner == Winner::Script;
+        let scripts = self.scripting.as_ref().map(|it| &it.scripts);
+        !finds_conflicts && scripts.is_some_and(|it| it.forces_conflicts(table))
     }
 
     /// Has scripts write rows of one operation; gives back those that the database refused.
@@ -209,13 +322,22 @@ impl<R: Rows> Run<'_, R> {
             if op == Op::Update && self.sent_before.all {
                 some = self.park_sent_twice(table, &some, progress).await?;
             }
+            let forced = self.forces_conflicts(table.index);
             match op {
                 Op::Insert => {
-                    self.each(table, op, "upload_insert", &some, progress, &mut failed)
+                    let events: &[&str] = match forced {
+                        true => &[RESOLVING[1], RESOLVING[2]],
+                        false => &["upload_insert"],
+                    };
+                    self.each(table, op, events, &some, progress, &mut failed)
                         .await?
                 }
                 Op::Delete => {
-                    self.each(table, op, "upload_delete", &some, progress, &mut failed)
+                    let events: &[&str] = match forced {
+                        true => &[RESOLVING[0], RESOLVING[2]],
+                        false => &["upload_delete"],
+                    };
+                    self.each(table, op, events, &some, progress, &mut failed)
                         .await?
                 }
                 _ => {
@@ -254,7 +376,7 @@ impl<R: Rows> Run<'_, R> {
                 None => left.push(rows[at]),
                 Some(_) if op == Op::Insert => {
                     let (code, reason) = (Code::RowKeyInUse, "key in use".to_owned());
-                    outcomes.refused(table, uploaded, &Refusal { code, reason });
+                    outcomes.refused(table, uploaded, &Refusal::new(code, reason));
                 }
                 Some(barrier) => outcomes.refused(table, uploaded, &Refusal::barred(barrier)),
             }
@@ -316,6 +438,7 @@ impl<R: Rows> Run<'_, R> {
         };
         let statements = found.iter().flat_map(|it| it.statements.iter().cloned());
         let statements: Vec<Statement> = statements.collect();
+        let timed = Timed::begin();
         let ran = match first.is_of_sets() {
             true => self.run_set_for(table, &statements, rows).await,
             false => {
@@ -331,6 +454,9 @@ impl<R: Rows> Run<'_, R> {
                 self.rows.run_script(&statements, &values).await
             }
         };
+        if let Some(scripting) = &self.scripting {
+            timed.end(scripting, first.event.name, self.name(Some(table.index)));
+        }
         ran.map_err(|error| first.names(error))
     }
 
@@ -397,7 +523,7 @@ impl<R: Rows> Run<'_, R> {
         &mut self,
         table: &Incoming<'_, R::Table>,
         op: Op,
-        event: &str,
+        events: &[&str],
         rows: &[RowRef],
         progress: &mut Progress<'_>,
         failed: &mut Vec<Failed>,
@@ -406,7 +532,7 @@ impl<R: Rows> Run<'_, R> {
             Op::Delete => self.rows.find(table, op, rows, Image::Old).await?,
             _ => rows.iter().map(|_| None).collect(),
         };
-        let ran = self.run_for(table, &[event], rows).await?;
+        let ran = self.run_for(table, events, rows).await?;
         let (mut done, mut found) = (Vec::with_capacity(rows.len()), Vec::new());
         for ((row, ran), before) in rows.iter().zip(ran).zip(before) {
             match ran {

@@ -101,6 +101,7 @@ fn decide(op: Op, met: &Met, barrier: Option<Barrier>) -> Verdict {
         (Op::Insert, Some(Barrier::OutOfScope)) => Verdict::Refused(Refusal {
             code: Code::RowKeyInUse,
             reason: "key in use".into(),
+            database_code: None,
         }),
         // A row that may be read may be lost against.
         (Op::Insert, _) | (Op::Update, None) if met.is_as_uploaded => Verdict::Applied,
@@ -120,7 +121,7 @@ pub(super) fn obstacle<R: Rows>(
     let new = uploaded.new?;
     let schema = &publication.schema.tables[table.index];
     let name = |column: usize| &schema.columns[column].name;
-    let refusal = |code, reason| Some(Refusal { code, reason });
+    let refusal = |code, reason| Some(Refusal::new(code, reason));
     let differs = |&&column: &&usize| {
         let old = uploaded.old;
         old.is_some_and(|old| !pack::same(&old[column], &new[column]))
@@ -242,6 +243,7 @@ impl<'r, R: Rows> Run<'r, R> {
                     Refusal {
                         code: Code::RowForeignKey,
                         reason: "others refer to this row".into(),
+                        database_code: None,
                     },
                 )
             }));
@@ -378,7 +380,7 @@ impl<'r, R: Rows> Run<'r, R> {
                     && families.leaves_key(&(table.index, pack_key(schema, uploaded.key))) =>
                 {
                     let (code, reason) = (Code::RowKeyInUse, "key in use".to_owned());
-                    failed.push(Failed::new(rows[at], Refusal { code, reason }));
+                    failed.push(Failed::new(rows[at], Refusal::new(code, reason)));
                 }
                 Verdict::Refused(refusal) => outcomes.refused(table, uploaded, &refusal),
                 Verdict::Applied | Verdict::Lost => match earlier.get(&rows[at]) {

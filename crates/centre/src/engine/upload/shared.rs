@@ -342,8 +342,8 @@ impl<'s, R: Rows> Sharing<'s, R> {
             Step::Delete => (Op::Delete, table.deletes.clone()),
             Step::Move => (Op::Update, table.moves.clone()),
             Step::Update => (Op::Update, table.updates.clone()),
-            // Nothing is handed over here.
-            Step::HandOver => return Ok(true),
+            // Nothing is handed over here, and no script is run.
+            Step::HandOver | Step::Event(_) => return Ok(true),
             Step::Insert if self.load(table).await? => return Ok(true),
             Step::Insert => (Op::Insert, table.find_inserts()?),
         };

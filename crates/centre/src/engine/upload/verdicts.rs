@@ -168,6 +168,7 @@ impl<T> Judging<'_, T> {
             Decision::Refused(Refusal {
                 code: Code::RowHandler,
                 reason,
+                database_code: None,
             })
         };
         match self.verdicts.get(&number) {

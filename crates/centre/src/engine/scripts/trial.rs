@@ -1,0 +1,157 @@
+//! Having the database read scripts that need temporary tables of scripts before them: these are
+//! created while the scripts of a version are read, and are gone afterwards.
+
+use std::collections::HashSet;
+
+use super::{CheckedScript, SetColumn};
+use crate::engine::connection::Connection;
+use crate::engine::database::Tracking;
+use crate::engine::script::{Dialect, Script, first_word};
+use crate::error::CentreError;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+const WHAT: &str = "reading scripts";
+const SAVE: &str = "SAVEPOINT tidewater_check";
+
+/// What ends the savepoint of a statement.
+fn after<T>(done: &Result<T>) -> &'static str {
+    match done {
+        Ok(_) => "RELEASE SAVEPOINT tidewater_check",
+        Err(_) => "ROLLBACK TO SAVEPOINT tidewater_check; RELEASE SAVEPOINT tidewater_check",
+    }
+}
+
+/// Reading the scripts of one version.
+#[derive(Default)]
+pub(super) struct Trial {
+    /// The temporary tables that were created; `None` if the scripts create none, and the database
+    /// is only asked to read.
+    created: Option<HashSet<String>>,
+    /// The statement that undoes everything.
+    undo: &'static str,
+}
+
+impl Trial {
+    /// Begins to read scripts, which may create temporary tables.
+    pub(super) async fn begin<T: Tracking>(
+        connection: &mut T::Connection,
+        creates: bool,
+    ) -> Result<Trial> {
+        if !creates {
+            return Ok(Trial::default());
+        }
+        // Scripts are read in a transaction, or outside of one, where PostgreSQL has no savepoint.
+        let inner = connection.execute(WHAT, "SAVEPOINT tidewater_trial").await;
+        let undo = match inner {
+            Ok(()) => "ROLLBACK TO SAVEPOINT tidewater_trial; RELEASE SAVEPOINT tidewater_trial",
+            Err(_) => {
+                connection.execute(WHAT, "BEGIN").await?;
+                "ROLLBACK"
+            }
+        };
+        Ok(Trial {
+            created: Some(HashSet::new()),
+            undo,
+        })
+    }
+
+    /// Undoes what was created.
+    pub(super) async fn end<T: Tracking>(self, connection: &mut T::Connection) -> Result<()> {
+        match self.created {
+            None => Ok(()),
+            Some(_) => connection.execute(WHAT, self.undo).await,
+        }
+    }
+
+    /// Has the database read a statement; see [`Tracking::check_script`].
+    pub(super) async fn check<T: Tracking>(
+        &self,
+        connection: &mut T::Connection,
+        named: &str,
+        script: &Script,
+        set: &[SetColumn],
+    ) -> Result<CheckedScript> {
+        if self.created.is_none() {
+            return T::check_script(connection, named, script, set).await;
+        }
+        connection.execute(WHAT, SAVE).await?;
+        let checked = T::check_script(connection, named, script, set).await;
+        connection.execute(WHAT, after(&checked)).await?;
+        checked
+    }
+
+    /// Creates the temporary table that a statement creates, if it does: `sql` is the statement with
+    /// NULL for each parameter.
+    pub(super) async fn create<T: Tracking>(
+        &mut self,
+        connection: &mut T::Connection,
+        sql: &str,
+    ) -> Result<()> {
+        let (Some(created), Some(name)) = (&mut self.created, created_table(sql, T::DIALECT))
+        else {
+            return Ok(());
+        };
+        match created.insert(name) {
+            true => {
+                connection.execute(WHAT, SAVE).await?;
+                let made = connection.execute(WHAT, sql).await;
+                connection.execute(WHAT, after(&made)).await?;
+                made
+            }
+            // Two transactions may have a table of the same name.
+            false => Ok(()),
+        }
+    }
+}
+
+/// The temporary table that a statement creates.
+pub(super) fn created_table(statement: &str, dialect: Dialect) -> Option<String> {
+    if first_word(statement, dialect) != "CREATE" {
+        return None;
+    }
+    let statement = without_comments(statement);
+    let mut words = statement
+        .split(|it: char| it.is_whitespace() || it == '(')
+        .filter(|it| !it.is_empty())
+        .skip(1)
+        .map(str::to_ascii_uppercase)
+        .skip_while(|it| ["LOCAL", "GLOBAL"].contains(&&**it));
+    let is_temporary = words
+        .next()
+        .is_some_and(|it| ["TEMP", "TEMPORARY"].contains(&&*it));
+    let is_table = words.next().is_some_and(|it| it == "TABLE");
+    (is_temporary && is_table)
+        .then(|| words.find(|it| !["IF", "NOT", "EXISTS"].contains(&&**it)))
+        .flatten()
+}
+
+/// A statement without comments that fill lines.
+fn without_comments(statement: &str) -> String {
+    let lines = statement.lines().map(str::trim_start);
+    let lines = lines.filter(|it| !it.starts_with("--"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn temporary_tables_are_known_by_their_statements() {
+        for (statement, name) in [
+            ("CREATE TEMP TABLE old_rows (id integer)", Some("OLD_ROWS")),
+            (
+                "-- what was\ncreate local temporary table if not exists a(id int)",
+                Some("A"),
+            ),
+            ("CREATE TEMPORARY TABLE x AS SELECT 1", Some("X")),
+            ("CREATE TABLE x (id integer)", None),
+            ("CREATE TEMP VIEW x AS SELECT 1", None),
+            ("INSERT INTO temp VALUES (1)", None),
+        ] {
+            let found = created_table(statement, Dialect::Postgres);
+            assert_eq!(found.as_deref(), name, "{statement}");
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! Trying a script in a transaction that is undone, and printing the statement that is generated where
+//! there is no script.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tidewater_protocol::{ColumnType, Datum, Table, Value};
+
+use super::{Compiled, Form, Images, Scripting, Scripts, Statement, Transaction, failed};
+use crate::engine::connection::Connection as _;
+use crate::engine::database::Tracking;
+use crate::engine::publication::{ServedTable, compile_one};
+use crate::engine::script::{Parameter, Script};
+use crate::engine::upload::row_json;
+use crate::engine::upload::rows::{RowSet, Rows, ScriptRan};
+use crate::error::CentreError;
+use crate::publication::PublicationSpec;
+use crate::trying::{ScriptTrial, ScriptsToTry, TriedScript, TriedStatement};
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// Reads the scripts of a version of a publication.
+///
+/// # Errors
+/// Whatever is wrong with the publication.
+pub async fn scripts_to_try<T: Tracking>(
+    connection: &mut T::Connection,
+    spec: &PublicationSpec,
+    version: &str,
+) -> Result<ScriptsToTry> {
+    connection.begin_trying().await?;
+    let catalog = T::catalog(connection).await?;
+    let publication = compile_one::<T>(connection, spec, &catalog).await?;
+    connection.rollback().await?;
+    let scripts = publication.scripts.get(version).cloned();
+    let tables = &publication.schema.tables;
+    let served = tables.iter().zip(&publication.tables);
+    Ok(ScriptsToTry {
+        publication: spec.name.clone(),
+        tables: tables.clone(),
+        sql_names: publication
+            .tables
+            .iter()
+            .map(ServedTable::sql_name)
+            .collect(),
+        scripts: scripts.unwrap_or_else(|| Arc::new(Scripts::default())),
+        rows: served
+            .map(|(table, served)| read_row::<T>(table, &served.sql_name()))
+            .collect(),
+    })
+}
+
+/// A name in quotes, as every database reads it.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// What reads the row of a table with a key.
+fn read_row<T: Tracking>(table: &Table, sql_name: &str) -> Statement {
+    let names = table.columns.iter().map(|it| quoted(&it.name));
+    let names: Vec<String> = names.collect();
+    let mut parameters = Vec::with_capacity(table.key.len());
+    let mut types = Vec::with_capacity(table.key.len());
+    let mut is_it = Vec::with_capacity(table.key.len());
+    for &column in &table.key {
+        parameters.push(Parameter::New(table.columns[column].name.clone()));
+        types.push(table.columns[column].column_type);
+        is_it.push(format!(
+            "{} = {}",
+            names[column],
+            T::parameter(parameters.len())
+        ));
+    }
+    Statement {
+        script: Script {
+            sql: format!(
+                "SELECT {} FROM {sql_name} WHERE {}",
+                names.join(", "),
+                is_it.join(" AND ")
+            ),
+            parameters,
+        },
+        types,
+        yields: table.columns.iter().map(|it| it.column_type).collect(),
+        sets: Vec::new(),
+        counts: false,
+        set: Vec::new().into(),
+    }
+}
+
+/// Values of a row by column.
+type Row = BTreeMap<usize, Value>;
+
+/// Tries a script; see [`crate::Worker::try_script`].
+pub async fn try_script<R: Rows>(rows: &mut R, asked: &ScriptTrial) -> Result<TriedScript> {
+    rows.begin(0).await?;
+    let tried = run(rows, asked).await;
+    match &tried {
+        Ok(_) => rows.connection().rollback().await?,
+        Err(CentreError::Unavailable { .. }) => {}
+        Err(_) => rows.connection().rollback().await?,
+    }
+    tried
+}
+
+async fn run<R: Rows>(rows: &mut R, asked: &ScriptTrial) -> Result<TriedScript> {
+    let to_try = &asked.scripts;
+    let scripting = Scripting::with(to_try.scripts.clone(), &asked.context, &to_try.publication);
+    let table = asked.table.map(|it| &to_try.tables[it]);
+    let name = table.map_or("", |it| &*it.name);
+    let Some(compiled) = scripting.script(asked.event, asked.table) else {
+        let of = if name.is_empty() { "connection" } else { name };
+        return Err(CentreError::Configuration {
+            message: format!("there is no script of {of} at {}", asked.event),
+            hint: format!(
+                "write one; `tidewater script print {of} {}` prints what to begin from",
+                asked.event
+            ),
+        });
+    };
+    let (new, old) = match table {
+        Some(table) if compiled.event.form.has_rows() => images(table, compiled, asked)?,
+        _ => (Row::new(), Row::new()),
+    };
+    rows.watch_changes().await?;
+    let mut tried = TriedScript {
+        before: before(rows, &scripting, compiled, asked).await?,
+        ..TriedScript::default()
+    };
+    let own = asked.table.filter(|_| compiled.event.form.has_rows());
+    let own = own.map(|it| (&to_try.tables[it], &to_try.rows[it]));
+    if let Some((table, reads)) = own {
+        tried.row_before = read(rows, table, reads, &old, &new).await?;
+    }
+    let column = |row: &Row, name: &str| {
+        let place = table.and_then(|it| it.column(name));
+        let value = place.and_then(|it| row.get(&it));
+        value.cloned().unwrap_or(Value::Null)
+    };
+    let values = |statement: &Statement| -> Vec<Value> {
+        let parameters = statement.script.parameters.iter();
+        let values = parameters.map(|parameter| match parameter {
+            Parameter::New(name) => column(&new, name),
+            Parameter::Old(name) => column(&old, name),
+            other => scripting.value(other, name),
+        });
+        values.collect()
+    };
+    if compiled.is_of_sets() {
+        let statements = &compiled.statements;
+        let columns = statements
+            .iter()
+            .map(|it| &it.set)
+            .find(|it| !it.is_empty());
+        let row = columns.into_iter().flat_map(|it| it.iter()).map(|it| {
+            let image = if it.is_old { &old } else { &new };
+            image.get(&it.index).cloned().unwrap_or(Value::Null)
+        });
+        let set = RowSet {
+            values: statements.iter().map(&values).collect(),
+            rows: vec![row.collect()],
+        };
+        let publication = rows.publication(&to_try.publication)?;
+        let place = asked.table.unwrap_or_default();
+        let ran = rows
+            .run_set(&publication.tables[place], statements, &set)
+            .await;
+        match ran.map_err(|error| compiled.names(error))? {
+            ScriptRan::Refused(refusal) => tried.refused = Some(refusal.reason),
+            ScriptRan::Done { .. } => {
+                tried
+                    .statements
+                    .extend(statements.iter().map(|it| TriedStatement {
+                        sql: it.script.sql.clone(),
+                        ..TriedStatement::default()
+                    }))
+            }
+        }
+    } else {
+        for statement in &compiled.statements {
+            let bound = values(statement);
+            match one(rows, (compiled, statement), table, &bound, &scripting).await? {
+                Ok(done) => tried.statements.push(done),
+                Err(reason) => {
+                    tried.refused = Some(reason);
+                    break;
+                }
+            }
+        }
+    }
+    if let Some((table, reads)) = own {
+        tried.row_after = read(rows, table, reads, &old, &new).await?;
+    }
+    tried.changed = rows.changed_tables().await?;
+    Ok(tried)
+}
+
+/// Runs one statement; gives why the database refuses it.
+async fn one<R: Rows>(
+    rows: &mut R,
+    (compiled, statement): (&Compiled, &Statement),
+    table: Option<&Table>,
+    values: &[Value],
+    scripting: &Scripting<'_>,
+) -> Result<std::result::Result<TriedStatement, String>> {
+    let is_query = matches!(compiled.event.form, Form::Rows | Form::Keys | Form::Fetch);
+    let counted = Statement {
+        counts: !is_query,
+        ..statement.clone()
+    };
+    let bound = [vec![values.to_vec()]];
+    let ran = rows.run_script(std::slice::from_ref(&counted), &bound);
+    let ran = ran.await.map_err(|error| compiled.names(error))?;
+    let (changed, row) = match ran.into_iter().next().unwrap_or_default() {
+        ScriptRan::Refused(refusal) => return Ok(Err(refusal.reason)),
+        ScriptRan::Done { changed, row } => (changed, row),
+    };
+    let mut done = TriedStatement {
+        sql: statement.script.sql.clone(),
+        rows: changed,
+        ..TriedStatement::default()
+    };
+    if is_query {
+        let count = Statement {
+            script: Script {
+                // The line may end with a comment.
+                sql: format!(
+                    "SELECT count(*) FROM ({}\n) AS tidewater_tried",
+                    statement.script.sql
+                ),
+                parameters: statement.script.parameters.clone(),
+            },
+            yields: vec![ColumnType::Integer],
+            ..statement.clone()
+        };
+        let ran = rows.run_script(std::slice::from_ref(&count), &bound);
+        let ran = ran.await.map_err(|error| compiled.names(error))?;
+        if let Some(ScriptRan::Done { row: Some(row), .. }) = ran.into_iter().next()
+            && let Some(Value::Integer(count)) = row.first()
+        {
+            done.rows = u64::try_from(*count).ok();
+        }
+        let columns = table.map(|it| match compiled.event.form {
+            Form::Keys => it.key_columns().collect::<Vec<_>>(),
+            _ => it.columns.iter().collect(),
+        });
+        if let (Some(row), Some(columns)) = (&row, columns) {
+            let names = columns.iter().map(|it| &*it.name);
+            let values = row.iter().zip(&columns);
+            let values = values.map(|(value, of)| of.column_type.datum(value.as_ref()).0);
+            done.first = Some(row_json::row(names, &values.collect::<Vec<Datum<'_>>>()));
+        }
+    } else if let Some(row) = row {
+        let named = statement.sets.iter().zip(&row);
+        let named = named.filter_map(|(set, value)| Some((set.as_ref()?, value)));
+        done.set = named
+            .map(|(set, value)| (set.to_string(), shown(value)))
+            .collect();
+        scripting.set(compiled, statement, row)?;
+    }
+    Ok(Ok(done))
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "NULL".to_owned(),
+        Value::Integer(number) => number.to_string(),
+        Value::Real(number) => number.to_string(),
+        Value::Text(text) => text.clone(),
+        Value::Blob(bytes) => format!("{} bytes", bytes.len()),
+    }
+}
+
+/// The row as it is to be, and as it was.
+fn images(table: &Table, compiled: &Compiled, asked: &ScriptTrial) -> Result<(Row, Row)> {
+    let wrong = |message: String| CentreError::Configuration {
+        message,
+        hint: format!(
+            "write --row '{{\"{}\": ...}}' with the row as a device wants it, and --old with the row \
+             as it was where that differs",
+            table.columns.first().map_or("column", |it| &it.name)
+        ),
+    };
+    let read = |json: &String| -> Result<Row> {
+        let row = row_json::read(table, json).map_err(wrong)?;
+        match row.unknown.first() {
+            None => Ok(row.values.into_iter().collect()),
+            Some(name) => Err(wrong(format!("{:?} has no column {name:?}", table.name))),
+        }
+    };
+    let row = asked.row.as_ref().map(read).transpose()?;
+    let old = asked.old.as_ref().map(read).transpose()?;
+    let (new, old) = match (row, old) {
+        (None, None) => {
+            let what = format!(
+                "{} is run for a row, and there is none",
+                compiled.event.name
+            );
+            return Err(wrong(what));
+        }
+        (Some(new), None) => (new.clone(), new),
+        (None, Some(old)) => (old.clone(), old),
+        (Some(new), Some(old)) => {
+            let mut whole = old.clone();
+            whole.extend(new);
+            (whole, old)
+        }
+    };
+    match table.key.iter().find(|it| !new.contains_key(it)) {
+        None => Ok((new, old)),
+        Some(&column) => {
+            let name = &table.columns[column].name;
+            Err(wrong(format!(
+                "the row has no {name:?}, which is of its key"
+            )))
+        }
+    }
+}
+
+/// Runs what stands before a script in a sync; gives where it stands.
+async fn before<R: Rows>(
+    rows: &mut R,
+    scripting: &Scripting<'_>,
+    compiled: &Compiled,
+    asked: &ScriptTrial,
+) -> Result<Vec<String>> {
+    let event = compiled.event;
+    let tables = || (0..asked.scripts.tables.len()).map(Some);
+    let mut all: Vec<(&str, Option<usize>)> = Vec::new();
+    if event.is_of_a_sync() || event.transaction == Transaction::Acknowledged {
+        all.push(("begin_connection", None));
+        all.push(("begin_synchronization", None));
+        all.extend(tables().map(|it| ("begin_synchronization", it)));
+        all.push(("begin_publication", None));
+    }
+    let of_table: &[&str] = match (event.transaction, event.form) {
+        (Transaction::Upload, Form::Row(Images::Old)) => &["begin_upload", "begin_upload_deletes"],
+        (Transaction::Upload, Form::Row(_) | Form::Fetch) => &["begin_upload", "begin_upload_rows"],
+        (Transaction::Upload, _) => &["begin_upload"],
+        (Transaction::Download | Transaction::AfterDownload, _) => &["begin_download"],
+        _ => &[],
+    };
+    for event in of_table {
+        all.push((event, None));
+        all.push((event, asked.table));
+    }
+    let is_it = |it: &(&str, Option<usize>)| *it == (event.name, asked.table);
+    let mut ran = Vec::new();
+    for (event, table) in all.iter().take_while(|it| !is_it(it)) {
+        let Some(script) = scripting.script(event, *table) else {
+            continue;
+        };
+        if ran.contains(&script.place) {
+            continue;
+        }
+        let name = table.map_or("", |it| &*asked.scripts.tables[it].name);
+        if let Some(refusal) = scripting.once(rows, script, name).await? {
+            return Err(failed(script, &refusal));
+        }
+        ran.push(script.place.clone());
+    }
+    Ok(ran)
+}
+
+/// The row of a table as it is: by its key as it was, or as it is to be.
+async fn read<R: Rows>(
+    rows: &mut R,
+    table: &Table,
+    reads: &Statement,
+    old: &Row,
+    new: &Row,
+) -> Result<Option<String>> {
+    for row in [new, old] {
+        let key = table
+            .key
+            .iter()
+            .map(|it| row.get(it).cloned().unwrap_or(Value::Null));
+        let key = [vec![key.collect()]];
+        let ran = rows.run_script(std::slice::from_ref(reads), &key);
+        if let Some(ScriptRan::Done { row: Some(row), .. }) = ran.await?.into_iter().next() {
+            let names = table.columns.iter().map(|it| &*it.name);
+            let values = row.iter().zip(&table.columns);
+            let values = values.map(|(value, of)| of.column_type.datum(value.as_ref()).0);
+            let values: Vec<Datum<'_>> = values.collect();
+            return Ok(Some(row_json::row(names, &values)));
+        }
+    }
+    Ok(None)
+}
+
+/// The statement that a script at an event of a table can begin from: it does what is done without a
+/// script; as SQL with named parameters.
+pub fn print_script(table: &Table, sql_name: &str, form: Form, event: &str) -> String {
+    let name = |column: usize| quoted(&table.columns[column].name);
+    let parameter =
+        |image: &str, column: usize| format!("{{{image}.{}}}", table.columns[column].name);
+    let all = 0..table.columns.len();
+    let names: Vec<String> = all.clone().map(name).collect();
+    let names = names.join(", ");
+    let is_row = |image: &str| {
+        let parts = table
+            .key
+            .iter()
+            .map(|&it| format!("{} = {}", name(it), parameter(image, it)));
+        parts.collect::<Vec<_>>().join(" AND ")
+    };
+    match (form, event) {
+        (_, "upload_insert") => {
+            let values: Vec<String> = all.map(|it| parameter("r", it)).collect();
+            format!(
+                "INSERT INTO {sql_name} ({names})\nVALUES ({});\n",
+                values.join(", ")
+            )
+        }
+        (_, "upload_update") => {
+            let set = all.map(|it| format!("{} = {}", name(it), parameter("r", it)));
+            let set: Vec<String> = set.collect();
+            format!(
+                "UPDATE {sql_name}\nSET {}\nWHERE {};\n",
+                set.join(",\n    "),
+                is_row("o")
+            )
+        }
+        (_, "upload_delete") => format!("DELETE FROM {sql_name}\nWHERE {};\n", is_row("o")),
+        (Form::Fetch, _) => format!("SELECT {names}\nFROM {sql_name}\nWHERE {};\n", is_row("o")),
+        (Form::Rows, _) => format!(
+            "-- Say here who gets which rows: by {{s.username}}, and by the time of their last change,\n\
+             -- such as WHERE last_modified >= {{s.last_download}}\n\
+             SELECT {names}\nFROM {sql_name};\n"
+        ),
+        (Form::Keys, _) => {
+            let keys: Vec<String> = table.key.iter().map(|&it| name(it)).collect();
+            format!(
+                "-- Say here which rows the remote is to lose, such as WHERE last_modified >= {{s.last_download}}\n\
+                 SELECT {}\nFROM {sql_name}\nWHERE 1 = 0;\n",
+                keys.join(", ")
+            )
+        }
+        _ => String::new(),
+    }
+}
