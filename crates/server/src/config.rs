@@ -27,6 +27,7 @@ mod web;
 mod tests;
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -204,6 +205,8 @@ pub struct Limits {
     pub download_workers: Option<usize>,
     /// Database connections that run calls; `None`: as many as get the most done.
     pub call_workers: Option<usize>,
+    /// Between how many of each of these is tried, where no number is fixed.
+    pub tried_workers: RangeInclusive<usize>,
     /// Packed bytes of the uploads of one sync.
     pub upload_bytes: u64,
     /// Rows of the uploads of one sync.
@@ -239,6 +242,7 @@ impl Default for Limits {
             upload_workers: None,
             download_workers: None,
             call_workers: None,
+            tried_workers: 1..=16,
             upload_bytes: 4 << 30,
             upload_rows: 50_000_000,
             row_bytes: 80 << 20,

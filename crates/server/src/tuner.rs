@@ -4,6 +4,7 @@
 //! stays; what brings nothing is taken back, since every worker costs the centre's other
 //! applications something, and locks are waited for the more the more workers there are.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -127,8 +128,8 @@ impl Drop for Turn<'_> {
 
 /// Finds the number of workers of a gate, as long as there is one. `waits` tells whether syncs are
 /// waiting for one of them.
-pub(crate) async fn tune(gate: Arc<Gate>, most: usize, waits: impl Fn() -> bool) {
-    let mut climber = Climber::new(gate.level(), most);
+pub(crate) async fn tune(gate: Arc<Gate>, bounds: RangeInclusive<usize>, waits: impl Fn() -> bool) {
+    let mut climber = Climber::new(gate.level(), bounds);
     loop {
         let before = (
             Instant::now(),
@@ -156,7 +157,7 @@ pub(crate) async fn tune(gate: Arc<Gate>, most: usize, waits: impl Fn() -> bool)
 #[derive(Debug)]
 struct Climber {
     level: usize,
-    most: usize,
+    bounds: RangeInclusive<usize>,
     /// The level before, and what it got done; `None` while nothing is tried.
     before: Option<(usize, f64)>,
     /// Whether one less is tried next.
@@ -166,10 +167,10 @@ struct Climber {
 }
 
 impl Climber {
-    fn new(level: usize, most: usize) -> Climber {
+    fn new(level: usize, bounds: RangeInclusive<usize>) -> Climber {
         Climber {
             level,
-            most,
+            bounds,
             before: None,
             downwards: false,
             kept: 0,
@@ -178,7 +179,7 @@ impl Climber {
 
     /// The level to try next, after what this one got done in a second.
     fn next(&mut self, rate: f64, is_locked: bool) -> usize {
-        if is_locked && self.level > 1 {
+        if is_locked && self.level > *self.bounds.start() {
             self.before = None;
             self.kept = KEPT_FOR;
             self.level -= 1;
@@ -206,8 +207,8 @@ impl Climber {
             return self.level;
         }
         let tried = match self.downwards {
-            true => self.level.saturating_sub(1).max(1),
-            false => (self.level + 1).min(self.most),
+            true => (self.level - 1).max(*self.bounds.start()),
+            false => (self.level + 1).min(*self.bounds.end()),
         };
         if tried == self.level {
             self.downwards = !self.downwards;
@@ -225,7 +226,7 @@ mod tests {
 
     /// Where a climber ends that finds these rates, and where it has been most of the time.
     fn climb(from: usize, rate: impl Fn(usize) -> f64) -> usize {
-        let mut climber = Climber::new(from, 16);
+        let mut climber = Climber::new(from, 1..=16);
         let mut level = from;
         let mut visits = [0; 17];
         for round in 0..400 {
@@ -252,8 +253,23 @@ mod tests {
     }
 
     #[test]
+    fn the_bounds_are_kept() {
+        let mut climber = Climber::new(3, 3..=5);
+        for _ in 0..100 {
+            let level = climber.next(1.0, true);
+            assert_eq!(level, 3);
+        }
+        let mut climber = Climber::new(3, 3..=5);
+        let levels: Vec<usize> = (0..200)
+            .map(|_| climber.next(climber.level as f64, false))
+            .collect();
+        assert!(levels.iter().all(|it| (3..=5).contains(it)), "{levels:?}");
+        assert!(levels.contains(&5), "{levels:?}");
+    }
+
+    #[test]
     fn locks_that_are_waited_for_take_workers_away() {
-        let mut climber = Climber::new(8, 16);
+        let mut climber = Climber::new(8, 1..=16);
         for _ in 0..20 {
             climber.next(1_000.0, true);
         }

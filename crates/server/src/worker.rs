@@ -6,6 +6,7 @@
 //! the upload lane takes as many waiting syncs as fit and hands them over as one
 //! list; it never waits for more. Nothing here ever waits for a network.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -47,7 +48,6 @@ const BATCH_DOWNLOADS: usize = 32;
 
 /// Workers of a lane that finds out by itself how many it should have: at first, and at most.
 const FIRST_WORKERS: usize = 2;
-const MOST_WORKERS: usize = 16;
 
 /// Workers that run scripts beside uploads and downloads.
 const SCRIPT_WORKERS: usize = 2;
@@ -193,14 +193,22 @@ impl Workers {
             let (lane, connector) = (workers.sessions.clone(), connector.clone());
             workers.keep(move || run_sessions(lane.clone(), Connection::new(&connector)));
         }
-        let (gate, most) = workers.gate(limits.upload_workers, &workers.uploads);
+        let (gate, most) = workers.gate(
+            limits.upload_workers,
+            &limits.tried_workers,
+            &workers.uploads,
+        );
         let uploads = (gate.clone(), most);
         let idle = workers.idle(&connector);
         for _ in 0..most {
             let (lane, gate, idle) = (workers.uploads.clone(), gate.clone(), idle.clone());
             workers.keep(move || run_uploads(lane.clone(), gate.clone(), idle.clone()));
         }
-        let (gate, most) = workers.gate(limits.download_workers, &workers.downloads);
+        let (gate, most) = workers.gate(
+            limits.download_workers,
+            &limits.tried_workers,
+            &workers.downloads,
+        );
         let idle = workers.idle(&connector);
         for _ in 0..most {
             let (lane, gate, idle) = (workers.downloads.clone(), gate.clone(), idle.clone());
@@ -212,7 +220,7 @@ impl Workers {
             let (lane, idle) = (workers.scripts.clone(), idle.clone());
             workers.keep(move || run_scripts(lane.clone(), idle.clone()));
         }
-        let (gate, most) = workers.gate(limits.call_workers, &workers.calls);
+        let (gate, most) = workers.gate(limits.call_workers, &limits.tried_workers, &workers.calls);
         let idle = Idle::new(&connector);
         for _ in 0..most {
             let (lane, gate, idle) = (workers.calls.clone(), gate.clone(), idle.clone());
@@ -248,15 +256,16 @@ impl Workers {
     fn gate<T: OfUser + Send + 'static>(
         &self,
         fixed: Option<usize>,
+        tried: &RangeInclusive<usize>,
         lane: &Arc<Lane<T>>,
     ) -> (Arc<Gate>, usize) {
         let Some(most) = fixed else {
-            let gate = Gate::new(FIRST_WORKERS);
+            let gate = Gate::new(FIRST_WORKERS.clamp(*tried.start(), *tried.end()));
             let lane = lane.clone();
-            let tuning = tune(gate.clone(), MOST_WORKERS, move || lane.waiting() > 0);
+            let tuning = tune(gate.clone(), tried.clone(), move || lane.waiting() > 0);
             // It has nothing to finish at shutdown, and ends with the runtime.
             self.tuners().push(tokio::spawn(tuning).abort_handle());
-            return (gate, MOST_WORKERS);
+            return (gate, *tried.end());
         };
         (Gate::new(most), most)
     }

@@ -170,6 +170,8 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "upload_workers",
             "download_workers",
             "call_workers",
+            "least_workers",
+            "most_workers",
             "upload_bytes",
             "upload_rows",
             "row_bytes",

@@ -93,6 +93,8 @@ const KINDS: &[(&str, Kind, &str)] = &[
         "download_workers = 4",
     ),
     ("server.limits.call_workers", Number, "call_workers = 4"),
+    ("server.limits.least_workers", Number, "least_workers = 2"),
+    ("server.limits.most_workers", Number, "most_workers = 8"),
     (
         "server.limits.upload_bytes",
         Size,

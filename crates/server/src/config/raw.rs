@@ -1,6 +1,7 @@
 //! From TOML values to the configuration: types, ranges, and what must be said.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -116,6 +117,8 @@ struct RawLimits {
     upload_workers: Option<u64>,
     download_workers: Option<u64>,
     call_workers: Option<u64>,
+    least_workers: Option<u64>,
+    most_workers: Option<u64>,
     upload_bytes: Option<RawSize>,
     upload_rows: Option<u64>,
     row_bytes: Option<RawSize>,
@@ -361,6 +364,7 @@ impl RawLimits {
             upload_workers: workers("upload_workers", self.upload_workers)?,
             download_workers: workers("download_workers", self.download_workers)?,
             call_workers: workers("call_workers", self.call_workers)?,
+            tried_workers: tried(self.least_workers, self.most_workers, default.tried_workers)?,
             upload_bytes: bytes("upload_bytes", self.upload_bytes, default.upload_bytes)?,
             upload_rows: rows("upload_rows", self.upload_rows, default.upload_rows)?,
             row_bytes: usize::try_from(bytes(
@@ -399,6 +403,23 @@ fn count(key: &str, value: Option<u64>, default: usize) -> Result<usize, ServerE
 /// Nothing said: as many as get the most done.
 fn workers(key: &str, value: Option<u64>) -> Result<Option<usize>, ServerError> {
     value.map(|value| count(key, Some(value), 1)).transpose()
+}
+
+/// Between how many workers the best number is looked for.
+fn tried(
+    least: Option<u64>,
+    most: Option<u64>,
+    default: RangeInclusive<usize>,
+) -> Result<RangeInclusive<usize>, ServerError> {
+    let least = count("least_workers", least, *default.start())?;
+    let most = count("most_workers", most, (*default.end()).max(least))?;
+    match least <= most {
+        true => Ok(least..=most),
+        false => Err(ServerError::configuration(
+            format!("server.limits.least_workers is {least}, and most_workers is {most}"),
+            "write least_workers not greater than most_workers",
+        )),
+    }
 }
 
 fn rows(key: &str, value: Option<u64>, default: u64) -> Result<u64, ServerError> {

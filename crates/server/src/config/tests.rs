@@ -303,13 +303,22 @@ fn secrets_of_the_database_url_are_not_printed() {
 fn durations_and_sizes_have_units() {
     let limits = "[server]\nconsolidated = \"sqlite:x\"\n[server.limits]\n";
     let config = parse(&format!(
-        "{limits}idle = \"250ms\"\nsync = \"12h\"\nmemory = \"64MiB\"\nrow_bytes = 4096"
+        "{limits}idle = \"250ms\"\nsync = \"12h\"\nmemory = \"64MiB\"\nrow_bytes = 4096\n\
+         least_workers = 20"
     ))
     .unwrap();
     assert_eq!(config.server.limits.idle, Duration::from_millis(250));
     assert_eq!(config.server.limits.sync, Duration::from_secs(43_200));
     assert_eq!(config.server.limits.memory_bytes, 64 << 20);
     assert_eq!(config.server.limits.row_bytes, 4096);
+    assert_eq!(config.server.limits.tried_workers, 20..=20);
+    let text = format!("{limits}least_workers = 4\nmost_workers = 2");
+    let (message, hint) = error_of(&text);
+    assert!(
+        message.contains("least_workers is 4, and most_workers is 2"),
+        "{message}"
+    );
+    assert!(hint.contains("not greater"), "{hint}");
     for wrong in [
         "idle = \"10\"",
         "idle = \"0s\"",
