@@ -493,7 +493,7 @@ impl Database {
         let pending = subscriptions.iter();
         let pending = pending.map(|it| Ok((it.id, take::last_pending(&transaction, it)?)));
         let pending = pending.collect::<Result<Vec<(i64, i64)>, RemoteError>>()?;
-        let mut adopt = || -> rusqlite::Result<()> {
+        let adopt = || -> rusqlite::Result<()> {
             transaction.execute(
                 "UPDATE tidewater_state SET remote_id = ?1, token = ?2, \
                  credential = coalesce(?3, credential), centre = ?4",
