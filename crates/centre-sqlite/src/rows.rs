@@ -188,9 +188,14 @@ impl<'c> Rows for UploadRows<'c> {
     type Connection = Connection;
     type Table = PublishedTable;
 
-    fn note_given_back(&mut self) -> Result<bool> {
+    fn has_headquarters(&mut self) -> Result<bool> {
         let looking = "looking whether this is a branch";
-        upstream::note_given_back(self.connection).map_err(failure(looking))
+        upstream::has_headquarters(self.connection).map_err(failure(looking))
+    }
+
+    fn note_given_back(&mut self) -> Result<()> {
+        let noting = "noting what was given back to a branch";
+        upstream::note_given_back(self.connection).map_err(failure(noting))
     }
 
     /// A row may have ended the transaction.

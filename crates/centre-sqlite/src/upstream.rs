@@ -75,15 +75,20 @@ impl Upstream {
     }
 }
 
-/// A device gives back to the branch what its file has forgotten. Headquarters may have that from before
-/// the file was restored, so what comes of it goes up as what is pending in a copied file does: sums are
-/// not added twice. Whether this is a branch.
-pub(super) fn note_given_back(connection: &Connection) -> rusqlite::Result<bool> {
-    if Upstream::read(connection)?.0.is_empty() {
-        return Ok(false);
+/// Whether the file is a branch's.
+pub(super) fn has_headquarters(connection: &Connection) -> rusqlite::Result<bool> {
+    Ok(!Upstream::read(connection)?.0.is_empty())
+}
+
+/// A device has given back to the branch what its file has forgotten. Headquarters may have that from
+/// before the file was restored, so it goes up as what is pending in a copied file does: sums are not
+/// added twice.
+pub(super) fn note_given_back(connection: &Connection) -> rusqlite::Result<()> {
+    if has_headquarters(connection)? {
+        let sql = "UPDATE tidewater_subscription SET copied_until = max(copied_until, generation)";
+        connection.prepare_cached(sql)?.execute([])?;
     }
-    let sql = "UPDATE tidewater_subscription SET copied_until = max(copied_until, generation)";
-    Ok(connection.prepare_cached(sql)?.execute([])? > 0)
+    Ok(())
 }
 
 /// Takes numbers out of the branch's own blocks, as many as there are.

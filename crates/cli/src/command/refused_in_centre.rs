@@ -350,7 +350,13 @@ fn tell<'r>(
         RefusedAction::Edit(_) => "edited",
         RefusedAction::Discard(_) => "discarded",
     };
-    let mut failures: Vec<Failure> = failed.map(|(row, why)| failure(row, why, config)).collect();
+    // What is to be done about the others shows when the rows that they refer to are settled.
+    let mut roots = Vec::new();
+    let mut failures = Vec::new();
+    for (row, why) in failed {
+        roots.push(row.parent.is_none());
+        failures.push(failure(row, why, config));
+    }
     if failures.is_empty() && operator.json {
         let settled = settled.iter().map(|it| Settled {
             id: it.row.id,
@@ -383,9 +389,10 @@ fn tell<'r>(
     if settled.is_empty() && failures.is_empty() {
         output::note("nothing is refused that nobody has settled");
     }
-    let Some(last) = failures.pop() else {
+    if failures.is_empty() {
         return Ok(Done::Fully);
-    };
+    }
+    let last = failures.remove(roots.iter().position(|it| *it).unwrap_or(0));
     for failure in &failures {
         output::note(&printable(&failure.message));
     }

@@ -474,6 +474,9 @@ impl<'r, R: Rows> Run<'r, R> {
         // As people put them in order.
         records.refused.sort_by_key(|it| it.parent.is_some());
         records.store(self.rows.connection(), self.upload).await?;
+        if self.upload.given_back && result.inserts + result.updates + result.deletes > 0 {
+            self.rows.note_given_back()?;
+        }
         let completed = admission.complete(self.upload, &mut result);
         self.rows.keep(store(vec![completed])).await?;
         Ok(Filled::All(result))

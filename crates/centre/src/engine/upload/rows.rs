@@ -284,13 +284,21 @@ pub trait Rows: Send {
     /// A table of a publication.
     type Table: TargetTable;
 
-    /// The upload under way is given back to a database that was restored. Whether the database has
-    /// headquarters, which may have the upload already; its own uploads to these say that then.
+    /// Whether the database is a remote of headquarters, which may have what it has forgotten.
     ///
     /// # Errors
     /// The database failed.
-    fn note_given_back(&mut self) -> Result<bool> {
+    fn has_headquarters(&mut self) -> Result<bool> {
         Ok(false)
+    }
+
+    /// The database was restored, and rows that were given back to it are written: if it has
+    /// headquarters, its upload says that these may have them already.
+    ///
+    /// # Errors
+    /// The database failed.
+    fn note_given_back(&mut self) -> Result<()> {
+        Ok(())
     }
 
     /// Whether the transaction can go on, as far as can be told without a word to the database.

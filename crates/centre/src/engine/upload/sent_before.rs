@@ -33,7 +33,7 @@ impl SentBefore {
         upload: &SyncUpload,
         publication: &Publication<R::Table>,
     ) -> Result<SentBefore, CentreError> {
-        let all = upload.copied || upload.given_back && rows.note_given_back()?;
+        let all = upload.copied || upload.given_back && rows.has_headquarters()?;
         let mut resolvers = publication.resolvers.iter();
         let sums = resolvers.any(|it| it.sums().next().is_some());
         Ok(SentBefore {
