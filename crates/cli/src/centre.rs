@@ -114,6 +114,16 @@ impl OpenCentre {
         self.wait(self.centre.tables())
     }
 
+    /// Runs statements of the operator's own in one transaction.
+    pub(crate) fn run_statements(&self, sql: &str) -> Result<(), Failure> {
+        self.wait(self.centre.run_statements(sql))
+    }
+
+    /// How many other sessions of Tidewater are connected to the database.
+    pub(crate) fn other_sessions(&self) -> Result<u64, Failure> {
+        self.wait(self.centre.other_sessions())
+    }
+
     /// Deploys, or tells what would be done.
     pub(crate) fn deploy(
         &self,

@@ -8,6 +8,8 @@ mod demo;
 mod failure;
 mod images;
 mod init_document;
+mod init_people;
+mod init_statements;
 mod interrupt;
 mod kept;
 mod open_files;
