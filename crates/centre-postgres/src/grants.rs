@@ -65,6 +65,7 @@ impl Lack {
         MissingRight {
             message: format!("{}: {} on {}", self.told, self.missing, self.on),
             statement: format!("{};", self.grant()),
+            is_for_serving: true,
         }
     }
 }

@@ -91,6 +91,7 @@ impl TableRights {
                 true => format!("ALTER TABLE {table} OWNER TO {role};"),
                 false => format!("GRANT {owner} TO {role};"),
             },
+            is_for_serving: false,
         }
     }
 
@@ -102,6 +103,7 @@ impl TableRights {
             missing.push(MissingRight {
                 message: format!("{role} may not use the schema of {table}"),
                 statement: format!("GRANT USAGE ON SCHEMA {schema} TO {role};"),
+                is_for_serving: false,
             });
         }
         if by_row && !self.is_owner {
@@ -111,6 +113,7 @@ impl TableRights {
             missing.push(MissingRight {
                 message: format!("{role} may not make triggers on {table}"),
                 statement: format!("GRANT TRIGGER ON {table} TO {role};"),
+                is_for_serving: false,
             });
         }
         missing
@@ -131,6 +134,7 @@ pub(super) async fn of_deploying(
             rights.missing.push(MissingRight {
                 message: format!("{role} may not make the schema {SCHEMA} in {database}"),
                 statement: format!("GRANT CREATE ON DATABASE {database} TO {role};"),
+                is_for_serving: false,
             });
         }
     } else {
@@ -223,6 +227,7 @@ async fn schema_ownership(connection: &Connection) -> Result<Option<MissingRight
                 true => String::new(),
                 false => format!("GRANT {owner} TO {role};"),
             },
+            is_for_serving: false,
         }
     }))
 }

@@ -525,6 +525,8 @@ pub struct MissingRight {
     pub message: String,
     /// The statement that gives it, for whoever may run that; empty if none does.
     pub statement: String,
+    /// Whether deploying can do without, and only serving cannot.
+    pub is_for_serving: bool,
 }
 
 /// What deploying did, or would do.

@@ -20,6 +20,7 @@ mod proof;
 mod remote_file;
 mod running;
 mod service;
+mod serving_lock;
 mod sync_object;
 mod upstream;
 
