@@ -292,13 +292,7 @@ fn offline(
 /// Which rows of a table a remote holds, where people were found.
 fn owned(table: &ListedTable, all: &[&ListedTable], people: &People<'_>, way: &Way<'_>) -> String {
     let mut text = String::new();
-    let by = |column: &str| {
-        format!(
-            "partition = {{ columns = [{}], values = {} }}",
-            name(column),
-            name(&people.values())
-        )
-    };
+    let by = |column: &str| by_values(column, &people.values());
     let parents = parents(table, all);
     let mut others: Vec<String> = parents
         .iter()
@@ -310,7 +304,7 @@ fn owned(table: &ListedTable, all: &[&ListedTable], people: &People<'_>, way: &W
         Way::Everyone => {
             text.push_str("partition = \"everyone\"\n");
             if let Some(owner) = owner_column(table) {
-                others.push(by(owner));
+                others.push(by_values(owner, UNKNOWN_VALUES));
             }
         }
         Way::Person => {
@@ -334,6 +328,18 @@ fn owned(table: &ListedTable, all: &[&ListedTable], people: &People<'_>, way: &W
         comment(&mut text, &format!("or: {other}"));
     }
     text
+}
+
+/// A query that the operator has to write.
+const UNKNOWN_VALUES: &str = "SELECT ... WHERE login = {s.username}";
+
+/// The partition by a column and the query for its values.
+fn by_values(column: &str, values: &str) -> String {
+    format!(
+        "partition = {{ columns = [{}], values = {} }}",
+        name(column),
+        name(values)
+    )
 }
 
 /// The partition by a foreign key, one of several of its table.
@@ -403,11 +409,7 @@ fn partition(table: &ListedTable, all: &[&ListedTable]) -> String {
                 "{TODO} which rows does a remote hold? All of them, or those of its user:\n"
             ));
             text.push_str("# partition = \"everyone\"\n");
-            let line = format!(
-                "partition = {{ columns = [{}], values = {} }}",
-                name(owner.unwrap_or("...")),
-                quoted("SELECT ... WHERE login = {s.username}")
-            );
+            let line = by_values(owner.unwrap_or("..."), UNKNOWN_VALUES);
             comment(&mut text, &line);
             if let Some(likely) = likely {
                 comment(&mut text, &format!("or: {}", follows(likely, &parents)));

@@ -219,15 +219,15 @@ impl<'a> Login<'a> {
         if let Some(own) = own.and_then(column) {
             return Login::Column(&own.name);
         }
-        let mapping = live.iter().filter(|it| it.name != people.name);
-        let mapping = mapping.filter_map(|table| {
+        let others = live.iter().filter(|it| it.name != people.name);
+        let mut mapping = others.filter_map(|table| {
             let login = column(table)?;
             let mut references = table.references.iter();
             let reference = references
                 .find(|it| it.parent == people.name && it.parent_columns == [key.name.as_str()])?;
             Some((table, &*login.name, &*reference.columns[0]))
         });
-        for (table, login, key) in mapping {
+        if let Some((table, login, key)) = mapping.next() {
             return Login::Mapping { table, login, key };
         }
         let bare = bare(&people.name);

@@ -63,10 +63,9 @@ pub(crate) fn sign_in_names(people: &People<'_>) -> Option<Proposal> {
         None => number.clone(),
     };
     Some(Proposal {
-        why: format!(
-            "who signs in as whom: a user whose sign-in name stands here holds the rows of that \
-             person. Change the names as you like, before or after"
-        ),
+        why: "who signs in as whom: a user whose sign-in name stands here holds the rows of that \
+              person. Change the names as you like, before or after"
+            .to_owned(),
         sql: format!(
             "CREATE TABLE {mapping} (login text NOT NULL PRIMARY KEY,\n  \
              {key} {type_name} NOT NULL REFERENCES {table} ({key}));\n\
