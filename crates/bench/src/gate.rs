@@ -114,8 +114,11 @@ pub(crate) enum Task {
     Aim(Aim),
     /// The application of the remote changes rows.
     Edit { operation: Operation, rows: u32 },
-    /// The application of the remote does what was pending in another file.
-    Replay { tables: Vec<PendingTable> },
+    /// The application of the remote, one of so many, does what was pending in another file.
+    Replay {
+        tables: Vec<PendingTable>,
+        remotes: u32,
+    },
     /// One sync.
     Sync(Sync),
     /// Updates its rows, syncs, and again, until the time is over.
@@ -308,8 +311,14 @@ impl Moved {
         moved
     }
 
-    pub(crate) fn rows(self) -> u64 {
-        self.inserts + self.updates + self.deletes + self.upserts + self.removals
+    /// The rows that count for an operation: of an upload those that went up, whatever of others
+    /// came down with the same sync.
+    pub(crate) fn rows(self, operation: Operation) -> u64 {
+        let up = self.inserts + self.updates + self.deletes;
+        match operation {
+            Operation::Upload => up,
+            _ => up + self.upserts + self.removals,
+        }
     }
 }
 

@@ -239,7 +239,7 @@ impl Sum {
     pub(crate) fn run(self, fleet: &Fleet<'_>, plan: &Plan, repeat: u32) -> Run {
         let report = self.report;
         let syncs = report.starts_ns.len() as u64;
-        let rows = report.moved.rows();
+        let rows = report.moved.rows(self.operation);
         let fine = self.history_seconds;
         let fine = fine.filter(|seconds| *seconds >= COARSE_SECONDS * self.sets as f64);
         let (clock, seconds) = match fine {

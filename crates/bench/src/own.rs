@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags, Row};
+use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
 
 use crate::driver::quoted;
 use crate::error::BadInput;
@@ -247,12 +247,32 @@ pub(crate) struct Multiplied {
 }
 
 impl Multiplied {
+    /// The same for the remote with this number, one of so many, in a file that has what earlier runs
+    /// have left in the centre: with the first keys that the file has not, and that no other remote
+    /// of the run takes.
+    pub(crate) fn in_file(
+        tables: &[PendingTable],
+        file: &Connection,
+        number: u32,
+        remotes: u32,
+    ) -> rusqlite::Result<Multiplied> {
+        let mut number = number;
+        loop {
+            let multiplied = Multiplied::new(tables, number);
+            if !multiplied.meets_rows(tables, file)? {
+                return Ok(multiplied);
+            }
+            number = match number.checked_add(remotes.max(1)) {
+                Some(next) => next,
+                None => return Ok(multiplied),
+            };
+        }
+    }
+
     pub(crate) fn new(tables: &[PendingTable], number: u32) -> Multiplied {
         let mut renamed = HashMap::new();
         for table in tables.iter().filter(|_| number > 0) {
-            // A key that refers to another table follows that one.
-            let refers = |column: &usize| table.references.iter().any(|it| it.column == *column);
-            let Some(&column) = table.key.iter().rev().find(|it| !refers(it)) else {
+            let Some(column) = own_column(table) else {
                 continue;
             };
             let values = table.inserts.iter().map(|row| &row[column]);
@@ -272,6 +292,18 @@ impl Multiplied {
         Multiplied { renamed }
     }
 
+    /// Whether a file has a row already under a key that is made for it.
+    fn meets_rows(&self, tables: &[PendingTable], file: &Connection) -> rusqlite::Result<bool> {
+        for table in tables.iter().filter(|it| own_column(it).is_some()) {
+            for row in &table.inserts {
+                if is_in(table, &self.insert(table, row), file)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// An inserted row.
     pub(crate) fn insert(&self, table: &PendingTable, row: &[Cell]) -> Vec<Cell> {
         let mut row = row.to_vec();
@@ -288,6 +320,30 @@ impl Multiplied {
         }
         row
     }
+}
+
+/// The column of the key that makes inserted rows others: one that refers to another table follows
+/// that.
+fn own_column(table: &PendingTable) -> Option<usize> {
+    let refers = |column: &usize| table.references.iter().any(|it| it.column == *column);
+    table.key.iter().rev().find(|it| !refers(it)).copied()
+}
+
+/// Whether a file has a row with the key of this one.
+pub(crate) fn is_in(
+    table: &PendingTable,
+    row: &[Cell],
+    file: &Connection,
+) -> rusqlite::Result<bool> {
+    let key = table.key.iter().zip(1..);
+    let key = key.map(|(&it, at)| format!("{} = ?{at}", quoted(&table.columns[it])));
+    let sql = format!(
+        "SELECT 1 FROM {} WHERE {}",
+        quoted(&table.name),
+        key.collect::<Vec<_>>().join(" AND ")
+    );
+    let mut found = file.prepare_cached(&sql)?;
+    found.exists(params_from_iter(table.key.iter().map(|&it| &row[it])))
 }
 
 /// A value as something that can be looked up, which a floating-point number cannot.
@@ -355,6 +411,30 @@ mod tests {
             table("order", &["id"], vec![order(10), order(12), order(11)]),
             lines,
         ]
+    }
+
+    #[test]
+    fn a_second_run_takes_keys_that_the_first_one_has_not() {
+        let tables = orders();
+        let file = Connection::open_in_memory().unwrap();
+        file.execute_batch(
+            "CREATE TABLE \"order\" (id INTEGER PRIMARY KEY);
+             CREATE TABLE line (order_id INT, number INT, note INT, PRIMARY KEY (order_id, number));",
+        )
+        .unwrap();
+        let keys = |number| {
+            let multiplied = Multiplied::in_file(&tables, &file, number, 2).unwrap();
+            let rows = tables[0].inserts.iter();
+            let rows = rows.map(|row| multiplied.insert(&tables[0], row)[0].clone());
+            rows.collect::<Vec<Cell>>()
+        };
+        let integers = |keys: [i64; 3]| keys.map(Cell::Integer);
+        assert_eq!(keys(0), integers([10, 12, 11]));
+        assert_eq!(keys(1), integers([13, 15, 14]));
+        file.execute_batch("INSERT INTO \"order\" VALUES (12), (15)")
+            .unwrap();
+        assert_eq!(keys(0), integers([16, 18, 17]));
+        assert_eq!(keys(1), integers([19, 21, 20]));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::report::{Median, Report};
+use crate::report::{Median, Operation, Report, Run};
 use crate::spread::Spread;
 
 /// The report as tables: the medians, what the databases do alone, and what to know.
@@ -59,6 +59,18 @@ pub(crate) fn medians(report: &Report) -> Vec<Vec<String>> {
     let mut lines = vec![titles.iter().map(ToString::to_string).collect::<Vec<_>>()];
     for median in &report.medians {
         lines.push(line(report, median));
+    }
+    // Bench's own rows meet nobody else's.
+    let runs = &report.runs;
+    if runs.iter().any(|it| it.operation == Operation::Upload) {
+        lines[0].extend(["conflicts", "refused"].map(str::to_owned));
+        for (line, median) in lines[1..].iter_mut().zip(&report.medians) {
+            let ours = runs.iter();
+            let ours =
+                ours.filter(|it| it.operation == median.operation && it.point == median.point);
+            let sum = |count: fn(&Run) -> u64| ours.clone().map(count).sum::<u64>().to_string();
+            line.extend([sum(|it| it.conflicts), sum(|it| it.refused)]);
+        }
     }
     let others = report.medians.iter().map(|it| it.against.as_ref());
     if others.clone().any(|it| it.is_some()) {

@@ -13,6 +13,7 @@ use super::connection::refused;
 use super::members::{Members, PARTITIONS};
 use super::publication::PgColumn;
 use super::quote::{ident, qualified};
+use super::trigger_functions::setting_trigger;
 use super::values::Kind;
 use tidewater_centre::engine::catalog::{
     ColumnInfo, Numbering, Reference, TableInfo, checks, default_of,
@@ -112,7 +113,7 @@ ORDER BY i.indrelid, i.indexrelid";
 
 const REFERENCES: &str = "
 SELECT o.conrelid, o.confrelid, o.conkey, o.confkey, o.confdeltype::text, o.confupdtype::text,
-       o.condeferrable
+       o.condeferrable, o.conname::text, pg_catalog.pg_get_constraintdef(o.oid)
 FROM pg_catalog.pg_constraint o
 WHERE o.contype = 'f' AND o.conparentid = 0 AND (o.conrelid = ANY($1) OR o.confrelid = ANY($1))
 ORDER BY o.conrelid, o.oid";
@@ -125,11 +126,14 @@ ORDER BY o.conrelid, o.conname";
 const LABELS: &str = "
 SELECT e.enumtypid, e.enumlabel::text FROM pg_catalog.pg_enum e ORDER BY e.enumtypid, e.enumsortorder";
 
-/// Last: the text of a row trigger that comes before an insert, and may change the row.
+/// Last, of a row trigger that comes before an insert and may change the row: its function, whether
+/// that is written in C, the trigger's arguments, each with a NUL behind it, and the function's text.
 const TRIGGERS: &str = "
 SELECT t.tgrelid, t.tgname::text, t.tgenabled::text, n.nspname = 'tidewater', t.tgparentid <> 0,
-       CASE WHEN t.tgtype & 7 = 7 THEN pg_catalog.pg_get_triggerdef(t.oid) || ' ' || p.prosrc END
+       CASE WHEN t.tgtype & 7 = 7 THEN p.proname::text END, l.lanname IN ('internal', 'c'),
+       t.tgargs, p.prosrc
 FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+JOIN pg_catalog.pg_language l ON l.oid = p.prolang
 JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
 WHERE t.tgrelid = ANY($1)
   AND (NOT t.tgisinternal OR t.tgparentid <> 0 AND t.tgconstraint = 0)
@@ -175,6 +179,8 @@ impl Catalog {
                 catalog.at(parent),
             );
             if let (Some(columns), Some(parent_columns), Some(at), Some(parent)) = found {
+                let (name, definition): (String, String) = (row.get(7), row.get(8));
+                let cascading = cascading(&catalog.tables[at], &name, &definition);
                 catalog.infos[at].references.push(Reference {
                     columns,
                     parent,
@@ -182,6 +188,7 @@ impl Catalog {
                     on_delete: action(row.get(4)),
                     on_update: action(row.get(5)),
                     is_deferrable: row.get(6),
+                    cascading,
                 });
             }
         }
@@ -198,8 +205,12 @@ impl Catalog {
                 }),
                 false => {
                     table.user_triggers = true;
-                    let setting: Option<String> = row.get(5);
-                    let setting = setting.map(|text| (row.get(1), text));
+                    // One that is switched off sets nothing.
+                    let function: Option<String> = row.get(5);
+                    let setting = function.filter(|_| enabled != "D").map(|function| {
+                        let (is_compiled, arguments): (bool, Vec<u8>) = (row.get(6), row.get(7));
+                        setting_trigger(row.get(1), function, is_compiled, &arguments, row.get(8))
+                    });
                     if let Some(at) = catalog.at(row.get(0)) {
                         catalog.infos[at].setting_triggers.extend(setting);
                     }
@@ -540,4 +551,25 @@ fn action(letter: String) -> ForeignKeyAction {
         "d" => ForeignKeyAction::SetDefault,
         _ => ForeignKeyAction::NoAction,
     }
+}
+
+/// The statement after which a foreign key passes on changed keys, unless it does.
+fn cascading(table: &Table, name: &str, definition: &str) -> Option<String> {
+    if definition.contains(" ON UPDATE CASCADE") {
+        return None;
+    }
+    let definition = definition.replace(" ON UPDATE RESTRICT", "");
+    if definition.contains(" ON UPDATE ") {
+        // It does something else, by intention.
+        return None;
+    }
+    // What follows the columns of a foreign key, in PostgreSQL's order.
+    let behind = [" ON DELETE ", " DEFERRABLE", " NOT VALID"];
+    let at = behind.iter().find_map(|it| definition.rfind(it));
+    let (before, behind) = definition.split_at(at.unwrap_or(definition.len()));
+    let (table, name) = (&table.sql_name, ident(name));
+    Some(format!(
+        "ALTER TABLE {table} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {before} ON UPDATE \
+         CASCADE{behind};"
+    ))
 }

@@ -1,6 +1,7 @@
 //! What the role that serves may not do with published tables: told when they are loaded, and not
 //! only when the first remote needs it.
 
+use tidewater_centre::MissingRight;
 use tidewater_centre::error::CentreError;
 
 use super::connection::{Connection, refused};
@@ -38,13 +39,46 @@ SELECT n.nspname::text FROM pg_catalog.pg_namespace n
 WHERE n.nspname = ANY (pg_catalog.current_schemas(false))
   AND pg_catalog.has_schema_privilege('public', n.oid, 'CREATE') ORDER BY 1";
 
+/// What a role lacks on a table or sequence.
+pub(super) struct Lack {
+    /// The table, or `SEQUENCE` and its name, in SQL.
+    on: String,
+    /// The privileges, by commas.
+    missing: String,
+    /// Who has not all rights, and on what.
+    told: &'static str,
+    /// In SQL.
+    role: String,
+}
+
+impl Lack {
+    /// The statement that gives what is missing.
+    fn grant(&self) -> String {
+        let Lack {
+            on, missing, role, ..
+        } = self;
+        format!("GRANT {missing} ON {on} TO {role}")
+    }
+
+    /// For a report of what is missing.
+    pub(super) fn to_right(&self) -> MissingRight {
+        MissingRight {
+            message: format!("{}: {} on {}", self.told, self.missing, self.on),
+            statement: format!("{};", self.grant()),
+            is_for_serving: true,
+        }
+    }
+}
+
 /// Tells the operator what to grant, and what nobody should have been granted.
 pub(super) async fn tell_missing(
     connection: &mut Connection,
     publications: &[Publication],
 ) -> Result<(), CentreError> {
-    tell_of_tables(connection, publications).await?;
-    tell_of_sequences(connection, publications).await?;
+    for lack in missing(connection, publications).await? {
+        let (on, missing, told) = (&lack.on, &lack.missing, lack.told);
+        tracing::error!(on, missing, "{told}; its owner can: {}", lack.grant());
+    }
     let open = connection.client().query(OPEN, &[]).await;
     for row in open.map_err(refused("reading the catalog"))? {
         let schema = ident(row.get(0));
@@ -59,10 +93,10 @@ pub(super) async fn tell_missing(
 }
 
 /// What the role that serves lacks, and those under which all remotes of a publication act.
-async fn tell_of_tables(
+pub(super) async fn missing(
     connection: &mut Connection,
     publications: &[Publication],
-) -> Result<(), CentreError> {
+) -> Result<Vec<Lack>, CentreError> {
     let all = publications.iter().flat_map(|it| &it.tables);
     let mut asked = vec![(None, all.collect::<Vec<_>>())];
     for publication in publications {
@@ -71,58 +105,56 @@ async fn tell_of_tables(
             asked.push((Some(role), publication.tables.iter().collect()));
         }
     }
+    let mut found = Vec::new();
     for (role, tables) in asked {
         let all: Vec<u32> = tables.iter().map(|table| table.oid).collect();
         let written = tables.iter().filter(|table| table.direction.uploads());
         let written: Vec<u32> = written.map(|table| table.oid).collect();
         let client = connection.client();
         let rows = client.query(MISSING, &[&all, &written, &role]).await;
-        let who = match role {
-            None => "the role that serves",
-            Some(_) => "the role under which remotes act",
-        };
         for row in rows.map_err(refused("reading the catalog"))? {
-            let (table, missing, role): (String, String, String) =
-                (row.get(0), row.get(1), row.get(2));
-            tracing::error!(
-                table,
-                missing,
-                "{who} has not all rights on a published table; its owner can: \
-                 GRANT {missing} ON {table} TO {}",
-                ident(&role)
-            );
+            found.push(Lack {
+                on: row.get(0),
+                missing: row.get(1),
+                told: match role {
+                    None => "the role that serves has not all rights on a published table",
+                    Some(_) => {
+                        "the role under which remotes act has not all rights on a published table"
+                    }
+                },
+                role: ident(row.get(2)),
+            });
         }
     }
-    Ok(())
+    for publication in publications {
+        found.extend(missing_on_sequences(connection, publication).await?);
+    }
+    Ok(found)
 }
 
-async fn tell_of_sequences(
+async fn missing_on_sequences(
     connection: &mut Connection,
-    publications: &[Publication],
-) -> Result<(), CentreError> {
-    for publication in publications {
-        let tables = publication.schema.tables.iter().zip(&publication.tables);
-        for (table, of_centre) in tables {
-            let Some(identity) = table.identity else {
-                continue;
-            };
-            let column = &table.columns[identity.column].name;
-            let client = connection.client();
-            let row = client
-                .query_opt(&missing_on_sequence(), &[&of_centre.sql_name, column])
-                .await;
-            if let Some(row) = row.map_err(refused("reading the catalog"))? {
-                let (sequence, missing, role): (String, String, String) =
-                    (row.get(0), row.get(1), row.get(2));
-                tracing::error!(
-                    table = of_centre.title,
-                    missing,
-                    "the role that serves cannot give remotes numbers; the owner of the sequence \
-                     can: GRANT {missing} ON SEQUENCE {sequence} TO {}",
-                    ident(&role)
-                );
-            }
+    publication: &Publication,
+) -> Result<Vec<Lack>, CentreError> {
+    let mut found = Vec::new();
+    let tables = publication.schema.tables.iter().zip(&publication.tables);
+    for (table, of_centre) in tables {
+        let Some(identity) = table.identity else {
+            continue;
+        };
+        let column = &table.columns[identity.column].name;
+        let client = connection.client();
+        let row = client
+            .query_opt(&missing_on_sequence(), &[&of_centre.sql_name, column])
+            .await;
+        if let Some(row) = row.map_err(refused("reading the catalog"))? {
+            found.push(Lack {
+                on: format!("SEQUENCE {}", row.get::<_, String>(0)),
+                missing: row.get(1),
+                told: "the role that serves cannot give remotes numbers",
+                role: ident(row.get(2)),
+            });
         }
     }
-    Ok(())
+    Ok(found)
 }

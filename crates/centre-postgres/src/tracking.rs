@@ -18,14 +18,17 @@ use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
 use super::{
-    FINGERPRINTS, Postgres, VERSION, acting, calls, grants, in_place, numbers, scope, script_times,
-    waits, watermark,
+    FINGERPRINTS, Postgres, VERSION, acting, calls, grants, in_place, numbers, rights, scope,
+    script_times, waits, watermark,
 };
+use tidewater_centre::MissingRight;
 use tidewater_centre::engine::acting::Assumed;
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{Published, WhichRule};
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own, each, own, own_row};
-use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, RoleAsked, Tracking};
+use tidewater_centre::engine::database::{
+    ChangeLog, NumbersAsked, Rights, RightsAsked, RoleAsked, Tracking,
+};
 use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use tidewater_centre::engine::procedure::{Checked, Procedure};
 use tidewater_centre::engine::scope::ScopeQuery;
@@ -246,6 +249,21 @@ impl Tracking for Postgres {
             steps.push(Step::sql(description, String::new(), drop));
         }
         Ok(steps)
+    }
+
+    async fn rights(
+        connection: &mut Connection,
+        asked: RightsAsked<'_, Postgres>,
+    ) -> Result<Rights, CentreError> {
+        rights::of_deploying(connection, asked).await
+    }
+
+    async fn removal_rights(connection: &mut Connection) -> Result<Vec<MissingRight>, CentreError> {
+        rights::of_undeploying(connection).await
+    }
+
+    async fn other_sessions(connection: &mut Connection) -> Result<u64, CentreError> {
+        rights::other_sessions(connection).await
     }
 
     /// Remembers how tables are now, to notice in every upload if they no longer are.

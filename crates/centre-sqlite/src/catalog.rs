@@ -423,6 +423,8 @@ fn read_references(
                 on_update: action(&on_update),
                 // Nobody needs to check them, and then a row may come before its parent.
                 is_deferrable: true,
+                // A table would have to be made anew.
+                cascading: None,
             });
             found.push((id, reference));
         }

@@ -66,6 +66,15 @@ pub trait Centre: Send + Sync {
     /// Removes every trace of Tidewater.
     fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport>;
 
+    /// How many other sessions of Tidewater are connected to the database: of servers, which always
+    /// are, and of commands that run at this moment. A database that cannot tell counts none.
+    fn other_sessions(&self) -> CentreResult<'_, u64> {
+        Box::pin(async { Ok(0) })
+    }
+
+    /// Runs statements of the operator's own in one transaction.
+    fn run_statements<'a>(&'a self, sql: &'a str) -> CentreResult<'a, ()>;
+
     /// Compiles the publications for serving, and gives their schemas as remotes
     /// will see them, in the same order.
     ///

@@ -234,7 +234,11 @@ impl CentreError {
                 ..
             } if state == "42501" => "deploying needs CREATE on the database, and ownership of \
                                       the published tables or the TRIGGER privilege on them; \
-                                      serving needs SELECT, INSERT, UPDATE and DELETE on them"
+                                      serving needs SELECT, INSERT, UPDATE and DELETE on them; \
+                                      undeploying, and deploying a table otherwise than before, \
+                                      need ownership of the tables and of the schema tidewater. \
+                                      tidewater check -c FILE prints the statement that gives each \
+                                      right that is missing"
                 .into(),
             CentreError::Refused { .. } => "see the server's log and the database's own".into(),
             CentreError::Configuration { hint, .. } | CentreError::NoRole { hint, .. } => {

@@ -33,6 +33,7 @@ pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Downloaded,
     Downloading, GivenTable, Marks, TableCompare, TableRequest, ToldSettled,
 };
+pub use engine::catalog::identifier;
 pub use error::{CentreError, ScriptFault};
 pub use events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 pub use follow::{FollowPosition, Followed, Holding, Interest};
@@ -43,9 +44,10 @@ pub use procedure::{
 };
 pub use publication::{
     ActAs, ConflictSpec, DeployReport, DeployStep, Deployed, Detect, HandledSpec, HeldUpRemote,
-    IdentitySpec, Last, ListedColumn, ListedReference, ListedTable, OnReject, OnUnseenChildren,
-    ParameterSpec, PublicationSpec, RemoteEffect, Replay, RuleBy, RuleSpec, ScriptSpec, TableSpec,
-    Tracking, Unit, UploadMode, UploadOrder, WindowSpec, WriteScopeSpec, WritesSpec,
+    IdentitySpec, Last, ListedColumn, ListedNumbering, ListedReference, ListedTable, MissingRight,
+    OnReject, OnUnseenChildren, ParameterSpec, PublicationSpec, RemoteEffect, Replay, RuleBy,
+    RuleSpec, ScriptSpec, TableSpec, Tracking, TriggeredColumn, Unit, UploadMode, UploadOrder,
+    WindowSpec, WriteScopeSpec, WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
 pub use scripting::{Report, RunTimes, ScriptNotes, ScriptRun};

@@ -443,33 +443,43 @@ pub struct Deployed {
 pub const SYSTEM_PARAMETERS: [&str; 3] = ["username", "remote_id", "publication"];
 
 /// A table that exists in the centre, as `tidewater init` lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListedTable {
     /// The name to write into the configuration, schema-qualified where needed.
     pub name: String,
+    /// The name in SQL, quoted where needed.
+    pub sql_name: String,
     /// Its columns.
     pub columns: Vec<ListedColumn>,
     /// The primary key's columns; empty if it has none.
     pub primary_key: Vec<String>,
     /// Its foreign keys.
     pub references: Vec<ListedReference>,
+    /// The columns that a trigger sets and that nothing else does.
+    pub set_by_triggers: Vec<TriggeredColumn>,
     /// Why it cannot be published, if so.
     pub obstacle: Option<String>,
 }
 
 /// A foreign key of a [`ListedTable`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListedReference {
     /// The columns that refer.
     pub columns: Vec<String>,
     /// The table that is referred to.
     pub parent: String,
+    /// Its columns that are referred to.
+    pub parent_columns: Vec<String>,
     /// Whether rows go with the one that they refer to.
     pub cascades: bool,
+    /// Whether rows follow when the key changes of the one that they refer to.
+    pub follows_key: bool,
+    /// The statement after which they do, if the database has one.
+    pub cascading: Option<String>,
 }
 
 /// A column of a [`ListedTable`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListedColumn {
     /// Its name.
     pub name: String,
@@ -477,6 +487,41 @@ pub struct ListedColumn {
     pub type_name: String,
     /// Whether it may be NULL.
     pub nullable: bool,
+    /// Whether its values are whole numbers.
+    pub is_integer: bool,
+    /// Whether its values are text.
+    pub is_text: bool,
+    /// Whether the database gives it a value where an insert does not.
+    pub has_default: bool,
+    /// Whether remotes compute the same default.
+    pub has_default_on_remotes: bool,
+    /// Whether the database computes all of its values.
+    pub is_generated: bool,
+    /// What numbers the rows that are inserted without a value.
+    pub numbering: ListedNumbering,
+}
+
+/// What numbers the rows of a [`ListedTable`] in the centre.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListedNumbering {
+    /// Nothing does.
+    #[default]
+    None,
+    /// They get the number after the highest one.
+    Highest,
+    /// A sequence, which can be moved on.
+    Sequence,
+}
+
+/// A column that takes no NULL, has no default, and gets its value of a trigger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TriggeredColumn {
+    /// Its name.
+    pub column: String,
+    /// The trigger's name.
+    pub trigger: String,
+    /// Whether the trigger is known to set it, and that is not guessed from its text.
+    pub is_known: bool,
 }
 
 /// One thing that deploying (or undeploying) does.
@@ -488,6 +533,17 @@ pub struct DeployStep {
     pub lock: String,
 }
 
+/// A right that the role of the database lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingRight {
+    /// Who may not do what, and what for.
+    pub message: String,
+    /// The statement that gives it, for whoever may run that; empty if none does.
+    pub statement: String,
+    /// Whether deploying can do without, and only serving cannot.
+    pub is_for_serving: bool,
+}
+
 /// What deploying did, or would do.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeployReport {
@@ -496,6 +552,8 @@ pub struct DeployReport {
     /// What the operator should know: changes that the adapter cannot see, and the
     /// like.
     pub warnings: Vec<String>,
+    /// Of a dry run: the rights that its role lacks to do it, and to serve afterwards.
+    pub missing_rights: Vec<MissingRight>,
     /// What changed publications mean to remotes.
     pub effects: Vec<RemoteEffect>,
     /// The remotes that may have something pending that would be refused. Without being

@@ -24,6 +24,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::args::ConfigArgs;
 use crate::failure::{Failure, describe};
 use crate::running::RunningServer;
+use crate::serving_lock::ServingLock;
 use crate::upstream;
 
 /// A consolidated database with its configuration, if it was opened by one.
@@ -115,6 +116,16 @@ impl OpenCentre {
         self.wait(self.centre.tables())
     }
 
+    /// Runs statements of the operator's own in one transaction.
+    pub(crate) fn run_statements(&self, sql: &str) -> Result<(), Failure> {
+        self.wait(self.centre.run_statements(sql))
+    }
+
+    /// How many other sessions of Tidewater are connected to the database.
+    pub(crate) fn other_sessions(&self) -> Result<u64, Failure> {
+        self.wait(self.centre.other_sessions())
+    }
+
     /// Deploys, or tells what would be done.
     pub(crate) fn deploy(
         &self,
@@ -187,6 +198,28 @@ impl OpenCentre {
     /// Gives a copy of a database a name of its own; false if it gets one when it is deployed.
     pub(crate) fn rename(&self) -> Result<bool, Failure> {
         self.wait(self.centre.rename(now_ms()))
+    }
+
+    /// What tells that a server serves the database, if one does.
+    pub(crate) fn serving(&self) -> Result<Option<&'static str>, Failure> {
+        if self.server()?.is_reachable() {
+            return Ok(Some("a server answers at its admin endpoint"));
+        }
+        let config = self.config.as_ref();
+        if config.is_some_and(|it| ServingLock::is_held(&it.server.consolidated)) {
+            return Ok(Some("a server holds the lock beside the file"));
+        }
+        Ok(match self.other_sessions()? {
+            0 => None,
+            _ => Some("the database has other sessions of Tidewater"),
+        })
+    }
+
+    /// Removes what a server has left beside an SQLite file.
+    pub(crate) fn remove_serving_lock(&self) {
+        if let Some(config) = &self.config {
+            ServingLock::remove(&config.server.consolidated);
+        }
     }
 
     pub(crate) fn undeploy(&self, dry_run: bool) -> Result<DeployReport, Failure> {

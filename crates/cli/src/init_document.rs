@@ -1,13 +1,17 @@
 //! The configuration that `tidewater init` writes: TOML with comments, made from the
 //! tables that a database has.
 //!
-//! Owns the document's text. Where the tables come from, and where the text goes, is
-//! the command's affair.
+//! Owns the document's text. Whose the rows of a table are is `init_people`'s to say, which
+//! statements the database needs `init_statements`'. Where the tables come from, and where the text
+//! goes, is the command's affair.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-use tidewater_centre::{ListedReference, ListedTable};
+use tidewater_centre::{ListedNumbering, ListedReference, ListedTable};
+
+use crate::init_people::{People, Way, parents};
+use crate::init_statements::{self, Kind, Proposal};
 
 /// What the document is made of.
 pub(crate) struct Draft<'a> {
@@ -17,6 +21,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) publication: &'a str,
     /// The tables to publish, and those that cannot be.
     pub(crate) tables: &'a [ListedTable],
+    /// The table of those who sign in, if there is one.
+    pub(crate) people: Option<&'a People<'a>>,
 }
 
 /// What of the tables became part of the document.
@@ -28,8 +34,16 @@ pub(crate) struct Drafted {
     pub(crate) published: usize,
     /// How many of them wait for a decision.
     pub(crate) undecided: usize,
-    /// Tables that cannot be published, with the reason.
+    /// Tables that cannot be published, or need not be, with the reason.
     pub(crate) left_out: Vec<(String, String)>,
+    /// What the database needs for them.
+    pub(crate) proposals: Vec<Proposal>,
+}
+
+/// Whose the rows of the tables are.
+struct Owners<'a> {
+    people: &'a People<'a>,
+    ways: HashMap<&'a str, Way<'a>>,
 }
 
 /// Begins the line of a table that waits for a decision.
@@ -37,24 +51,41 @@ const TODO: &str = "# TODO:";
 
 /// Writes the document.
 pub(crate) fn write(draft: &Draft<'_>) -> Drafted {
-    let (usable, unusable): (Vec<&ListedTable>, Vec<&ListedTable>) = draft
-        .tables
-        .iter()
-        .partition(|table| table.obstacle.is_none());
-    let usable = parents_first(usable);
-    let mut text = head(draft);
-    for table in &usable {
-        text.push_str(&published(table, &usable));
+    let kind = Kind::of(draft.consolidated);
+    let mut left_out = Vec::new();
+    let mut usable = Vec::new();
+    for table in draft.tables {
+        let is_mapping = draft.people.is_some_and(|it| it.is_mapping(table));
+        match &table.obstacle {
+            Some(reason) => left_out.push((table.name.clone(), reason.clone())),
+            None if is_mapping => {
+                let reason = "it says who signs in as whom, which no device needs to know";
+                left_out.push((table.name.clone(), reason.to_owned()));
+            }
+            None => usable.push(table),
+        }
     }
-    let left_out: Vec<(String, String)> = unusable
-        .iter()
-        .map(|table| {
-            let reason = table.obstacle.clone().unwrap_or_default();
-            (table.name.clone(), reason)
-        })
-        .collect();
+    let usable = parents_first(usable);
+    let owners = draft.people.map(|people| Owners {
+        people,
+        ways: people.ways(&usable),
+    });
+    let mut text = head(draft);
+    let mut proposals: Vec<Proposal> = Vec::new();
+    let missing = draft.people.and_then(init_statements::sign_in_names);
+    if let Some(names) = &missing {
+        text.push_str("\n# To be run in the database before `tidewater deploy`, unless\n");
+        text.push_str("# `tidewater init --map-users` has done so:\n");
+        propose(&mut text, names);
+    }
+    proposals.extend(missing);
+    for table in &usable {
+        let (of_table, needed) = published(table, &usable, owners.as_ref(), kind);
+        text.push_str(&of_table);
+        proposals.extend(needed);
+    }
     if !left_out.is_empty() {
-        text.push_str("\n# These tables cannot be published as they are:\n");
+        text.push_str("\n# These tables are not published:\n");
     }
     for (name, reason) in &left_out {
         comment(&mut text, &format!("  {name}: {reason}"));
@@ -64,6 +95,16 @@ pub(crate) fn write(draft: &Draft<'_>) -> Drafted {
         text,
         published: usable.len(),
         left_out,
+        proposals,
+    }
+}
+
+/// Appends a statement, as a comment.
+fn propose(text: &mut String, proposal: &Proposal) {
+    let Proposal { why, sql } = proposal;
+    comment(text, &format!("({why})"));
+    for line in sql.lines() {
+        comment(text, &format!("    {line}"));
     }
 }
 
@@ -95,10 +136,13 @@ history = \"14d\"
 # How long conflicts and refused rows are kept for you to look at.
 conflicts = \"180d\"
 
-# What remotes subscribe to. A table that refers to another one follows it: a remote holds a
-# row if it holds the one that it refers to. Each of the others waits for your decision which
-# of its rows a remote holds: remove the \"# \" before one of its partition lines. Delete the
-# tables that no remote needs, children before their parents. See docs/partitions.md.
+# What remotes subscribe to, with what was found in the tables: read it before you deploy.
+# - Rows belong to the person whom they name, and what refers to them follows: a remote holds a
+#   row if it holds the one that it refers to. Tables that lead to nobody go to everyone.
+# - A table that is marked TODO waits for your decision which of its rows a remote holds: remove
+#   the \"# \" before one of its partition lines.
+# - Delete the tables that no remote needs, children before their parents.
+# See docs/partitions.md and docs/keys.md.
 [[publication]]
 name = {publication}
 ",
@@ -107,30 +151,214 @@ name = {publication}
     )
 }
 
-fn published(table: &ListedTable, all: &[&ListedTable]) -> String {
+/// The lines of a table, and what it needs of the database.
+fn published(
+    table: &ListedTable,
+    all: &[&ListedTable],
+    owners: Option<&Owners<'_>>,
+    kind: Kind,
+) -> (String, Vec<Proposal>) {
     let mut text = format!("\n[[publication.table]]\nname = {}\n", name(&table.name));
-    text.push_str(&partition(table, all));
-    text.push_str(
-        "# direction = \"both\"    # or \"download\": changed in the centre only; or \"upload\"\n",
-    );
+    let way = owners.and_then(|it| it.ways.get(&*table.name));
+    match (owners, way) {
+        (Some(owners), Some(way)) => text.push_str(&owned(table, all, owners.people, way)),
+        _ => text.push_str(&partition(table, all)),
+    }
+    let mut proposals = Vec::new();
+    if way == Some(&Way::Person) {
+        text.push_str("# Whoever could write it could make himself somebody else.\n");
+        text.push_str("direction = \"download\"\n");
+    } else {
+        text.push_str(
+            "# direction = \"both\"    # or \"download\": changed in the centre only; or \"upload\"\n",
+        );
+        let is_everyones = way == Some(&Way::Everyone);
+        proposals = offline(&mut text, table, kind, is_everyones);
+    }
     text.push_str(
         "# tracking = \"log\"      # or \"row\": also sees logical replication; or \"off\"\n",
     );
-    text.push_str(
-        "# To publish fewer columns, delete some of these (never one of the primary key):\n",
+    let (cascades, remarks) = init_statements::cascades(table, all);
+    for remark in &remarks {
+        comment(&mut text, remark);
+    }
+    proposals.extend(cascades);
+    if !proposals.is_empty() {
+        text.push_str("# To be run in the database, best before `tidewater deploy`:\n");
+    }
+    for proposal in &proposals {
+        propose(&mut text, proposal);
+    }
+    text.push_str(&columns(table));
+    (text, proposals)
+}
+
+/// The columns: all, unless there are some that no device should have.
+fn columns(table: &ListedTable) -> String {
+    let is_secret = |name: &str| {
+        let name = name.to_lowercase();
+        let is_key = table.primary_key.iter().any(|it| it.to_lowercase() == name);
+        !is_key
+            && ["password", "passwd", "pwd", "secret"]
+                .iter()
+                .any(|it| name.contains(it))
+    };
+    let has_secrets = table.columns.iter().any(|it| is_secret(&it.name));
+    let mut text = String::new();
+    let mut line = |is_comment: bool, line: &str| match is_comment {
+        true => comment(&mut text, line),
+        false => {
+            let _ = writeln!(text, "{line}");
+        }
+    };
+    line(
+        true,
+        match has_secrets {
+            true => "What looks like a secret stays in the centre:",
+            false => {
+                "To publish fewer columns, delete some of these (never one of the primary key):"
+            }
+        },
     );
-    text.push_str("# columns = [\n");
+    line(!has_secrets, "columns = [");
     for column in &table.columns {
-        let mut remark = column.type_name.clone();
+        let mut remark = printable(&column.type_name);
         if table.primary_key.contains(&column.name) {
             remark.push_str(", primary key");
         } else if !column.nullable {
             remark.push_str(", not null");
         }
-        comment(&mut text, &format!("  {},  # {remark}", name(&column.name)));
+        let is_left_out = !has_secrets || is_secret(&column.name);
+        line(
+            is_left_out,
+            &format!("  {},  # {remark}", name(&column.name)),
+        );
     }
-    text.push_str("# ]\n");
+    line(!has_secrets, "]");
     text
+}
+
+/// What rows need that are made offline: numbers for keys, and values that only the centre has.
+fn offline(
+    text: &mut String,
+    table: &ListedTable,
+    kind: Kind,
+    is_everyones: bool,
+) -> Vec<Proposal> {
+    let mut proposals = Vec::new();
+    if let Some(key) = init_statements::numbered_key(table) {
+        let (block, refill_below) = init_statements::block(key);
+        let line = format!(
+            "identity = {{ column = {}, block = {block}, refill_below = {refill_below} }}",
+            name(&key.name)
+        );
+        // What everyone has is changed in the centre more often than not.
+        let is_optional = is_everyones && key.numbering != ListedNumbering::Sequence;
+        if is_optional {
+            comment(text, &format!("{line}    # if devices insert rows"));
+        } else {
+            text.push_str("# Devices insert rows with numbers that they got beforehand:\n");
+            let _ = writeln!(text, "{line}");
+            proposals.extend(init_statements::sequence(table, kind));
+        }
+        if kind == Kind::Sqlite && key.numbering == ListedNumbering::Highest && !is_optional {
+            comment(
+                text,
+                "If rows are inserted in the centre, too, declare the key INTEGER PRIMARY KEY \
+                 AUTOINCREMENT:\nthen it takes no number that a device has.",
+            );
+        }
+    }
+    let filled = init_statements::filled_by_centre(table);
+    if !filled.is_empty() {
+        let names: Vec<String> = filled.iter().map(|it| name(it)).collect();
+        text.push_str("# NOT NULL, and only the centre knows the value that is left out:\n");
+        let _ = writeln!(text, "filled_by_centre = [{}]", names.join(", "));
+    }
+    for guess in table.set_by_triggers.iter().filter(|it| !it.is_known) {
+        comment(
+            text,
+            &format!(
+                "filled_by_centre = [{}]    # a guess: the trigger {} names the column; if it \
+                 sets it",
+                name(&guess.column),
+                guess.trigger
+            ),
+        );
+    }
+    proposals
+}
+
+/// Which rows of a table a remote holds, where people were found.
+fn owned(table: &ListedTable, all: &[&ListedTable], people: &People<'_>, way: &Way<'_>) -> String {
+    let mut text = String::new();
+    let by = |column: &str| by_values(column, &people.values());
+    let parents = parents(table, all);
+    let mut others: Vec<String> = parents
+        .iter()
+        .filter(|it| *way != Way::Follows(it) && it.parent != people.table.name)
+        .map(|it| follows(it, &parents))
+        .collect();
+    match way {
+        Way::Undecided => return partition(table, all),
+        Way::Everyone => {
+            text.push_str("partition = \"everyone\"\n");
+            if let Some(owner) = owner_column(table) {
+                others.push(by_values(owner, UNKNOWN_VALUES));
+            }
+        }
+        Way::Person => {
+            let _ = writeln!(text, "{}", by(&people.key.name));
+            others.clear();
+            others.push("partition = \"everyone\"    # everybody sees everybody".to_owned());
+        }
+        Way::Columns(columns) => {
+            let mut columns = columns.iter();
+            let first = columns.next().map(|it| by(it)).unwrap_or_default();
+            let _ = writeln!(text, "{first}");
+            others.splice(0..0, columns.map(|it| by(it)));
+            others.insert(0, "partition = \"everyone\"".to_owned());
+        }
+        Way::Follows(reference) => {
+            let _ = writeln!(text, "{}", follows(reference, &parents));
+            others.insert(0, "partition = \"everyone\"".to_owned());
+        }
+    }
+    for other in &others {
+        comment(&mut text, &format!("or: {other}"));
+    }
+    text
+}
+
+/// A query that the operator has to write.
+const UNKNOWN_VALUES: &str = "SELECT ... WHERE login = {s.username}";
+
+/// The partition by a column and the query for its values.
+fn by_values(column: &str, values: &str) -> String {
+    format!(
+        "partition = {{ columns = [{}], values = {} }}",
+        name(column),
+        name(values)
+    )
+}
+
+/// The partition by a foreign key, one of several of its table.
+fn follows(reference: &ListedReference, all: &[&ListedReference]) -> String {
+    let same = all.iter().filter(|it| it.parent == reference.parent);
+    let columns: Vec<String> = reference.columns.iter().map(|it| name(it)).collect();
+    match same.count() > 1 {
+        true => format!(
+            "partition = {{ follows = {}, by = [{}] }}",
+            name(&reference.parent),
+            columns.join(", ")
+        ),
+        false => format!("partition = {{ follows = {} }}", name(&reference.parent)),
+    }
+}
+
+/// Text of the database on one line.
+fn printable(text: &str) -> String {
+    text.chars().filter(|it| !it.is_control()).collect()
 }
 
 /// Appends comment lines. Names and reasons come from the database and may hold line
@@ -169,26 +397,10 @@ fn partition(table: &ListedTable, all: &[&ListedTable]) -> String {
     let mut text = String::new();
     let owner = owner_column(table);
     let parents = parents(table, all);
-    let follows = |reference: &ListedReference| {
-        let several = parents
-            .iter()
-            .filter(|it| it.parent == reference.parent)
-            .count()
-            > 1;
-        let columns: Vec<String> = reference.columns.iter().map(|it| name(it)).collect();
-        match several {
-            true => format!(
-                "partition = {{ follows = {}, by = [{}] }}",
-                name(&reference.parent),
-                columns.join(", ")
-            ),
-            false => format!("partition = {{ follows = {} }}", name(&reference.parent)),
-        }
-    };
     let mut others = parents.iter();
     match (owner, others.next()) {
         (None, Some(likely)) if !is_in_circle(table, all) => {
-            text.push_str(&follows(likely));
+            text.push_str(&follows(likely, &parents));
             text.push('\n');
             text.push_str("# or: partition = \"everyone\"\n");
         }
@@ -197,45 +409,17 @@ fn partition(table: &ListedTable, all: &[&ListedTable]) -> String {
                 "{TODO} which rows does a remote hold? All of them, or those of its user:\n"
             ));
             text.push_str("# partition = \"everyone\"\n");
-            let line = format!(
-                "partition = {{ columns = [{}], values = {} }}",
-                name(owner.unwrap_or("...")),
-                quoted("SELECT ... WHERE login = {s.username}")
-            );
+            let line = by_values(owner.unwrap_or("..."), UNKNOWN_VALUES);
             comment(&mut text, &line);
             if let Some(likely) = likely {
-                comment(&mut text, &format!("or: {}", follows(likely)));
+                comment(&mut text, &format!("or: {}", follows(likely, &parents)));
             }
         }
     }
     for other in others {
-        comment(&mut text, &format!("or: {}", follows(other)));
+        comment(&mut text, &format!("or: {}", follows(other, &parents)));
     }
     text
-}
-
-/// The foreign keys that a table may follow, the likeliest first: the one whose rows it is a part
-/// of.
-fn parents<'a>(table: &'a ListedTable, all: &[&ListedTable]) -> Vec<&'a ListedReference> {
-    let is_published = |it: &&ListedReference| {
-        it.parent != table.name && all.iter().any(|other| other.name == it.parent)
-    };
-    let mut parents: Vec<&ListedReference> = table.references.iter().filter(is_published).collect();
-    let is_required = |column: &String| {
-        let mut columns = table.columns.iter();
-        columns.any(|it| it.name == *column && !it.nullable)
-    };
-    let bare = |name: &str| name.rsplit('.').next().unwrap_or(name).to_lowercase();
-    parents.sort_by_key(|it| {
-        let begins = bare(&table.name).starts_with(bare(&it.parent).trim_end_matches('s'));
-        let in_key = it
-            .columns
-            .iter()
-            .all(|column| table.primary_key.contains(column));
-        let required = it.columns.iter().all(is_required);
-        (!begins, !in_key, !it.cascades, !required)
-    });
-    parents
 }
 
 /// Whether following references comes back to the table: which of them lead to an owner cannot be
@@ -324,13 +508,16 @@ mod tests {
             name: name.into(),
             type_name: "integer".into(),
             nullable,
+            is_integer: true,
+            ..ListedColumn::default()
         };
         ListedTable {
             name: name.into(),
+            sql_name: name.into(),
             columns: vec![column("id", false), column("owner \"id\"", true)],
             primary_key: vec!["id".into()],
             references: references.iter().map(|it| reference(it)).collect(),
-            obstacle: None,
+            ..ListedTable::default()
         }
     }
 
@@ -338,7 +525,7 @@ mod tests {
         ListedReference {
             columns: vec![format!("{parent}_id")],
             parent: parent.into(),
-            cascades: false,
+            ..ListedReference::default()
         }
     }
 
@@ -347,6 +534,7 @@ mod tests {
             consolidated: "postgres://me:pass\"word@127.0.0.1/shop",
             publication: "o'brien's \"sales\"",
             tables,
+            people: People::find(tables, None).as_ref(),
         })
     }
 
@@ -413,17 +601,20 @@ mod tests {
         let columns = columns.iter().map(|text| {
             let (name, type_name) = words(text);
             ListedColumn {
+                is_integer: type_name.ends_with("int") || type_name == "integer",
+                is_text: type_name == "text",
                 name,
                 type_name,
-                nullable: false,
+                ..ListedColumn::default()
             }
         });
         let references = references.iter().map(|text| {
             let (column, parent) = words(text);
             ListedReference {
+                parent_columns: vec!["id".into()],
                 columns: vec![column],
                 parent,
-                cascades: false,
+                ..ListedReference::default()
             }
         });
         ListedTable {
@@ -499,15 +690,12 @@ mod tests {
     fn what_names_somebody_is_suggested_and_never_a_date_a_price_or_an_array() {
         let orders = with(
             "orders",
-            &["order_id integer", "employee_id smallint"],
-            &["employee_id employees"],
+            &["order_id integer", "shop_owner smallint"],
+            &["shop_owner shops"],
         );
-        let lines = partition_lines(&[table("employees", &[]), orders]);
-        assert!(
-            lines[1].contains("columns = [\"employee_id\"]"),
-            "{lines:?}"
-        );
-        assert_eq!(lines[2], "# or: partition = { follows = \"employees\" }");
+        let lines = partition_lines(&[table("shops", &[]), orders]);
+        assert!(lines[1].contains("columns = [\"shop_owner\"]"), "{lines:?}");
+        assert_eq!(lines[2], "# or: partition = { follows = \"shops\" }");
         let columns = [
             "id integer",
             "stored_on date",
@@ -517,6 +705,64 @@ mod tests {
         ];
         let lines = partition_lines(&[with("film", &columns, &[])]);
         assert!(lines[1].contains("columns = [\"...\"]"), "{lines:?}");
+    }
+
+    #[test]
+    fn rows_of_people_lead_to_all_that_is_theirs() {
+        let tables = [
+            table("employees", &[]),
+            table("region", &[]),
+            with(
+                "orders",
+                &["id integer", "employee_id integer", "region_id integer"],
+                &["employee_id employees", "region_id region"],
+            ),
+            with(
+                "line",
+                &["id integer", "order_id integer"],
+                &["order_id orders"],
+            ),
+        ];
+        let drafted = document(&tables);
+        assert_eq!(drafted.undecided, 0, "{}", drafted.text);
+        let values = "values = \"SELECT id FROM employees_login WHERE login = {s.username}\"";
+        assert_eq!(
+            partition_lines(&tables[..3]),
+            [
+                &format!("partition = {{ columns = [\"employee_id\"], {values} }}"),
+                "# or: partition = \"everyone\"",
+                "# or: partition = { follows = \"region\" }",
+            ]
+        );
+        assert_eq!(
+            partition_lines(&tables)[0],
+            "partition = { follows = \"orders\" }"
+        );
+        let parsed: toml::Table = drafted.text.parse().unwrap();
+        let employees = &parsed["publication"][0]["table"][0];
+        assert_eq!(employees["direction"].as_str(), Some("download"));
+        let line = &parsed["publication"][0]["table"][3];
+        assert_eq!(line["identity"]["block"].as_integer(), Some(1000));
+        // Names of people, and a sequence for each of the two tables that devices number.
+        assert_eq!(drafted.proposals.len(), 3, "{:?}", drafted.proposals);
+    }
+
+    #[test]
+    fn columns_that_look_like_secrets_are_not_published() {
+        let staff = with(
+            "staff",
+            &["staff_id integer", "Password text", "name text"],
+            &[],
+        );
+        let drafted = document(&[staff]);
+        let parsed: toml::Table = drafted.text.parse().unwrap();
+        let columns = parsed["publication"][0]["table"][0]["columns"].as_array();
+        let columns: Vec<&str> = columns
+            .unwrap()
+            .iter()
+            .filter_map(|it| it.as_str())
+            .collect();
+        assert_eq!(columns, ["staff_id", "name"]);
     }
 
     #[test]

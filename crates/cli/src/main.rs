@@ -8,6 +8,8 @@ mod demo;
 mod failure;
 mod images;
 mod init_document;
+mod init_people;
+mod init_statements;
 mod interrupt;
 mod kept;
 mod open_files;
@@ -18,6 +20,7 @@ mod proof;
 mod remote_file;
 mod running;
 mod service;
+mod serving_lock;
 mod sync_object;
 mod upstream;
 

@@ -63,6 +63,11 @@ impl RunningServer {
         Ok(server)
     }
 
+    /// Whether it runs, as far as its admin endpoint tells.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.reachable
+    }
+
     /// For people.
     pub(crate) fn describe(&self) -> String {
         let Some(admin) = &self.admin else {

@@ -9,7 +9,7 @@ use rusqlite::{Connection, TransactionBehavior, params_from_iter};
 use tidewater_purchase::{Purchase, load_sqlite, purchases};
 
 use crate::gate::{Cell, PendingTable};
-use crate::own::Multiplied;
+use crate::own::{Multiplied, is_in};
 use crate::report::Operation;
 
 /// Changes all rows of an employee; `times` tells how often they were updated before.
@@ -52,10 +52,15 @@ fn open(path: &Path) -> anyhow::Result<Connection> {
     Ok(connection)
 }
 
-/// Does what was pending in another file, as the remote with this number does it.
-pub(super) fn replay(path: &Path, tables: &[PendingTable], number: u32) -> anyhow::Result<()> {
-    let multiplied = Multiplied::new(tables, number);
+/// Does what was pending in another file, as the remote with this number does it, one of so many.
+pub(super) fn replay(
+    path: &Path,
+    tables: &[PendingTable],
+    number: u32,
+    remotes: u32,
+) -> anyhow::Result<()> {
     let mut connection = open(path)?;
+    let multiplied = Multiplied::in_file(tables, &connection, number, remotes)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     for table in tables {
         let name = quoted(&table.name);
@@ -75,7 +80,11 @@ pub(super) fn replay(path: &Path, tables: &[PendingTable], number: u32) -> anyho
             );
             let mut insert = transaction.prepare(&sql)?;
             for row in &table.inserts {
-                insert.execute(params_from_iter(multiplied.insert(table, row)))?;
+                let row = multiplied.insert(table, row);
+                // A row of references to what was there before is made once.
+                if !is_in(table, &row, &transaction)? {
+                    insert.execute(params_from_iter(row))?;
+                }
             }
         }
         let others: Vec<usize> = (0..columns.len()).filter(|it| !is_key(it)).collect();

@@ -258,8 +258,8 @@ impl Share {
         match &doing.group.task {
             Task::Begin { .. } => self.begin(number, gate),
             Task::Aim(aim) => self.aim(number, aim, gate),
-            Task::Replay { tables } => {
-                replay(&path, tables, number)?;
+            Task::Replay { tables, remotes } => {
+                replay(&path, tables, number, *remotes)?;
                 Ok(GroupReport::default())
             }
             Task::Edit { operation, rows } => {

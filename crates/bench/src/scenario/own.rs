@@ -13,6 +13,7 @@ pub(super) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, round: u32) -> anyhow:
     let begin = Task::Begin { timed: true };
     let replay = Task::Replay {
         tables: pending.unwrap_or_default(),
+        remotes: plan.remotes,
     };
     let sync = Task::Sync(Sync {
         retry: plan.retry,

@@ -2,12 +2,14 @@
 
 pub mod checks;
 mod defaults;
+mod listing;
+mod setting;
 
 use tidewater_protocol::{ColumnType, ForeignKeyAction};
 
 pub use self::defaults::default_of;
-
-use crate::publication::{ListedColumn, ListedReference, ListedTable};
+pub use self::listing::{identifier, listed};
+pub use self::setting::{SetColumns, SettingTrigger};
 
 /// The application's tables as an adapter reads them.
 pub trait Catalog: Send + Sync {
@@ -46,9 +48,8 @@ pub struct TableInfo {
     pub is_part: bool,
     /// The rules for its rows that remotes can check.
     pub checks: Vec<CheckInfo>,
-    /// The application's triggers that may set a column of a row that is inserted: their names and
-    /// their text.
-    pub setting_triggers: Vec<(String, String)>,
+    /// The application's triggers that may set a column of a row that is inserted.
+    pub setting_triggers: Vec<SettingTrigger>,
 }
 
 /// A rule for the values of a row, as remotes check it.
@@ -115,6 +116,9 @@ pub struct Reference {
     pub on_update: ForeignKeyAction,
     /// Whether a row may be there before the one that it refers to.
     pub is_deferrable: bool,
+    /// The statement after which a changed key of the parent reaches the rows that refer to it, if
+    /// that needs one and the database has one.
+    pub cascading: Option<String>,
 }
 
 impl TableInfo {
@@ -168,45 +172,6 @@ impl TableInfo {
             names.join(", "),
         ))
     }
-
-    /// The table as `tidewater init` lists it.
-    fn listed(&self, catalog: &[TableInfo]) -> ListedTable {
-        let columns = self.columns.iter().filter(|column| column.is_by_default);
-        let references = self.references.iter().map(|reference| {
-            let columns = reference.columns.iter();
-            ListedReference {
-                columns: columns.map(|&it| self.columns[it].name.clone()).collect(),
-                parent: catalog[reference.parent].title.clone(),
-                cascades: reference.on_delete == ForeignKeyAction::Cascade,
-            }
-        });
-        let unpublishable = columns
-            .clone()
-            .find_map(|column| column.column_type.as_ref().err().cloned());
-        let key = self.key.iter();
-        ListedTable {
-            name: self.title.clone(),
-            columns: columns
-                .map(|column| ListedColumn {
-                    name: column.name.clone(),
-                    type_name: column.type_name.clone(),
-                    nullable: column.nullable,
-                })
-                .collect(),
-            primary_key: key.map(|&it| self.columns[it].name.clone()).collect(),
-            references: references.collect(),
-            obstacle: self
-                .obstacle()
-                .or_else(|| self.unnoticed.clone())
-                .or(unpublishable),
-        }
-    }
-}
-
-/// The tables as `tidewater init` lists them.
-pub fn listed(catalog: &[TableInfo]) -> Vec<ListedTable> {
-    let tables = catalog.iter().filter(|table| !table.is_part);
-    tables.map(|table| table.listed(catalog)).collect()
 }
 
 /// The tables that a name in a configuration can mean, by their indexes: as they are titled, or

@@ -8,6 +8,7 @@ use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::{Catalog, listed};
+use super::connection::Connection;
 use super::database::{Database, Job, Lane};
 use super::{
     deploy, events, explain, follow, numbers, once, preview, procedure, prune, recorded, records,
@@ -46,6 +47,13 @@ macro_rules! job {
     (|$connection:ident| $future:expr) => {
         job(move |$connection| Box::pin(async move { $future.await }))
     };
+}
+
+/// Runs statements in one transaction.
+async fn run_statements(connection: &mut impl Connection, sql: &str) -> Result<(), CentreError> {
+    connection.begin().await?;
+    connection.execute("running statements", sql).await?;
+    connection.commit().await
 }
 
 fn job<C, T>(
@@ -114,6 +122,16 @@ impl<D: Database> Centre for EngineCentre<D> {
     fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
         let undeploy = job!(|connection| deploy::undeploy::<D>(connection, dry_run));
         self.0.run(undeploy)
+    }
+
+    fn other_sessions(&self) -> CentreResult<'_, u64> {
+        self.0.run(job!(|connection| D::other_sessions(connection)))
+    }
+
+    fn run_statements<'a>(&'a self, sql: &'a str) -> CentreResult<'a, ()> {
+        let sql = sql.to_owned();
+        self.0
+            .run(job!(|connection| run_statements(connection, &sql)))
     }
 
     fn load<'a>(

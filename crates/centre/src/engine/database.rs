@@ -22,7 +22,7 @@ use crate::engine::script::{Dialect, Script};
 use crate::engine::scripts::{CheckedScript, SetColumn};
 use crate::error::CentreError;
 use crate::procedure::{CallOutcome, Interrupt, ProcedureCall};
-use crate::publication::DeployStep;
+use crate::publication::{DeployStep, MissingRight};
 use crate::records::{Blocker, KeylessRows};
 use crate::scripting::ScriptRun;
 use crate::settling::{Choice, RefusedChoice, SettleOutcome};
@@ -67,6 +67,27 @@ pub enum RoleAsked<'a> {
     Named(&'a str),
     /// What this query yields, which has positional parameters.
     Query(&'a str),
+}
+
+/// For what rights are needed.
+pub struct RightsAsked<'a, T: Tracking + ?Sized> {
+    /// What is going to be served.
+    pub publications: &'a [Publication<T::Table>],
+    /// The change logs that are made.
+    pub made: Vec<&'a T::Log>,
+    /// The tables of change logs that are removed or made anew, for people.
+    pub removed: Vec<String>,
+    /// Nothing was deployed before.
+    pub is_first: bool,
+}
+
+/// What a role lacks.
+#[derive(Debug, Default)]
+pub struct Rights {
+    /// Without these it is not deployed or not served.
+    pub missing: Vec<MissingRight>,
+    /// What it may not do afterwards.
+    pub warnings: Vec<String>,
 }
 
 /// How changes are noticed that anybody makes to published tables.
@@ -257,6 +278,33 @@ pub trait Tracking: Send + Sync + 'static {
     fn traces(
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Vec<Step>, CentreError>> + Send;
+
+    /// The rights that the connection's role lacks to do what deploying would do now, and to serve
+    /// it afterwards; and what it will not be allowed to do once it is deployed. A database without
+    /// roles has none.
+    fn rights(
+        connection: &mut Self::Connection,
+        asked: RightsAsked<'_, Self>,
+    ) -> impl Future<Output = Result<Rights, CentreError>> + Send {
+        let _ = (connection, asked);
+        async { Ok(Rights::default()) }
+    }
+
+    /// The rights that the connection's role lacks to remove every trace.
+    fn removal_rights(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Vec<MissingRight>, CentreError>> + Send {
+        let _ = connection;
+        async { Ok(Vec::new()) }
+    }
+
+    /// See [`crate::Centre::other_sessions`]. A database that cannot tell counts none.
+    fn other_sessions(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<u64, CentreError>> + Send {
+        let _ = connection;
+        async { Ok(0) }
+    }
 
     /// Completes what is going to be served.
     fn complete(

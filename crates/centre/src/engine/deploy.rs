@@ -12,7 +12,7 @@ use tidewater_protocol::{Code, Table};
 use super::catalog::{Catalog, listed};
 use super::compile::{follows, tables_differ};
 use super::connection::{Connection, Own, own};
-use super::database::{ChangeLog, Tracking};
+use super::database::{ChangeLog, Rights, RightsAsked, Tracking};
 use super::publication::{Publication, ServedTable, compile_all};
 use super::recorded::{Random, Recorded, past_schemas};
 use super::state::check;
@@ -169,6 +169,10 @@ struct Plan<T: Tracking> {
     recorded: Recorded,
     past: PastSchemas,
     catalog: T::Catalog,
+    /// The change logs that are made.
+    made: Vec<T::Log>,
+    /// The tables of those that are removed or made anew, for people.
+    removed: Vec<String>,
     /// Nothing was deployed before.
     is_first: bool,
 }
@@ -188,7 +192,9 @@ pub(super) async fn deploy<T: Tracking>(
     let schemas: Vec<_> = plan.publications.iter().map(|it| &*it.schema).collect();
     let review = plan.recorded.review(connection, &schemas).await?;
     review.allow(mode)?;
+    let mut rights = Rights::default();
     if mode == Mode::DryRun {
+        rights = T::rights(connection, plan.rights_asked()).await?;
         connection.rollback().await?;
     } else {
         run(connection, &plan.steps).await?;
@@ -200,11 +206,13 @@ pub(super) async fn deploy<T: Tracking>(
         connection.execute("deploying", &last).await?;
         connection.commit().await?;
     }
-    let warnings = plan.warnings(specs);
+    let mut warnings = plan.warnings(specs);
+    warnings.extend(rights.warnings);
     let steps = plan.steps.into_iter().map(|step| step.told);
     Ok(DeployReport {
         steps: prepared.into_iter().chain(steps).collect(),
         warnings,
+        missing_rights: rights.missing,
         effects: review.effects,
         held_up: review.held_up,
         is_first: plan.is_first,
@@ -218,7 +226,9 @@ pub(super) async fn undeploy<T: Tracking>(
 ) -> Result<DeployReport> {
     T::begin_alone(connection).await?;
     let steps = T::traces(connection).await?;
+    let mut missing_rights = Vec::new();
     if dry_run {
+        missing_rights = T::removal_rights(connection).await?;
         connection.rollback().await?;
     } else {
         run(connection, &steps).await?;
@@ -226,6 +236,7 @@ pub(super) async fn undeploy<T: Tracking>(
     }
     Ok(DeployReport {
         steps: steps.into_iter().map(|step| step.told).collect(),
+        missing_rights,
         ..DeployReport::default()
     })
 }
@@ -340,10 +351,22 @@ impl<T: Tracking> Plan<T> {
             recorded,
             past: PastSchemas::new(),
             catalog,
+            made: Vec::new(),
+            removed: Vec::new(),
             is_first: false,
         };
         plan.logs(in_place, &wanted);
         Ok(plan)
+    }
+
+    /// For what a role needs rights.
+    fn rights_asked(&self) -> RightsAsked<'_, T> {
+        RightsAsked {
+            publications: &self.publications,
+            made: self.made.iter().collect(),
+            removed: self.removed.clone(),
+            is_first: self.is_first,
+        }
     }
 
     /// Whether it can be served without anything being done before.
@@ -419,6 +442,8 @@ impl<T: Tracking> Plan<T> {
             recorded: Recorded::default(),
             past: PastSchemas::new(),
             catalog,
+            made: Vec::new(),
+            removed: Vec::new(),
             is_first,
         };
         let mut in_place = InPlace {
@@ -455,12 +480,16 @@ impl<T: Tracking> Plan<T> {
             let log = place.map(|place| missing.remove(place));
             let lock = T::lock(Lock::Everybody, &found.table);
             let (table, mut sql) = (&found.table, found.removal);
+            if log.is_none() || !found.is_whole {
+                self.removed.push(found.table.clone());
+            }
             match log {
                 Some(_) if found.is_whole => {
                     kept.insert(found.identity, found.id);
                 }
                 Some(log) => {
                     sql.push_str(&T::make_log(log, next, &self.catalog));
+                    self.made.push(log.clone());
                     next += 1;
                     let description = format!(
                         "make the change log and the triggers of {table} anew, and send its rows to \
@@ -486,6 +515,7 @@ impl<T: Tracking> Plan<T> {
                 T::lock(Lock::Writers, table),
                 T::make_log(log, next, &self.catalog),
             ));
+            self.made.push(log.clone());
             next += 1;
         }
         self.steps.extend(in_place.mends);

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use tidewater_centre::ScriptFault;
+use tidewater_centre::{MissingRight, ScriptFault};
 use tidewater_server::{Environment, Server};
 
 use crate::Done;
@@ -15,7 +15,8 @@ use crate::output;
 ///
 /// Reads the configuration and the certificates, keys and tokens that it names, has the database read
 /// every query, procedure and script, and names each script that is wrong by its file, with the line
-/// of the statement. `tidewater deploy --dry-run` tells in addition what deploying would do.
+/// of the statement. Tells which rights the role of the database lacks to deploy and to serve, with the
+/// statement that gives each. `tidewater deploy --dry-run` tells in addition what deploying would do.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -55,7 +56,10 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Done, Failure> {
     Server::check(&config, &Environment::real())?;
     let centre = OpenCentre::open(&args.config)?;
     let (faults, warnings) = match centre.check()? {
-        Ok(report) => (Vec::new(), report.warnings),
+        Ok(report) => {
+            let missing = report.missing_rights.iter().map(missing);
+            (missing.collect(), report.warnings)
+        }
         Err(faults) => (faults, Vec::new()),
     };
     let scripts = config.publications.iter().map(|it| it.scripts.len()).sum();
@@ -77,6 +81,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Done, Failure> {
             output::counted(scripts as u64, "script", "scripts"),
         ))?;
     } else {
+        for warning in &warnings {
+            output::note(warning);
+        }
         let lines = faults.iter();
         let lines = lines.map(|it| format!("{}\n  hint: {}\n", it.message, it.hint));
         output::text(&lines.collect::<String>())?;
@@ -84,6 +91,17 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Done, Failure> {
     match faults.is_empty() {
         true => Ok(Done::Fully),
         false => Ok(Done::WithDifferences),
+    }
+}
+
+/// A missing right as something that is wrong.
+fn missing(right: &MissingRight) -> ScriptFault {
+    ScriptFault {
+        message: right.message.clone(),
+        hint: match right.statement.is_empty() {
+            true => "put the owner's name into the URL".into(),
+            false => format!("have the owner or a superuser run: {}", right.statement),
+        },
     }
 }
 

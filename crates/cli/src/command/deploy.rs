@@ -5,6 +5,7 @@ use std::fmt::Write;
 use clap::Args;
 use serde::Serialize;
 use tidewater_centre::{CentreError, DeployReport};
+use tidewater_protocol::Code;
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
@@ -32,11 +33,13 @@ Examples:
   tidewater deploy -c staging.toml --new-centre     # a copy that was just restored
   tidewater deploy --dry-run --refuse-pending --json | jq .held_up
 
-The object of --json, also of `tidewater undeploy`:
+The object of --json:
   {\"dry_run\",\"first\",\"steps\":[{\"description\",\"lock\"}],
    \"effects\":[{\"publication\",\"description\",\"refuses_pending\"}],
-   \"held_up\":[{\"id\",\"user\",\"last_sync_ms\"}],\"warnings\":[..]}
-steps are what was done, with dry_run what would be; lock and last_sync_ms may be null."))]
+   \"held_up\":[{\"id\",\"user\",\"last_sync_ms\"}],\"warnings\":[..],
+   \"missing_rights\":[{\"message\",\"statement\"}]}
+steps are what was done, with dry_run what would be; lock and last_sync_ms may be null.
+missing_rights are what the role of the database lacks, with the statement that gives it."))]
 pub(crate) struct DeployArgs {
     #[command(flatten)]
     config: ConfigArgs,
@@ -62,8 +65,12 @@ pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
     if args.new_centre && centre.rename()? {
         output::note("this database is a centre of its own from now on, without remotes");
     }
+    let planned = centre.deploy(true, args.refuse_pending)?;
+    let lacks_rights = planned.missing_rights.iter().any(|it| !it.is_for_serving);
+    if lacks_rights && !args.dry_run {
+        return Err(not_allowed("deploy", &planned));
+    }
     if args.dry_run || !args.refuse_pending {
-        let planned = centre.deploy(true, args.refuse_pending)?;
         let refuses = !planned.held_up.is_empty() && !args.refuse_pending;
         if refuses {
             // With --json the error is the one object.
@@ -77,7 +84,11 @@ pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
         }
     }
     if !args.dry_run {
-        let report = centre.deploy(false, args.refuse_pending)?;
+        let mut report = centre.deploy(false, args.refuse_pending)?;
+        report.missing_rights = planned.missing_rights;
+        let told = planned.warnings.into_iter();
+        let told = told.filter(|it| !report.warnings.contains(it));
+        report.warnings.extend(told.collect::<Vec<_>>());
         print(&report, false, args.json)?;
         if report.is_first {
             output::note("next: tidewater user add NAME, then tidewater serve");
@@ -100,8 +111,32 @@ fn held_up(report: &DeployReport) -> Failure {
     )
 }
 
+/// Why nothing was done: the rights of the database's role, and what gives those that are missing.
+pub(super) fn not_allowed(what: &str, report: &DeployReport) -> Failure {
+    let missing = report.missing_rights.iter();
+    let missing = missing.filter(|it| !it.is_for_serving);
+    let reasons: Vec<&str> = missing.clone().map(|it| &*it.message).collect();
+    let statements = missing.map(|it| &*it.statement);
+    let statements: Vec<&str> = statements.filter(|it| !it.is_empty()).collect();
+    let hint = match statements.is_empty() {
+        true => format!("{what} as the owner does: put his name into the URL"),
+        false => format!(
+            "have the owner or a superuser run:\n{}",
+            statements.join("\n")
+        ),
+    };
+    Failure::new(
+        Code::ConsolidatedRefused,
+        format!(
+            "the role of the database may not {what}; nothing was changed\n{}",
+            reasons.join("\n")
+        ),
+        hint,
+    )
+}
+
 /// Prints what was done, or would be.
-pub(super) fn print(report: &DeployReport, dry_run: bool, json: bool) -> Result<(), Failure> {
+fn print(report: &DeployReport, dry_run: bool, json: bool) -> Result<(), Failure> {
     if json {
         output::json(&ReportObject::of(report, dry_run))
     } else {
@@ -110,13 +145,20 @@ pub(super) fn print(report: &DeployReport, dry_run: bool, json: bool) -> Result<
 }
 
 #[derive(Serialize)]
-struct ReportObject<'a> {
+pub(super) struct ReportObject<'a> {
     dry_run: bool,
     first: bool,
     steps: Vec<StepObject<'a>>,
     effects: Vec<EffectObject<'a>>,
     held_up: Vec<HeldUpObject<'a>>,
     warnings: &'a [String],
+    missing_rights: Vec<MissingObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct MissingObject<'a> {
+    message: &'a str,
+    statement: &'a str,
 }
 
 #[derive(Serialize)]
@@ -140,7 +182,7 @@ struct HeldUpObject<'a> {
 }
 
 impl ReportObject<'_> {
-    fn of(report: &DeployReport, dry_run: bool) -> ReportObject<'_> {
+    pub(super) fn of(report: &DeployReport, dry_run: bool) -> ReportObject<'_> {
         let steps = report.steps.iter().map(|step| StepObject {
             description: &step.description,
             lock: (!step.lock.is_empty()).then_some(&*step.lock),
@@ -155,6 +197,11 @@ impl ReportObject<'_> {
             user: &remote.user,
             last_sync_ms: (remote.last_sync_ms != 0).then_some(remote.last_sync_ms),
         });
+        let missing_rights = report.missing_rights.iter();
+        let missing_rights = missing_rights.map(|it| MissingObject {
+            message: &it.message,
+            statement: &it.statement,
+        });
         ReportObject {
             dry_run,
             first: report.is_first,
@@ -162,6 +209,7 @@ impl ReportObject<'_> {
             effects: effects.collect(),
             held_up: held_up.collect(),
             warnings: &report.warnings,
+            missing_rights: missing_rights.collect(),
         }
     }
 }
@@ -198,6 +246,12 @@ pub(super) fn describe(report: &DeployReport, dry_run: bool) -> String {
     for warning in &report.warnings {
         let _ = writeln!(text, "warning: {}", output::printable(warning));
     }
+    for right in &report.missing_rights {
+        let _ = writeln!(text, "missing right: {}", output::printable(&right.message));
+        if !right.statement.is_empty() {
+            let _ = writeln!(text, "  {}", output::printable(&right.statement));
+        }
+    }
     let count = report.steps.len() as u64;
     let _ = match (count, dry_run) {
         (0, _) => writeln!(text, "nothing to do"),
@@ -213,7 +267,7 @@ pub(super) fn describe(report: &DeployReport, dry_run: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidewater_centre::{DeployStep, RemoteEffect};
+    use tidewater_centre::{DeployStep, MissingRight, RemoteEffect};
 
     use super::*;
 
@@ -237,6 +291,11 @@ mod tests {
                 holds_up: false,
             }],
             held_up: Vec::new(),
+            missing_rights: vec![MissingRight {
+                message: "clerk may not make triggers on customer".into(),
+                statement: "GRANT TRIGGER ON customer TO clerk;".into(),
+                is_for_serving: false,
+            }],
             is_first: true,
         };
         assert_eq!(
@@ -245,6 +304,8 @@ mod tests {
              create a signing key\n\
              remotes of \"sales\": remotes get the table \"note\"\n\
              warning: public.customer is fed by replication\n\
+             missing right: clerk may not make triggers on customer\n  \
+             GRANT TRIGGER ON customer TO clerk;\n\
              2 steps to do; nothing was changed\n"
         );
         assert_eq!(describe(&DeployReport::default(), false), "nothing to do\n");

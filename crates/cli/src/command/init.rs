@@ -14,19 +14,28 @@ use crate::args::with_exit_codes;
 use crate::centre::OpenCentre;
 use crate::failure::Failure;
 use crate::init_document::{self, Draft};
+use crate::init_people::People;
+use crate::init_statements::{self, Proposal, sql_comment};
 use crate::output;
 
 /// Write a commented tidewater.toml from the tables of a database
 ///
-/// Only reads from the database. In the file each table waits for one decision of yours:
-/// which of its rows a remote holds.
+/// Looks for the table of those who sign in (employee, staff, rep and the like), and proposes which
+/// rows a user holds: those that name him, what refers to them, and all of the tables that lead to
+/// nobody. A table of which nothing can be told is marked TODO. Proposes numbers for keys, and what
+/// the centre has to fill.
+///
+/// Only reads from the database, unless you say --map-users. Statements that the database needs are
+/// printed on standard output, and stand in the file as comments.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
   tidewater init --consolidated postgres://me@127.0.0.1:5432/shop
   tidewater init --consolidated sqlite:shop.db --publication sales --table customer --table invoice
   tidewater init --consolidated 'postgres://me:${DB_PASSWORD}@db.example.com/shop'
-                 # the password stays out of the file"))]
+                 # the password stays out of the file
+  tidewater init --consolidated sqlite:shop.db --map-users > more.sql
+                 # makes the table of sign-in names; the other statements are in more.sql"))]
 pub(crate) struct InitArgs {
     /// The database: postgres://user:password@host:port/database or sqlite:path
     ///
@@ -41,6 +50,13 @@ pub(crate) struct InitArgs {
     /// Only this table; repeatable [default: all tables]
     #[arg(long = "table", value_name = "TABLE")]
     tables: Vec<String>,
+    /// The table of those who sign in [default: the one that is called like people]
+    #[arg(long, value_name = "TABLE")]
+    people: Option<String>,
+    /// If no column has the sign-in names of people, make a table in the database that has, and fill
+    /// it: a name for each person, made of the person's own
+    #[arg(long)]
+    map_users: bool,
     /// The file to write
     #[arg(long, value_name = "FILE", default_value = "tidewater.toml")]
     output: PathBuf,
@@ -59,16 +75,23 @@ pub(crate) fn run(args: &InitArgs) -> Result<Done, Failure> {
     if !args.force && args.output.exists() {
         return Err(in_the_way(&args.output));
     }
-    let live = OpenCentre::connect(&expanded(&args.consolidated)?)?.tables()?;
-    let tables = chosen(live, &args.tables)?;
+    let centre = OpenCentre::connect(&expanded(&args.consolidated)?)?;
+    let live = centre.tables()?;
+    let people = people(&live, args)?;
+    let tables = chosen(&live, &args.tables)?;
     let consolidated = as_the_file_says(&args.consolidated, &args.output)?;
     let drafted = init_document::write(&Draft {
         consolidated: &consolidated,
         publication: &args.publication,
         tables: &tables,
+        people: people.as_ref(),
     });
     if drafted.published == 0 {
         return Err(nothing_to_publish(&drafted.left_out));
+    }
+    let missing = people.as_ref().and_then(init_statements::sign_in_names);
+    if let (true, Some(names)) = (args.map_users, &missing) {
+        centre.run_statements(&names.sql)?;
     }
     write(&args.output, &drafted.text, args.force)?;
     let path = args.output.display();
@@ -85,10 +108,63 @@ pub(crate) fn run(args: &InitArgs) -> Result<Done, Failure> {
         let line = format!("left out: {name}: {reason}");
         output::note(&output::printable(&line));
     }
+    let is_made = args.map_users.then_some(missing.as_ref()).flatten();
+    let to_run = drafted.proposals.iter().filter(|it| Some(*it) != is_made);
+    let to_run: Vec<&Proposal> = to_run.collect();
+    output::text(&script(&to_run, is_made, people.as_ref()))?;
+    if missing.is_some() && is_made.is_none() {
+        output::note(
+            "nobody has a sign-in name yet: the first statement makes a table of them, as init \
+             does by itself with --map-users",
+        );
+    }
+    if !to_run.is_empty() {
+        output::note("run the statements in the database; they stand in the file as well");
+    }
     output::note(&format!(
-        "next: edit {path}, then tidewater deploy -c {path}"
+        "next: read {path}, and edit it if need be; then tidewater deploy -c {path}"
     ));
     Ok(Done::Fully)
+}
+
+/// The table of those who sign in, if there is one.
+fn people<'a>(live: &'a [ListedTable], args: &InitArgs) -> Result<Option<People<'a>>, Failure> {
+    let named = match &args.people {
+        None => None,
+        Some(name) => Some(name_of(live, name)?),
+    };
+    let people = People::find(live, named.as_deref());
+    match (&people, &args.people) {
+        (None, Some(name)) => Err(Failure::usage(
+            format!("{name:?} cannot be the table of those who sign in: its key is not one column"),
+            "name a table whose primary key is one column",
+        )),
+        (None, None) if args.map_users => Err(Failure::usage(
+            "no table seems to be one of people who sign in",
+            "name it with --people TABLE",
+        )),
+        _ => Ok(people),
+    }
+}
+
+/// What the database needs, as a script.
+fn script(to_run: &[&Proposal], made: Option<&Proposal>, people: Option<&People<'_>>) -> String {
+    let mut text = String::new();
+    if let Some(Proposal { sql, .. }) = made {
+        text.push_str("-- done:\n");
+        text.push_str(&sql_comment(sql));
+    }
+    for Proposal { why, sql } in to_run {
+        text.push_str(&sql_comment(why));
+        text.push_str(sql);
+        text.push('\n');
+    }
+    if let Some(people) = people {
+        text.push_str("-- the sign-in names, for tidewater user add NAME:\n");
+        text.push_str(&init_statements::names_query(people));
+        text.push('\n');
+    }
+    text
 }
 
 /// The URL as the server will read it from the file.
@@ -125,45 +201,45 @@ fn as_the_file_says(url: &str, file: &Path) -> Result<String, Failure> {
 
 /// The tables that were named, or all. Both the name that goes into the configuration
 /// and the bare one will do.
-fn chosen(live: Vec<ListedTable>, names: &[String]) -> Result<Vec<ListedTable>, Failure> {
+fn chosen(live: &[ListedTable], names: &[String]) -> Result<Vec<ListedTable>, Failure> {
     if names.is_empty() {
-        return Ok(live);
+        return Ok(live.to_vec());
     }
-    let mut wanted = HashSet::new();
-    for name in names {
-        let matches = |table: &&ListedTable| table.name == *name;
-        let bare = |table: &&ListedTable| table.name.rsplit('.').next() == Some(name);
-        let qualified = |table: &&ListedTable| name.rsplit('.').next() == Some(&table.name);
-        let mut found = live.iter().filter(matches).peekable();
-        if let Some(table) = found.peek() {
-            wanted.insert(table.name.clone());
-            continue;
-        }
-        let near: Vec<&ListedTable> = live.iter().filter(|it| bare(it) || qualified(it)).collect();
-        match near[..] {
-            [table] => {
-                wanted.insert(table.name.clone());
-            }
-            [] => {
-                let all: Vec<&str> = live.iter().map(|it| it.name.as_str()).collect();
-                return Err(Failure::usage(
-                    format!("the database has no table {name:?}"),
-                    format!("it has: {} (a view is no table)", all.join(", ")),
-                ));
-            }
-            _ => {
-                let all: Vec<&str> = near.iter().map(|it| it.name.as_str()).collect();
-                return Err(Failure::usage(
-                    format!("several tables could be meant by {name:?}"),
-                    format!("write one of: {}", all.join(", ")),
-                ));
-            }
-        }
+    let wanted = names.iter().map(|name| name_of(live, name));
+    let wanted: HashSet<String> = wanted.collect::<Result<_, _>>()?;
+    let tables = live.iter().filter(|table| wanted.contains(&table.name));
+    Ok(tables.cloned().collect())
+}
+
+/// The full name of the table that is meant.
+fn name_of(live: &[ListedTable], name: &str) -> Result<String, Failure> {
+    if live.iter().any(|table| table.name == name) {
+        return Ok(name.to_owned());
     }
-    Ok(live
-        .into_iter()
-        .filter(|table| wanted.contains(&table.name))
-        .collect())
+    let is_meant = |table: &&ListedTable| {
+        let is_bare = table.name.rsplit('.').next() == Some(name);
+        let is_qualified = name.rsplit('.').next() == Some(&table.name);
+        is_bare || is_qualified
+    };
+    let meant: Vec<&str> = live
+        .iter()
+        .filter(is_meant)
+        .map(|it| it.name.as_str())
+        .collect();
+    match meant[..] {
+        [table] => Ok(table.to_owned()),
+        [] => {
+            let all: Vec<&str> = live.iter().map(|it| it.name.as_str()).collect();
+            Err(Failure::usage(
+                format!("the database has no table {name:?}"),
+                format!("it has: {} (a view is no table)", all.join(", ")),
+            ))
+        }
+        _ => Err(Failure::usage(
+            format!("several tables could be meant by {name:?}"),
+            format!("write one of: {}", meant.join(", ")),
+        )),
+    }
 }
 
 fn nothing_to_publish(left_out: &[(String, String)]) -> Failure {
@@ -215,16 +291,13 @@ mod tests {
     fn live(names: &[&str]) -> Vec<ListedTable> {
         let table = |name: &&str| ListedTable {
             name: (*name).to_owned(),
-            columns: Vec::new(),
-            primary_key: Vec::new(),
-            references: Vec::new(),
-            obstacle: None,
+            ..ListedTable::default()
         };
         names.iter().map(table).collect()
     }
 
     fn choose(live_names: &[&str], name: &str) -> Result<Vec<String>, Failure> {
-        let tables = chosen(live(live_names), &[name.to_owned()])?;
+        let tables = chosen(&live(live_names), &[name.to_owned()])?;
         Ok(tables.into_iter().map(|it| it.name).collect())
     }
 

@@ -19,6 +19,7 @@ use crate::images;
 use crate::open_files;
 use crate::output;
 use crate::service::{LogArgs, Stop, cannot_start};
+use crate::serving_lock::ServingLock;
 use crate::upstream::{self, Deploying, Line};
 
 /// How long the line to headquarters may take to end.
@@ -99,6 +100,7 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
         config: config.clone(),
         runtime: Handle::current(),
     });
+    let _lock = ServingLock::hold(&config.server.consolidated);
     let for_images = (config.clone(), environment.clone());
     let running = Server::start(config, centre, environment).await?;
     let line = line.zip(deploying);

@@ -11,7 +11,9 @@ use crate::shop::{Shop, add_user, password};
 fn a_centre_that_was_made_anew_empties_no_device_unasked() {
     let shop = Shop::open();
     let nancy = shop.remote("nancy");
-    shop.place.tidewater(&["undeploy"]).done();
+    shop.place
+        .tidewater(&["undeploy", "--force", "--yes"])
+        .done();
     shop.centre.execute("DELETE FROM product");
     shop.place.tidewater(&["deploy"]).done();
     add_user(&shop.place, "nancy");

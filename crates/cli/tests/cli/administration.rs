@@ -206,6 +206,14 @@ fn undeploy_keeps_records(shop: Shop) {
         centre,
         place,
     } = shop;
+    place
+        .tidewater(&["undeploy", "--discard", "--yes"])
+        .exits(1)
+        .tells(&[
+            "a server serves this database",
+            "nothing was removed",
+            "--force",
+        ]);
     server.terminate();
 
     place.tidewater(&["undeploy"]).exits(1).tells(&[
@@ -213,9 +221,23 @@ fn undeploy_keeps_records(shop: Shop) {
         "--export",
         "--discard",
     ]);
-    place.tidewater(&["undeploy", "--dry-run"]).done();
+    let told = place.tidewater(&["undeploy", "--dry-run"]).done();
+    for part in [
+        "goes: change logs and triggers of 3 tables (",
+        "goes: 2 users, and 2 remotes",
+        "goes: 1 conflict, 0 of them open, and 1 refused row",
+        "stays: your tables",
+    ] {
+        assert!(told.stdout.contains(part), "{part}: {told:#?}");
+    }
     assert_eq!(relations(&centre), before);
-    place.tidewater(&["undeploy", "--export", "kept"]).done();
+    place
+        .tidewater(&["undeploy", "--export", "kept"])
+        .exits(1)
+        .tells(&["2 users and 2 remotes", "no terminal", "--yes"]);
+    assert_eq!(relations(&centre), before);
+    let run = ["undeploy", "--export", "kept", "--yes"];
+    place.tidewater(&run).done();
     let conflict: serde_json::Value =
         serde_json::from_str(place.read("kept/conflicts.jsonl").trim_end()).unwrap();
     assert_eq!(conflict["uploaded"]["name"], "it's \"2nd\"");

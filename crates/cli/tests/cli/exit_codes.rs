@@ -295,7 +295,7 @@ fn a_centre_that_is_not_deployed_says_what_to_run() {
                 .exits(1)
                 .tells(&["the database is not prepared for Tidewater yet"]);
         }
-        place.tidewater(&["undeploy"]).done();
+        place.tidewater(&["undeploy", "--yes"]).done();
         let server = place.serve(&["--deploy"]);
         place.tidewater(&["ping", server.url()]).done();
     });

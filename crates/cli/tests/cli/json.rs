@@ -79,7 +79,9 @@ fn deploying_and_undeploying_tell_their_steps() {
         let again = run(&["deploy", "--json"]);
         assert_eq!((steps(&again), &again["first"]), (0, &json!(false)));
         assert!(steps(&run(&["undeploy", "--dry-run", "--json"])) > 0);
-        assert!(steps(&run(&["undeploy", "--json"])) > 0);
+        let undone = run(&["undeploy", "--yes", "--json"]);
+        assert!(steps(&undone) > 0);
+        assert_eq!(undone["goes"]["users"], 0);
     });
 }
 

@@ -345,6 +345,10 @@ impl Centre for Handle {
         Box::pin(async { Ok(DeployReport::default()) })
     }
 
+    fn run_statements<'a>(&'a self, _: &'a str) -> CentreResult<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     fn load<'a>(
         &'a self,
         publications: &'a [PublicationSpec],

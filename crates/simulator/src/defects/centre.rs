@@ -101,6 +101,12 @@ impl Centre for Meddling {
     fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
         self.0.undeploy(dry_run)
     }
+    fn other_sessions(&self) -> CentreResult<'_, u64> {
+        self.0.other_sessions()
+    }
+    fn run_statements<'a>(&'a self, sql: &'a str) -> CentreResult<'a, ()> {
+        self.0.run_statements(sql)
+    }
     fn load<'a>(
         &'a self,
         publications: &'a [PublicationSpec],

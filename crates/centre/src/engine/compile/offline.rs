@@ -118,17 +118,20 @@ impl Published<'_> {
                 continue;
             }
             let name = &column.name;
-            let mentions = |text: &str| {
-                let mut words = text.split(|it: char| !(it.is_alphanumeric() || it == '_'));
-                words.any(|word| word.eq_ignore_ascii_case(name))
-            };
-            let mut triggers = table.setting_triggers.iter();
-            let trigger = triggers.find(|(_, text)| mentions(text));
-            match (published.column(name), trigger) {
-                (_, Some((trigger, _))) => warnings.push(format!(
-                    "{title:?}: the trigger {trigger:?} seems to set the column {name:?}, which is \
-                     NOT NULL. If it does so for every row that comes without, write \
-                     filled_by_centre = [{name:?}]: then remotes may leave it NULL"
+            match (published.column(name), table.setting_trigger(name)) {
+                (_, Some(trigger)) if trigger.is_known() => warnings.push(format!(
+                    "{title:?}: the trigger {:?} ({}) sets the column {name:?}, which is NOT NULL \
+                     and has no default. Write filled_by_centre = [{name:?}]: then remotes may \
+                     leave it NULL",
+                    trigger.name, trigger.function
+                )),
+                (_, Some(trigger)) => warnings.push(format!(
+                    "{title:?}: the trigger {:?} may set the column {name:?}, which is NOT NULL and \
+                     has no default. This is a guess: the text of its function {:?} names the \
+                     column where it could get a value. If the function sets it in every row that \
+                     comes without, write filled_by_centre = [{name:?}]: then remotes may leave it \
+                     NULL. If not, nothing needs to be done",
+                    trigger.name, trigger.function
                 )),
                 (None, None) => warnings.push(format!(
                     "{title:?}: the column {name:?} is not published, NOT NULL and without a \

@@ -50,6 +50,8 @@ fn what_a_file_has_pending_goes_up_from_many_remotes() {
         assert_eq!(upload["syncs"], 3, "{report}");
         let number = |name: &str| upload[name].as_u64().expect("a number");
         assert_eq!(number("refused"), 0, "{report}");
+        // What others had changed meanwhile came down with it, and does not count.
+        assert_eq!(number("rows"), 3 * 5, "{report}");
         // Three inserts each, and what is the same everywhere once.
         let names = "SELECT name FROM customer WHERE rep_id = 1 ORDER BY name";
         let dora_and_emil = ["Dora", "Dora", "Dora", "Emil", "Emil", "Emil"];
@@ -60,6 +62,28 @@ fn what_a_file_has_pending_goes_up_from_many_remotes() {
         );
         let note = "SELECT note FROM customer WHERE customer_id = 10";
         assert_eq!(centre.rows(note), ["changed"]);
+        // Once more, with keys that nobody has; and the text tells of conflicts, too.
+        let again = place
+            .tidewater(&[&["bench", "own", "--drivers", "2"], &own[..]].concat())
+            .done();
+        let lines: Vec<Vec<&str>> = again
+            .stdout
+            .lines()
+            .map(|line| {
+                line.split("  ")
+                    .map(str::trim)
+                    .filter(|it| !it.is_empty())
+                    .collect()
+            })
+            .collect();
+        let titles = lines.iter().find(|it| it.contains(&"operation")).unwrap();
+        let upload = lines.iter().find(|it| it.contains(&"upload")).unwrap();
+        assert!(titles.ends_with(&["conflicts", "refused"]), "{again:#?}");
+        assert_eq!(upload.last(), Some(&"0"), "{again:#?}");
+        assert_eq!(
+            centre.rows("SELECT count(*) FROM product WHERE name = 'ruler'"),
+            ["6"]
+        );
         // The user's tables stay, and the file is as it was.
         assert_eq!(
             centre.rows("SELECT count(*) FROM tidewater_bench_copy"),
