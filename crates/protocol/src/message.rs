@@ -729,6 +729,10 @@ pub struct Waiting {
     /// Syncs before this one.
     #[prost(uint64, tag = "1")]
     pub ahead: u64,
+    /// It is a handler's turn: the server has asked a program of its operator, and waits for the
+    /// answer.
+    #[prost(bool, tag = "2")]
+    pub handler: bool,
 }
 
 /// See [`Control::Cancel`].

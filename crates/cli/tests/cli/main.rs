@@ -36,6 +36,7 @@ mod operations;
 mod own_changes;
 mod partitions;
 mod program;
+mod quiet;
 mod refused;
 mod relay;
 mod retrying;

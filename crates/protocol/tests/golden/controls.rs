@@ -213,7 +213,20 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
                 protocol_version: VERSION,
             }),
         ),
-        ("waiting", Control::Waiting(Waiting { ahead: 17 })),
+        (
+            "waiting",
+            Control::Waiting(Waiting {
+                ahead: 17,
+                handler: false,
+            }),
+        ),
+        (
+            "waiting-handler",
+            Control::Waiting(Waiting {
+                ahead: 0,
+                handler: true,
+            }),
+        ),
         ("cancel", Control::Cancel(Cancel {})),
     ]
 }

@@ -52,7 +52,7 @@ impl Sync<'_> {
         if let Some(left) = closed {
             return Err(Fault {
                 detail: "a handler is left alone because it was away".into(),
-                ..Fault::busy(self.server.later_ms(left))
+                ..Fault::handler_away(self.server.later_ms(left))
             });
         }
         if known.is_empty() {
@@ -121,7 +121,7 @@ impl Sync<'_> {
                 biased;
                 done = &mut work => return done,
                 fault = watch.interrupted() => return Err(fault),
-                () = watch.tick() => watch.waiting(0)?,
+                () = watch.tick() => watch.waiting_for_handler()?,
             }
         }
     }
