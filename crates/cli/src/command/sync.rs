@@ -97,6 +97,10 @@ pub(crate) struct SyncArgs {
     /// A publication to subscribe to; remembered; repeatable, also later
     #[arg(long = "publication", value_name = "NAME")]
     publications: Vec<String>,
+    /// What people call this device, wherever the server's operator is told of it; remembered. The
+    /// name of the host unless this is said at the first sync
+    #[arg(long, value_name = "NAME")]
+    device_name: Option<String>,
     /// Set what the publications' queries know as {u.NAME}; remembered; repeatable; NAME= drops it
     #[arg(long = "parameter", value_name = "NAME=VALUE", value_parser = parameter)]
     parameters: Vec<(String, String)>,
@@ -402,6 +406,9 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
             remote.database()?.forget_never_synced(&publications)?;
         }
         remote.subscribe(&server.to_string(), &user, &publications)?;
+    }
+    if let Some(name) = &args.device_name {
+        remote.set_device_name(name)?;
     }
     for (name, value) in &args.parameters {
         remote.set_parameter(name, (!value.is_empty()).then_some(value))?;

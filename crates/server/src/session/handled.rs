@@ -85,6 +85,7 @@ impl Sync<'_> {
         About {
             publication: publication.to_owned(),
             context: opened.context(self.server.environment.clock.now_ms()),
+            device_name: self.guest.device_name.clone(),
             sync_id: asking.sync_id.clone(),
         }
     }

@@ -80,6 +80,8 @@ fn verdicts_decide_what_becomes_of_uploaded_rows<B: Backend>() {
     assert_eq!(asked.body["table"], "product");
     assert_eq!(asked.body["user"], "ada");
     assert_eq!(asked.body["publication"], "main");
+    // The host's, as nobody has given it another one.
+    assert!(asked.body["device_name"].is_string(), "{}", asked.body);
     let of = |operation: &str, id: i64| {
         let mut rows = asked.rows().iter();
         let found = rows.find(|it| it["operation"] == operation && it["key"]["product_id"] == id);
