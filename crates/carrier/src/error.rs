@@ -7,6 +7,9 @@ use crate::block::BlockError;
 use crate::pin::Pin;
 use crate::url::UrlError;
 
+/// Where a server that speaks no HTTP says so to whoever does: the scheme for which it listens.
+pub const SCHEME_HEADER: &str = "tidewater-scheme";
+
 /// Why there is no connection, or none any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -96,6 +99,14 @@ pub enum CarrierError {
         /// What it says.
         what: String,
     },
+    /// What answers speaks another protocol than the address says: the address is wrong.
+    #[error("{server} is not the address of a Tidewater server: {what}")]
+    Mistaken {
+        /// Its URL.
+        server: String,
+        /// What it says.
+        what: String,
+    },
     /// What the server sends is not packed as it has to be.
     #[error("{server} sends what cannot be unpacked: {what}")]
     Blocks {
@@ -121,6 +132,28 @@ impl CarrierError {
         CarrierError::Tls {
             server: server.to_string(),
             what: "the server does not answer to TLS, but closes the connection".into(),
+        }
+    }
+
+    /// An answer of HTTP that is not of the protocol, with what is said of it in short and what
+    /// [`SCHEME_HEADER`] says. A page to sign in at, and a balancer without a server, are in the
+    /// way for a while; another server is there to stay.
+    pub(crate) fn by_answer(
+        server: String,
+        status: u16,
+        what: String,
+        scheme: Option<&str>,
+    ) -> CarrierError {
+        if let Some(scheme) = scheme {
+            let what = format!("a Tidewater server listens there, but for {scheme}://");
+            return CarrierError::Mistaken { server, what };
+        }
+        match status {
+            400 | 404..=406 | 410 | 426 | 501 | 505 => CarrierError::Mistaken {
+                server,
+                what: format!("a web server answers there: {what}"),
+            },
+            _ => CarrierError::Other { server, what },
         }
     }
 

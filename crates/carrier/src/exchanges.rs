@@ -28,7 +28,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::answer::{Answer, Reading};
 use crate::cookies::Cookies;
 use crate::dial::{Dialer, Layer, is_patience, open};
-use crate::error::CarrierError;
+use crate::error::{CarrierError, SCHEME_HEADER};
 use crate::requests::{Reply, Request, Requests};
 
 /// The header with the name of a connection, which its server has given it.
@@ -330,9 +330,10 @@ impl Lines {
             }
             Ok(None) if flight.since.elapsed() < HOLD + LATE => Ok(()),
             Ok(None) => self.repeat(flight, ErrorKind::TimedOut.into()),
-            Err(error) if error.kind() == ErrorKind::InvalidData => {
-                Err(self.other(error.to_string()))
-            }
+            Err(error) if error.kind() == ErrorKind::InvalidData => Err(CarrierError::Mistaken {
+                server: self.dialer.url.to_string(),
+                what: "what answers there does not speak HTTP".into(),
+            }),
             Err(error) => self.repeat(flight, error),
         }
     }
@@ -349,7 +350,13 @@ impl Lines {
                     CarrierError::Lost(summary)
                 }
                 502..=504 => self.dialer.unreachable(summary),
-                _ => self.other(head.summary()),
+                _ if is_of_server => self.other(head.summary()),
+                status => CarrierError::by_answer(
+                    self.dialer.url.to_string(),
+                    status,
+                    head.summary(),
+                    head.header(SCHEME_HEADER),
+                ),
             });
         };
         let reply = Reply {

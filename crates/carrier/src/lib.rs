@@ -32,7 +32,7 @@ mod websocket;
 
 pub use compression::{Compression, NoCompression, Packing};
 pub use dial::{Carrier, DialOptions, Layer, Received};
-pub use error::CarrierError;
+pub use error::{CarrierError, SCHEME_HEADER};
 pub use exchanges::{END, HOLD, MAX_BODY_BYTES, NUMBER, SESSION};
 #[doc(hidden)]
 pub use exchanges::{LATE, TRIES, pause_after};

@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-pub use self::first::{First, first};
+pub use self::first::{First, first, first_within};
 pub use self::line::{IdleLine, Line, LineError, NAME_BYTES, Refusal, Registration, Token};
 pub use self::websocket::{accept_key, websocket};
 use crate::error::CarrierError;

@@ -445,9 +445,9 @@ pub(crate) fn objection(error: &io::Error, server: &str) -> Option<CarrierError>
             by_the_clock: is_of_the_clock(what),
             what: what.to_string(),
         },
-        rustls::Error::InvalidMessage(_) => CarrierError::Tls {
+        rustls::Error::InvalidMessage(_) => CarrierError::Mistaken {
             server,
-            what: "what it answers is not TLS".into(),
+            what: "what answers there does not speak TLS".into(),
         },
         rustls::Error::AlertReceived(AlertDescription::UnrecognisedName) => {
             CarrierError::NoSuchName { server }

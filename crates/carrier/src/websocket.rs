@@ -6,13 +6,14 @@ use std::net::TcpStream;
 use std::ops::ControlFlow;
 
 use bytes::{Buf, Bytes};
+use tungstenite::error::ProtocolError;
 use tungstenite::handshake::HandshakeError;
 use tungstenite::handshake::client::generate_key;
 use tungstenite::protocol::WebSocketConfig;
 use tungstenite::{Error, Message};
 
 use crate::dial::{Dialer, Layer, is_patience, open};
-use crate::error::CarrierError;
+use crate::error::{CarrierError, SCHEME_HEADER};
 
 /// The largest message that is read: what servers send has no more than some 100 KiB.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -61,11 +62,10 @@ impl WebSocket {
             .header("Sec-WebSocket-Version", "13")
             .header("Sec-WebSocket-Key", generate_key())
             .body(());
-        let other = |what: String| CarrierError::Other {
+        let request = request.map_err(|error| CarrierError::Other {
             server: url.to_string(),
-            what,
-        };
-        let request = request.map_err(|error| other(error.to_string()))?;
+            what: error.to_string(),
+        })?;
         let handle = below.socket().try_clone().map_err(CarrierError::Lost)?;
         let mut next = Some(Handshake::Begin(below, request));
         let (socket, _) = dialer.agree(&handle, go_on, || {
@@ -83,7 +83,9 @@ impl WebSocket {
                     Ok(None)
                 }
                 Err(HandshakeError::Failure(Error::Io(error))) => Err(error),
-                Err(HandshakeError::Failure(error)) => Err(io::Error::other(other(refusal(error)))),
+                Err(HandshakeError::Failure(error)) => {
+                    Err(io::Error::other(refusal(error, url.to_string())))
+                }
             }
         })?;
         Ok(WebSocket {
@@ -101,16 +103,30 @@ enum Handshake {
 }
 
 /// Why there is no WebSocket, for people.
-fn refusal(error: Error) -> String {
-    let Error::Http(response) = &error else {
-        return error.to_string();
+fn refusal(error: Error, server: String) -> CarrierError {
+    let response = match &error {
+        Error::Http(response) => response,
+        Error::Protocol(ProtocolError::HttparseError(_)) | Error::HttpFormat(_) => {
+            let what = "what answers there does not speak HTTP".into();
+            return CarrierError::Mistaken { server, what };
+        }
+        other => {
+            let what = other.to_string();
+            return CarrierError::Other { server, what };
+        }
     };
     let text = |name| response.headers().get(name).and_then(|it| it.to_str().ok());
-    match (text("location"), text("content-type")) {
+    let what = match (text("location"), text("content-type")) {
         (Some(location), _) => format!("{}, go to {location}", response.status()),
         (None, Some(kind)) => format!("{} with {kind}", response.status()),
         (None, None) => response.status().to_string(),
-    }
+    };
+    CarrierError::by_answer(
+        server,
+        response.status().as_u16(),
+        what,
+        text(SCHEME_HEADER),
+    )
 }
 
 /// An error of the library as one of a socket. `None`: the other side has closed.

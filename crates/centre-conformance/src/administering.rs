@@ -35,6 +35,7 @@ pub fn remote(number: u8, user: &str) -> RemoteRecord {
         created_ms: NOW_MS + i64::from(number),
         last_sync_ms: 0,
         unverified: 0,
+        device_name: String::new(),
     }
 }
 

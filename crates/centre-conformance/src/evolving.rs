@@ -124,6 +124,7 @@ async fn registered<F: Fixture>(world: &World<F>) -> Remote {
         created_ms: NOW_MS,
         last_sync_ms: 0,
         unverified: 0,
+        device_name: String::new(),
     };
     let mut worker = world.worker().await;
     worker.save_remote(&record).await.unwrap();

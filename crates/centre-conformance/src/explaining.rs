@@ -33,6 +33,7 @@ pub async fn register<F: Fixture>(world: &World<F>, remote: &mut Remote) {
         created_ms: NOW_MS,
         last_sync_ms: 0,
         unverified: 0,
+        device_name: String::new(),
     };
     remote.worker.save_remote(&record).await.unwrap();
 }

@@ -166,6 +166,7 @@ impl Catalog {
             let columns = numbers.iter().map(|it| position(oid, it));
             catalog.take_index(row, columns.collect());
         }
+        catalog.limit_texts();
         for row in &client.query(REFERENCES, &[&oids]).await.map_err(error)? {
             let (oid, parent): (u32, u32) = (row.get(0), row.get(1));
             let (own, theirs): (Vec<i16>, Vec<i16>) = (row.get(2), row.get(3));
@@ -275,10 +276,6 @@ impl Catalog {
                 let (infos, table) = (&mut self.infos[at], &mut self.tables[at]);
                 infos.columns.push(info);
                 let index = infos.columns.len() - 1;
-                if let (Kind::Text | Kind::Bpchar, Some(limit)) = (column.kind, column.limit) {
-                    let check = checks::at_most(&infos.columns, index, limit);
-                    infos.checks.push(check);
-                }
                 if let Some(labels) = labels.get(&base(row)) {
                     let check = checks::one_of(&infos.columns, index, labels);
                     infos.checks.push(check);
@@ -309,6 +306,24 @@ impl Catalog {
         }
         if let Some(columns) = columns.filter(|_| unique && is_of_all_rows && !exclusion) {
             info.unique.push(columns);
+        }
+    }
+
+    /// Makes rules of the limits of texts, once it is known which columns are of a key.
+    fn limit_texts(&mut self) {
+        for (info, table) in self.infos.iter_mut().zip(&self.tables) {
+            for (index, column) in table.columns.iter().enumerate() {
+                let check = match (column.kind, column.limit) {
+                    (Kind::Text | Kind::Bpchar, limit) if info.key.contains(&index) => {
+                        checks::one_spelling(&info.columns, index, limit)
+                    }
+                    (Kind::Text | Kind::Bpchar, Some(limit)) => {
+                        Some(checks::at_most(&info.columns, index, limit))
+                    }
+                    _ => None,
+                };
+                info.checks.extend(check);
+            }
         }
     }
 

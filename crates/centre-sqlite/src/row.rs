@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rusqlite::params_from_iter;
 use rusqlite::types::Value as Native;
 
-use tidewater_protocol::{Code, ColumnType, Datum, Op, Row};
+use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, Table};
 
 use super::connection::Connection;
 use super::publication::{Publication, PublishedTable};
@@ -154,6 +154,17 @@ impl<'a> TableWriter<'a> {
             central,
             is_as_uploaded,
         }))
+    }
+
+    /// A table of the publication.
+    pub(super) fn schema_of(&self, table: usize) -> &'a Table {
+        &self.publication.schema.tables[table]
+    }
+
+    /// The values by which an uploaded row refers to another; `None` if it refers to none.
+    pub(super) fn referring(&self, columns: &[usize], new: &[Datum<'_>]) -> Option<Vec<Native>> {
+        let values = self.bind(columns, &self.settle(new)).ok()?;
+        (!values.contains(&Native::Null)).then_some(values)
     }
 
     /// The key of a delete's row, if it finds that as it expects it.

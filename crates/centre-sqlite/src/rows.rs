@@ -2,6 +2,7 @@
 //! process. What one row does is in [`super::row`]; what is written and in which order is the
 //! engine's affair.
 
+mod orphans;
 pub(super) mod script;
 mod together;
 mod watch;
@@ -28,8 +29,8 @@ use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Failed, Image, MayWrite, Met, OnDelete, Part, Refusal, RowSet, Rows,
-    ScriptRan, TargetTable, Written,
+    Admitted, Batch, Failed, Image, MayWrite, Met, OnDelete, Part, Reference, Refusal, RowSet,
+    Rows, ScriptRan, TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
@@ -448,6 +449,15 @@ impl<'c> Rows for UploadRows<'c> {
             number,
         );
         self.unless_ended(ran?)
+    }
+
+    async fn without_parent(
+        &mut self,
+        table: &Incoming<'_>,
+        reference: &Reference<'_, PublishedTable>,
+        rows: &[RowRef],
+    ) -> Result<Vec<RowRef>> {
+        self.find_orphans(table, reference, rows)
     }
 
     async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {

@@ -300,6 +300,9 @@ pub trait Worker: Send {
     /// Hands out numbers to a remote: they are nobody else's from then on.
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>>;
 
+    /// Notes what people call the device of a remote.
+    fn name_device<'a>(&'a mut self, id: RemoteId, name: &'a str) -> CentreResult<'a, ()>;
+
     /// The new credential of a remote has been used: the one before, of which this is the hash, is
     /// void. If another one is the one before by now, nothing happens.
     fn forget_previous_credential(

@@ -180,6 +180,8 @@ pub struct RemoteRecord {
     pub last_sync_ms: i64,
     /// How many times it has synced since it last compared everything.
     pub unverified: u64,
+    /// What people call the device; empty if nobody has named it. Several may have the same.
+    pub device_name: String,
 }
 
 /// A subscription.

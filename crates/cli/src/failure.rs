@@ -123,6 +123,7 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         | Code::SyncInProgress
         | Code::Redeployed
         | Code::IdentityUnavailable
+        | Code::HandlerAway
         | Code::RemoteLocked
         | Code::NoProvider
         | Code::DeadlineExceeded => 2,

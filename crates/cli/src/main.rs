@@ -5,6 +5,7 @@ mod args;
 mod centre;
 mod command;
 mod demo;
+mod devices;
 mod failure;
 mod images;
 mod init_document;

@@ -1,7 +1,7 @@
 //! The progress of a sync, as one line at the foot of the terminal.
 //!
-//! When standard error is not a terminal, logs of scripts stay clean: nothing is written but that a
-//! connection broke, once each time.
+//! When standard error is not a terminal, logs of scripts stay clean: nothing is written but what
+//! keeps the sync waiting, once for each reason.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -22,9 +22,10 @@ const MEASURED_FOR: Duration = Duration::from_secs(2);
 pub(crate) struct ProgressLine {
     bar: ProgressBar,
     pace: Cell<Pace>,
-    /// Whether it is told on lines of their own that a connection broke.
+    /// Whether it is told on lines of their own what keeps the sync waiting.
     tells: bool,
-    is_broken: Cell<bool>,
+    /// What was told last, as long as it holds.
+    delay: Cell<Option<Delay>>,
 }
 
 /// Since when a phase, or a table of it, is under way, and how far it was then.
@@ -35,6 +36,30 @@ struct Pace {
     since: Duration,
     bytes: u64,
     rows: u64,
+}
+
+/// What keeps a sync waiting, beside other syncs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Delay {
+    /// The server turned the sync away, or the line broke.
+    Retry(Code),
+    /// The server waits for a handler.
+    Handler,
+}
+
+impl Delay {
+    /// What keeps it waiting in a phase. Between two tries it connects, which ends no delay.
+    fn in_phase(phase: Phase, before: Option<Delay>) -> Option<Delay> {
+        match phase {
+            Phase::Retrying { reason, .. } => Some(Delay::Retry(reason)),
+            Phase::WaitingForHandler => Some(Delay::Handler),
+            _ => match before {
+                // Each break of a line brings the download further, and is one of its own.
+                Some(Delay::Retry(reason)) if is_of_the_line(reason) => None,
+                before => before,
+            },
+        }
+    }
 }
 
 impl Pace {
@@ -80,7 +105,7 @@ impl ProgressLine {
             tells: wanted && bar.is_hidden(),
             bar,
             pace: Cell::default(),
-            is_broken: Cell::default(),
+            delay: Cell::default(),
         }
     }
 
@@ -93,15 +118,11 @@ impl ProgressLine {
             self.bar.set_message(describe(progress) + &told);
             self.bar.tick();
         }
-        let broken = match progress.phase {
-            Phase::Retrying { reason, in_ms } if is_of_the_line(reason) => Some((reason, in_ms)),
-            _ => None,
-        };
-        if !self.is_broken.replace(broken.is_some())
-            && self.tells
-            && let Some((reason, in_ms)) = broken
-        {
-            eprintln!("{}", describe_retry(reason, in_ms));
+        let before = self.delay.get();
+        let delay = Delay::in_phase(progress.phase, before);
+        self.delay.set(delay);
+        if self.tells && delay.is_some() && delay != before {
+            eprintln!("{}", describe(progress));
         }
     }
 }
@@ -163,6 +184,9 @@ fn describe(progress: &Progress) -> String {
         Phase::Uploading => "uploading",
         Phase::Comparing => "comparing",
         Phase::Waiting { ahead: 0 } => "waiting for the server",
+        Phase::WaitingForHandler => {
+            return "the server waits for a handler, a program of its operator".into();
+        }
         Phase::Waiting { ahead } => {
             let syncs = counted(ahead, "sync", "syncs");
             return format!("waiting for the server, {syncs} ahead");
@@ -208,6 +232,7 @@ fn describe_retry(reason: Code, in_ms: u64) -> String {
         Code::Busy => "the server is busy",
         Code::ShuttingDown => "the server is shutting down",
         Code::ConsolidatedUnavailable => "the server cannot reach its database",
+        Code::HandlerAway => "a handler of the server does not answer it",
         Code::SyncInProgress => "another sync of this remote is under way",
         Code::Redeployed => "what is published was changed",
         reason if is_of_the_line(reason) => "the connection broke",

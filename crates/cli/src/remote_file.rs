@@ -53,11 +53,11 @@ pub(crate) fn require(path: &Path) -> Result<(), Failure> {
                 let doing = format!("opening {}", path.display());
                 RemoteError::Locked { doing }.into()
             }
-            _ => Failure::new(
-                Code::RemoteDatabase,
-                format!("cannot open {}: {error}", path.display()),
-                "check the permissions of the file and its folder",
-            ),
+            _ => RemoteError::Sqlite {
+                doing: format!("opening {}", path.display()),
+                source: error,
+            }
+            .into(),
         }),
     }
 }

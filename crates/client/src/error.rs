@@ -42,7 +42,20 @@ pub enum ClientError {
     },
 }
 
+/// What to do where something else than a Tidewater server answers.
+const WRONG_ADDRESS: &str = "see that scheme, host and port are those of a Tidewater server \
+     (tls://host:port, https://host, tcp:// on loopback); local changes are kept";
+
 impl ClientError {
+    /// Whether the address is none of a Tidewater server, by what answers there.
+    pub(crate) fn is_of_the_address(&self) -> bool {
+        matches!(
+            self,
+            ClientError::Carrier(CarrierError::Mistaken { .. })
+                | ClientError::Sync(SyncError::NotTidewater { .. })
+        )
+    }
+
     /// The stable code.
     pub fn code(&self) -> Code {
         match self {
@@ -54,6 +67,7 @@ impl ClientError {
                 CarrierError::Exposed { .. }
                 | CarrierError::HostName { .. }
                 | CarrierError::ProxyUrl(_)
+                | CarrierError::Mistaken { .. }
                 | CarrierError::File { .. } => Code::Usage,
                 CarrierError::Unreachable { .. }
                 | CarrierError::Tls { .. }
@@ -102,6 +116,7 @@ impl ClientError {
                  this scheme there; or the network may want you to sign in on a web page first; \
                  local changes are kept"
             }
+            CarrierError::Mistaken { .. } => WRONG_ADDRESS,
             CarrierError::HostName { .. } => "write the server's address as tls://host:port",
             CarrierError::File { .. } => {
                 "name a PEM file with the certificate of the server's authority"

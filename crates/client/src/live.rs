@@ -114,6 +114,7 @@ impl Remote {
             synced: Instant::now(),
             again: options.every,
             failures: 0,
+            was_served: false,
             left: 0,
             former: None,
         };
@@ -138,6 +139,8 @@ struct Living<'a, 'c> {
     again: Duration,
     /// In a row.
     failures: u32,
+    /// A server has served it here: what answers in its place now may be gone again.
+    was_served: bool,
     /// Syncs in a row that left something in the outbox.
     left: u32,
     /// The connection to a server that shuts down, for what is under way there.
@@ -181,6 +184,7 @@ impl Living<'_, '_> {
             let next = match synced {
                 Ok(report) => {
                     self.failures = 0;
+                    self.was_served = true;
                     self.note(why, &report);
                     let event = LiveEvent::Synced {
                         why,
@@ -348,7 +352,8 @@ impl Living<'_, '_> {
     /// Tells, and waits before it tries again, at its own address.
     fn failed(&mut self, error: ClientError) -> Result<Option<Why>, ClientError> {
         self.remote.set_elsewhere(None);
-        let again_after = error.code().is_transient().then(|| {
+        let may_pass = error.code().is_transient() || self.was_served && error.is_of_the_address();
+        let again_after = may_pass.then(|| {
             let said = error.retry_after_ms().map(Duration::from_millis);
             self.pause().max(said.unwrap_or_default())
         });

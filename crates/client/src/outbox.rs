@@ -117,7 +117,8 @@ impl Calling<'_> {
         Ok(took)
     }
 
-    /// Notes that what the application is interested in cannot be had.
+    /// Notes that what the application is interested in cannot be had. The report has it once: what
+    /// the file says already is no news.
     fn refuse(
         &mut self,
         interest: &Interest,
@@ -125,13 +126,15 @@ impl Calling<'_> {
         reason: &str,
         report: &mut Report,
     ) -> Result<(), ClientError> {
-        report.refused_interests.push(RefusedInterest {
-            space: interest.space.clone(),
-            subject: interest.subject.clone(),
-            reason: reason.to_owned(),
-        });
         let now = self.clock.now().unix_ms;
-        Ok(self.database.interest_failed(interest, code, reason, now)?)
+        if self.database.interest_failed(interest, code, reason, now)? {
+            report.refused_interests.push(RefusedInterest {
+                space: interest.space.clone(),
+                subject: interest.subject.clone(),
+                reason: reason.to_owned(),
+            });
+        }
+        Ok(())
     }
 
     fn call(&mut self, request: &Request) -> Result<Result<Answer, CallError>, ClientError> {

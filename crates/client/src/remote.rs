@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tidewater_carrier::{Packing, Pin, ServerUrls};
 use tidewater_protocol::Code;
-use tidewater_protocol::message::{Answer, CallFailed};
+use tidewater_protocol::message::{Answer, CallFailed, MAX_DEVICE_NAME, is_device_name};
 use tidewater_remote::database::{
     Account, Adopt, Conflict, Database, Interest, LeftTable, Parameters, RefusedRow, SettledRow,
     StaleRow, Status, TableDifferences, Which,
@@ -111,9 +111,26 @@ impl Remote {
         let server = server.parse::<ServerUrls>()?.to_string();
         let database = self.database()?;
         database.subscribe(&server, user, publications)?;
+        let account = database.account()?;
+        if account.remote_id.is_none()
+            && account.device_name.is_empty()
+            && let Some(name) = host_name()
+        {
+            database.store_device_name(&name)?;
+        }
         let moves = database.account()?.server != server;
         self.options.server = moves.then_some(server);
         Ok(())
+    }
+
+    /// What people call the device, wherever they are told of the remote: the name of the host, unless
+    /// this is called. Remembered in the file, and told to the server with the next sign-in. Names
+    /// need not be unique.
+    ///
+    /// # Errors
+    /// It is empty, has more than 64 characters or control characters; or SQLite failed.
+    pub fn set_device_name(&mut self, name: &str) -> Result<(), RemoteError> {
+        self.database()?.store_device_name(name)
     }
 
     /// The user's password, for the first sync or when the credential is no longer valid.
@@ -573,4 +590,13 @@ impl Remote {
             empty => Ok(empty.insert(Database::open(&self.path)?)),
         }
     }
+}
+
+/// What the host is called, as far as that can be the name of a device.
+fn host_name() -> Option<String> {
+    let host = rustix::system::uname();
+    let name = host.nodename().to_string_lossy();
+    let shown = name.chars().filter(|it| !it.is_control());
+    let name: String = shown.take(MAX_DEVICE_NAME).collect();
+    is_device_name(&name).then_some(name)
 }

@@ -111,6 +111,8 @@ codes! {
     Redeployed = 406, "redeployed";
     /// Whoever knows the users, an identity provider or a directory, does not answer the server.
     IdentityUnavailable = 407, "identity_unavailable";
+    /// A handler of the server, a program that it asks in each sync, does not answer the server.
+    HandlerAway = 408, "handler_away";
 
     /// The consolidated database refused an operation of the server.
     ConsolidatedRefused = 500, "consolidated_refused";
@@ -211,6 +213,7 @@ impl Code {
                 | Code::SyncInProgress
                 | Code::Redeployed
                 | Code::IdentityUnavailable
+                | Code::HandlerAway
                 | Code::RemoteLocked
                 | Code::NoProvider
                 | Code::DeadlineExceeded

@@ -12,7 +12,8 @@ use prost::Message;
 
 pub use self::call::{Answer, Argument, Call, CallFailed, CallKind, Given, Returns};
 pub use self::channel::{
-    Credit, MAX_ABOVE, MAX_BEARER_BYTES, Ping, Pong, Proof, SignIn, SignedIn, bearer_too_long,
+    Credit, MAX_ABOVE, MAX_BEARER_BYTES, MAX_DEVICE_NAME, Ping, Pong, Proof, SignIn, SignedIn,
+    bearer_too_long, is_device_name,
 };
 pub use self::numbers::{NumberBlock, NumbersLeft};
 pub use self::parameter::{MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, MAX_PARAMETERS, Parameter};
@@ -737,6 +738,10 @@ pub struct Waiting {
     /// Syncs before this one.
     #[prost(uint64, tag = "1")]
     pub ahead: u64,
+    /// It is a handler's turn: the server has asked a program of its operator, and waits for the
+    /// answer.
+    #[prost(bool, tag = "2")]
+    pub handler: bool,
 }
 
 /// See [`Control::Cancel`].

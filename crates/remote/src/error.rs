@@ -13,7 +13,7 @@ use tidewater_protocol::schema::SchemaError;
 #[non_exhaustive]
 pub enum RemoteError {
     /// SQLite failed.
-    #[error("SQLite failed while {doing}: {source}")]
+    #[error("{} while {doing}: {source}", if is_full(source) { "there is no room on the disk" } else { "SQLite failed" })]
     Sqlite {
         /// What was being done.
         doing: String,
@@ -169,6 +169,19 @@ fn is_internal_table_gone(error: &rusqlite::Error) -> bool {
     })
 }
 
+/// Whether there is no room for what was to be written. SQLite says so itself of the database's
+/// file; where the write-ahead log, or the index of it, cannot grow, only the system's error tells.
+fn is_full(error: &rusqlite::Error) -> bool {
+    use rusqlite::ffi;
+    let rusqlite::Error::SqliteFailure(failure, _) = error else {
+        return false;
+    };
+    matches!(
+        failure.extended_code,
+        ffi::SQLITE_FULL | ffi::SQLITE_IOERR_WRITE | ffi::SQLITE_IOERR_SHMSIZE
+    )
+}
+
 impl RemoteError {
     /// The stable code.
     pub fn code(&self) -> Code {
@@ -202,6 +215,10 @@ impl RemoteError {
                 "somebody has dropped or renamed a table of Tidewater's own; restore a copy of the \
                  file, or set it aside and sync into a new one: its own tables still hold what \
                  was not uploaded"
+            }
+            RemoteError::Sqlite { source, .. } if is_full(source) => {
+                "make room on the disk that has the file, or let it grow (a quota, a limit of the \
+                 process, PRAGMA max_page_count); then sync again: nothing is lost"
             }
             RemoteError::Sqlite { .. } => {
                 "check that the disk is not full and that the file and its folder can be written; \
@@ -298,5 +315,43 @@ pub(crate) trait Doing<T> {
 impl<T> Doing<T> for Result<T, rusqlite::Error> {
     fn doing(self, doing: &str) -> Result<T, RemoteError> {
         self.map_err(|source| RemoteError::sqlite(doing, source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_is_told_wherever_it_shows() {
+        for code in [
+            ffi::SQLITE_FULL,
+            ffi::SQLITE_IOERR_WRITE,
+            ffi::SQLITE_IOERR_SHMSIZE,
+        ] {
+            let failure = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            let error = RemoteError::sqlite("writing", failure);
+            assert!(
+                error
+                    .to_string()
+                    .starts_with("there is no room on the disk")
+            );
+            assert!(error.hint().starts_with("make room on the disk"));
+        }
+        let damaged = rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), None);
+        let error = RemoteError::sqlite("reading", damaged);
+        assert!(error.to_string().starts_with("SQLite failed while reading"));
+    }
+
+    #[test]
+    fn a_file_that_may_not_grow_is_a_full_disk() {
+        let connection = rusqlite::Connection::open_in_memory().expect("memory can be had");
+        let full = connection
+            .execute_batch("CREATE TABLE t (b BLOB); PRAGMA max_page_count = 2")
+            .and_then(|()| connection.execute("INSERT INTO t VALUES (zeroblob(100000))", []))
+            .expect_err("there is no room");
+        assert!(is_full(&full), "{full}");
     }
 }

@@ -53,7 +53,7 @@ pub struct Report {
     pub outbox: OutboxCounts,
     /// Rows that came into the inbox.
     pub inbox: u64,
-    /// What the application is interested in and does not get.
+    /// What the application is interested in and does not get, if the file did not say so before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused_interests: Vec<RefusedInterest>,
     /// Bytes of the protocol sent, over all connections of this sync. Whoever drives them counts.

@@ -365,6 +365,7 @@ fn is_explained(outcome: &str, accident: Accident) -> bool {
         | "connection_lost"
         | "timeout"
         | "busy"
+        | "handler_away"
         | "shutting_down"
         | "consolidated_unavailable" => true,
         "remote_database" => {

@@ -270,6 +270,7 @@ async fn enter(
         unknown: entered.unknown,
         was: entered.was,
         user: entered.user,
+        device_name: claim.device_name,
         client: claim.client,
         peer: origin.peer.to_owned(),
     };

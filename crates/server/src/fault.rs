@@ -92,6 +92,18 @@ impl Fault {
         }
     }
 
+    /// A handler does not answer. Which one it is, is for the log.
+    pub(crate) fn handler_away(retry_after_ms: u64) -> Fault {
+        Fault {
+            retry_after_ms,
+            ..Fault::new(
+                Code::HandlerAway,
+                "a program that the server asks in each sync (a handler) does not answer the server",
+                "nothing is lost: sync again later; if it stays so, tell the server's operator",
+            )
+        }
+    }
+
     /// The remote may not, or no longer, come in.
     pub(crate) fn shut_out(reason: ShutOut) -> Fault {
         let (code, message, hint) = match reason {

@@ -392,7 +392,7 @@ impl Handler {
 
     /// It does not answer. What there is to say of it is for the log.
     fn away(&self, host: Host<'_>, left: Duration, what: &str) -> Fault {
-        let mut fault = Fault::busy(host.later_ms(left));
+        let mut fault = Fault::handler_away(host.later_ms(left));
         fault.detail = format!("the handler {:?} is away: {what}", self.config.name);
         fault
     }

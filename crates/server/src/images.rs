@@ -285,6 +285,7 @@ pub async fn register(
         created_ms: now_ms,
         last_sync_ms: 0,
         unverified: 0,
+        device_name: String::new(),
     };
     worker.save_remote(&remote).await?;
     Ok(RegisteredRemote {

@@ -3,6 +3,8 @@
 //! Nothing is said about users or remotes to somebody who has not proved who he is:
 //! unknown, disabled and wrong all look the same and take the same time.
 
+mod claim;
+
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -16,9 +18,10 @@ use tidewater_centre::records::{
     UserRecord,
 };
 use tidewater_centre::{CentreError, ScriptNotes, ScriptRun, SyncContext};
-use tidewater_protocol::message::{PROTOCOL_VERSION, Proof, SignIn, negotiate};
+use tidewater_protocol::message::Proof;
 use tidewater_protocol::{Code, RemoteId, Value};
 
+pub(crate) use self::claim::{Claim, MAX_NAME_BYTES, check_name, identity};
 use crate::auth::credential::{self, Presented, ROTATE_AFTER_MS};
 use crate::auth::external::Identity;
 use crate::auth::password::PasswordCheck;
@@ -29,47 +32,6 @@ use crate::fault::Fault;
 use crate::script_sessions::ScriptUse;
 use crate::server::Shared;
 use crate::worker::{ScriptTask, SessionTask};
-
-/// Names of users, publications and programs are shorter.
-pub(crate) const MAX_NAME_BYTES: usize = 512;
-
-/// A SignIn whose parts are well-formed.
-pub(crate) struct Claim {
-    /// The version that the connection speaks.
-    pub(crate) version: u32,
-    pub(crate) remote_id: Option<RemoteId>,
-    pub(crate) user: String,
-    pub(crate) proof: Proof,
-    pub(crate) client: String,
-    /// The name of the centre that it knows; empty if none.
-    centre: String,
-    /// It is a program without a file.
-    pub(crate) is_program: bool,
-}
-
-impl Claim {
-    pub(crate) fn check(sign_in: SignIn) -> Result<Claim, Fault> {
-        let version = check_version(sign_in.protocol_version)?;
-        check_name("user", &sign_in.user)?;
-        check_name("client", &sign_in.client)?;
-        check_name("centre", &sign_in.centre)?;
-        let proof = sign_in.proof;
-        let has_identity =
-            !sign_in.remote_id.is_empty() || matches!(proof, Some(Proof::Credential(_)));
-        if sign_in.is_program && has_identity {
-            return Err(Fault::malformed("a program with the identity of a remote"));
-        }
-        Ok(Claim {
-            version,
-            remote_id: identity(&sign_in.remote_id, RemoteId::from_slice)?,
-            user: sign_in.user,
-            proof: proof.ok_or_else(|| Fault::malformed("a SignIn without a proof"))?,
-            client: sign_in.client,
-            centre: sign_in.centre,
-            is_program: sign_in.is_program,
-        })
-    }
-}
 
 /// Somebody who is who he says.
 pub(crate) struct SignedIn {
@@ -99,6 +61,8 @@ pub(crate) struct Guest {
     pub(crate) unknown: Option<RemoteId>,
     pub(crate) was: Option<RemoteId>,
     pub(crate) user: String,
+    /// What people call the device; empty if nobody has named it.
+    pub(crate) device_name: String,
     /// The program that speaks, and its address.
     pub(crate) client: String,
     pub(crate) peer: String,
@@ -142,7 +106,7 @@ pub(crate) async fn sign_in(
         }
     }
     // Each in a box: a crowd that signs in by token waits in futures of that size.
-    match &claim.proof {
+    let entered = match &claim.proof {
         Proof::Token(token) => Box::pin(by_token(server, claim, asked, keyring, token)).await,
         Proof::Credential(credential) => {
             Box::pin(by_credential(server, claim, asked, keyring, credential)).await
@@ -164,6 +128,20 @@ pub(crate) async fn sign_in(
             check_said(claim, &identity)?;
             Box::pin(by_identity(server, claim, asked, keyring, identity)).await
         }
+    }?;
+    note_device_name(server, claim, &entered);
+    Ok(entered)
+}
+
+/// Has the name of a device noted that has none yet, or another one. Nothing waits for it.
+fn note_device_name(server: &Shared, claim: &Claim, entered: &SignedIn) {
+    let known = entered.state.remote.as_ref();
+    let known = known.filter(|it| it.id == entered.remote_id);
+    let is_known = known.is_some_and(|it| it.device_name == claim.device_name);
+    if !(is_known || claim.is_program || claim.device_name.is_empty()) {
+        let name = claim.device_name.clone();
+        let noting = SessionTask::NameDevice(entered.remote_id, name);
+        server.workers.sessions.submit(noting);
     }
 }
 
@@ -692,6 +670,7 @@ fn blank_remote(server: &Shared, user: &str) -> Result<RemoteRecord, Fault> {
         created_ms: server.environment.clock.now_ms(),
         last_sync_ms: 0,
         unverified: 0,
+        device_name: String::new(),
     })
 }
 
@@ -725,71 +704,4 @@ async fn save(server: &Shared, remote: RemoteRecord) -> Result<(), Fault> {
 
 fn no_randomness(error: std::io::Error) -> Fault {
     Fault::internal(error.to_string())
-}
-
-fn check_version(version: u32) -> Result<u32, Fault> {
-    negotiate(version).ok_or_else(|| {
-        Fault::new(
-            Code::ProtocolVersion,
-            format!(
-                "the remote speaks protocol version {}.{}, the server {}.{}",
-                version >> 16,
-                version & 0xffff,
-                PROTOCOL_VERSION >> 16,
-                PROTOCOL_VERSION & 0xffff
-            ),
-            "update the older of the two: the remote's Tidewater or the server",
-        )
-    })
-}
-
-pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Fault> {
-    if name.len() > MAX_NAME_BYTES {
-        let name = format!("a {what} name of {} bytes", name.len());
-        return Err(Fault::malformed(&name));
-    }
-    Ok(())
-}
-
-pub(crate) fn identity<T>(
-    bytes: &[u8],
-    read: impl Fn(&[u8]) -> Option<T>,
-) -> Result<Option<T>, Fault> {
-    if bytes.is_empty() {
-        return Ok(None);
-    }
-    read(bytes)
-        .map(Some)
-        .ok_or_else(|| Fault::malformed("an identity that is not 16 bytes long"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn impossible_claims_are_refused() {
-        let sign_in = || SignIn {
-            protocol_version: PROTOCOL_VERSION,
-            user: "ada".into(),
-            proof: Some(Proof::Password("x".into())),
-            ..Default::default()
-        };
-        assert!(Claim::check(sign_in()).is_ok());
-        let refused = |change: &dyn Fn(&mut SignIn)| {
-            let mut changed = sign_in();
-            change(&mut changed);
-            let fault = Claim::check(changed).err();
-            fault.expect("the SignIn is refused").code
-        };
-        assert_eq!(refused(&|it| it.proof = None), Code::MalformedMessage);
-        let version = |it: &mut SignIn| it.protocol_version = 9 << 16;
-        assert_eq!(refused(&version), Code::ProtocolVersion);
-        assert_eq!(
-            refused(&|it| it.remote_id = vec![1]),
-            Code::MalformedMessage
-        );
-        let user = |it: &mut SignIn| it.user = "x".repeat(600);
-        assert_eq!(refused(&user), Code::MalformedMessage);
-    }
 }

@@ -93,6 +93,8 @@ pub(crate) enum SessionTask {
         job: Box<DownloadJob>,
         reply: oneshot::Sender<Result<bool, CentreError>>,
     },
+    /// What people call the device of a remote.
+    NameDevice(RemoteId, String),
     /// The credential before, of which this is the hash, is void.
     ForgetPrevious(RemoteId, Vec<u8>),
     /// For the history.
@@ -486,6 +488,16 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
                 Err(error) => Err(error),
             };
             let _ = reply.send(connection.judge(result).map(|()| opened.covers_image));
+        }
+        SessionTask::NameDevice(id, name) => {
+            let result = match connection.open().await {
+                Ok(worker) => worker.name_device(id, &name).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = connection.judge(result) {
+                // The next sign-in tries again.
+                tracing::warn!(%error, remote = %id, "the name of a device could not be noted");
+            }
         }
         SessionTask::ForgetPrevious(id, previous) => {
             let result = match connection.open().await {

@@ -508,7 +508,7 @@ impl<'a> Syncing<'a> {
             None => &mut phases.open,
             Some(Phase::Connecting) => &mut phases.connect,
             Some(Phase::Uploading | Phase::Comparing) => &mut phases.upload,
-            Some(Phase::Waiting { .. }) => &mut phases.wait,
+            Some(Phase::Waiting { .. } | Phase::WaitingForHandler) => &mut phases.wait,
             Some(Phase::Downloading) => &mut phases.download,
             Some(Phase::Retrying { .. }) => &mut phases.retry,
             Some(_) => &mut phases.apply,

@@ -1,9 +1,11 @@
 //! What somebody begins with, before it is decided how to go on.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
 
 use super::Stream;
 use super::fronted::Begun;
@@ -18,7 +20,9 @@ pub enum First {
     Tls,
     /// The preface of a connection.
     Preface,
-    /// Something else, HTTP most likely.
+    /// A request of HTTP.
+    Http,
+    /// Something else.
     Other,
 }
 
@@ -28,6 +32,7 @@ impl First {
             // A record with a handshake, of any version.
             [0x16, 3, ..] => First::Tls,
             b"TIDE" => First::Preface,
+            b"GET " | b"POST" | b"HEAD" | b"PUT " | b"OPTI" | b"CONN" | b"PRI " => First::Http,
             _ => First::Other,
         }
     }
@@ -39,13 +44,41 @@ impl First {
 /// The stream is broken.
 pub async fn first(mut stream: Box<dyn Stream>) -> io::Result<(First, Box<dyn Stream>)> {
     let (mut bytes, mut count) = ([0; BYTES], 0);
-    while count < BYTES {
-        match stream.read(&mut bytes[count..]).await? {
+    read(&mut stream, &mut bytes, &mut count).await?;
+    Ok(begun(stream, &bytes[..count]))
+}
+
+/// The same, which waits for no longer than this: what has not come by then is something else.
+///
+/// # Errors
+/// The stream is broken.
+pub async fn first_within(
+    mut stream: Box<dyn Stream>,
+    wait: Duration,
+) -> io::Result<(First, Box<dyn Stream>)> {
+    let (mut bytes, mut count) = ([0; BYTES], 0);
+    if let Ok(read) = timeout(wait, read(&mut stream, &mut bytes, &mut count)).await {
+        read?;
+    }
+    Ok(begun(stream, &bytes[..count]))
+}
+
+/// May be dropped: what has come is counted.
+async fn read(
+    stream: &mut Box<dyn Stream>,
+    bytes: &mut [u8; BYTES],
+    count: &mut usize,
+) -> io::Result<()> {
+    while *count < BYTES {
+        match stream.read(&mut bytes[*count..]).await? {
             0 => break,
-            more => count += more,
+            more => *count += more,
         }
     }
-    let first = First::of(&bytes[..count]);
-    let seen = Bytes::copy_from_slice(&bytes[..count]);
-    Ok((first, Box::new(Begun { seen, stream })))
+    Ok(())
+}
+
+fn begun(stream: Box<dyn Stream>, bytes: &[u8]) -> (First, Box<dyn Stream>) {
+    let seen = Bytes::copy_from_slice(bytes);
+    (First::of(bytes), Box::new(Begun { seen, stream }))
 }

@@ -4,6 +4,7 @@
 mod copy_in;
 mod execute;
 mod fitness;
+mod orphans;
 mod refusal;
 pub(super) mod script;
 mod sql;
@@ -38,8 +39,8 @@ use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Image, MayWrite, Met, OnDelete, Part, RowSet, Rows, ScriptRan, TargetTable,
-    Written,
+    Admitted, Batch, Image, MayWrite, Met, OnDelete, Part, Reference, RowSet, Rows, ScriptRan,
+    TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
@@ -442,6 +443,15 @@ impl Rows for UploadRows<'_> {
     ) -> Result<ScriptRan> {
         self.exact = false;
         self.run_for_set(table, statements, set).await
+    }
+
+    async fn without_parent(
+        &mut self,
+        table: &Incoming<'_>,
+        reference: &Reference<'_, PublishedTable>,
+        rows: &[RowRef],
+    ) -> Result<Vec<RowRef>> {
+        self.find_orphans(table, reference, rows).await
     }
 
     async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {

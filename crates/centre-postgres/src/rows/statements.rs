@@ -383,7 +383,7 @@ fn pass_over(written: &mut Written, table: &Incoming<'_>, is_strict: bool, rows:
 }
 
 /// How many rows of a list go into one statement.
-fn batch_size(refs: &[RowRef]) -> usize {
+pub(super) fn batch_size(refs: &[RowRef]) -> usize {
     // A row's distance to the next tells its size closely enough.
     let mut bytes = 0;
     for (index, pair) in refs.windows(2).take(BATCH_ROWS - 1).enumerate() {

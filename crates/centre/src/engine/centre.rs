@@ -423,6 +423,13 @@ impl<D: Database> Worker for EngineWorker<D> {
         )))
     }
 
+    fn name_device<'a>(&'a mut self, id: RemoteId, name: &'a str) -> CentreResult<'a, ()> {
+        let name = name.to_owned();
+        self.0.run(job!(|connection| session::name_device(
+            connection, id, &name
+        )))
+    }
+
     fn forget_previous_credential(
         &mut self,
         id: RemoteId,

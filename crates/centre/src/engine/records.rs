@@ -312,7 +312,8 @@ macro_rules! select_remote {
     ($rest:literal) => {
         concat!(
             "SELECT id, user_name, revoked, credential_hash, previous_credential_hash,
-             rotated_ms, created_ms, last_sync_ms, unverified FROM tidewater.remote ",
+             rotated_ms, created_ms, last_sync_ms, unverified, device_name
+             FROM tidewater.remote ",
             $rest
         )
     };
@@ -329,6 +330,7 @@ fn remote(row: &Row) -> Result<RemoteRecord> {
         created_ms: row.get(6)?,
         last_sync_ms: row.get(7)?,
         unverified: row.get(8)?,
+        device_name: row.get(9)?,
     })
 }
 
@@ -340,7 +342,7 @@ pub(super) async fn remotes(connection: &mut impl Connection) -> Result<Vec<Remo
 /// Finds a remote, for [`Connection::gather`]; [`found_remote`] reads the answer.
 pub(super) fn find_remote(id: RemoteId) -> Own {
     let select = "SELECT v.n, id, user_name, revoked, credential_hash, previous_credential_hash,
-                  rotated_ms, created_ms, last_sync_ms, unverified
+                  rotated_ms, created_ms, last_sync_ms, unverified, device_name
                   FROM {rows BLOB} JOIN tidewater.remote ON id = v.c1";
     each(select, vec![own_row![id]])
 }

@@ -196,8 +196,8 @@ pub(super) async fn save_remote(
 ) -> Result<()> {
     let save = own!(
         "INSERT INTO tidewater.remote (id, user_name, revoked, credential_hash,
-         previous_credential_hash, rotated_ms, created_ms, last_sync_ms)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+         previous_credential_hash, rotated_ms, created_ms, last_sync_ms, device_name)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
          ON CONFLICT (id) DO UPDATE SET credential_hash = excluded.credential_hash,
          previous_credential_hash = excluded.previous_credential_hash,
          rotated_ms = excluded.rotated_ms",
@@ -209,8 +209,21 @@ pub(super) async fn save_remote(
         remote.rotated_ms,
         remote.created_ms,
         remote.last_sync_ms,
+        remote.device_name,
     );
     connection.run_one("saving a remote", save).await?;
+    Ok(())
+}
+
+/// See [`crate::centre::Worker::name_device`].
+pub(super) async fn name_device(
+    connection: &mut impl Connection,
+    id: RemoteId,
+    name: &str,
+) -> Result<()> {
+    let sql = "UPDATE tidewater.remote SET device_name = ?2 WHERE id = ?1";
+    let rename = own!(sql, id, name);
+    connection.run_one("naming a device", rename).await?;
     Ok(())
 }
 

@@ -52,7 +52,9 @@ CREATE TABLE tidewater.remote (
   -- Which schemas it has.
   schemas TEXT NOT NULL DEFAULT '',
   -- How many times it has synced since it last compared everything.
-  unverified INTEGER NOT NULL DEFAULT 0
+  unverified INTEGER NOT NULL DEFAULT 0,
+  -- What people call the device; empty if nobody has named it.
+  device_name TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX tidewater_remote_user ON tidewater.remote (user_name);
 -- Tells a remote that is unknown because it was removed from one that is not known yet.

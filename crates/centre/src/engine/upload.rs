@@ -16,6 +16,7 @@ mod given;
 pub mod incoming;
 mod made;
 mod operator;
+pub mod orphans;
 mod outcomes;
 mod own;
 mod replayed;

@@ -35,7 +35,7 @@ The object of list --json, of a device:
 outcome is lost or merged; pre_image is what I had seen before (null: nothing), mine what I
 wrote (null: a delete), theirs what the centre has since (null: the row is gone).
 Of the centre, newest first; of show --json one such object, of export one a line:
-  {\"conflicts\":[{\"id\",\"at_ms\",\"remote_id\",\"user\",\"publication\",\"table\",\"key\",\"operation\",
+  {\"conflicts\":[{\"id\",\"at_ms\",\"remote_id\",\"device_name\",\"user\",\"publication\",\"table\",\"key\",\"operation\",
                  \"outcome\",\"pre_image\",\"uploaded\",\"replaced\",\"winner\",\"settled\"}]}
 outcome is centre, remote, merged or parked; uploaded is what the device wanted (null: a
 delete), winner what the centre has had since (null: the row was gone), replaced what it had

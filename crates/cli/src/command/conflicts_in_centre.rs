@@ -13,6 +13,7 @@ use super::conflicts::Format;
 use crate::Done;
 use crate::args::ConfigArgs;
 use crate::centre::{OpenCentre, now_ms};
+use crate::devices::{DeviceNames, OfDevice};
 use crate::failure::{Failure, describe};
 use crate::kept::{ConflictLine, Embedded, embedded};
 use crate::output::{self, Table, moment, printable};
@@ -34,9 +35,13 @@ pub(super) fn list(
     filter: &ConflictFilter,
     json: bool,
 ) -> Result<Done, Failure> {
-    let conflicts = OpenCentre::open(config)?.find_conflicts(filter)?;
+    let centre = OpenCentre::open(config)?;
+    let (conflicts, names) = (centre.find_conflicts(filter)?, DeviceNames::read(&centre)?);
     if json {
-        let conflicts = conflicts.iter().map(ConflictLine::of).collect();
+        let conflicts = conflicts
+            .iter()
+            .map(|it| OfDevice::new(ConflictLine::of(it), &names, it.remote_id));
+        let conflicts = conflicts.collect();
         output::json(&ListedConflicts { conflicts })?;
     } else if conflicts.is_empty() {
         output::note(match *filter == ConflictFilter::newest(filter.limit) {
@@ -44,13 +49,15 @@ pub(super) fn list(
             false => "no such conflicts are kept",
         });
     } else {
-        output::text(&lines(&conflicts))?;
+        output::text(&lines(&conflicts, &names))?;
     }
     Ok(Done::Fully)
 }
 
-fn lines(conflicts: &[ConflictRecord]) -> String {
-    let mut table = Table::new(&[">id", "when", "outcome", "table", "key", "change", "user"]);
+fn lines(conflicts: &[ConflictRecord], names: &DeviceNames) -> String {
+    let mut table = Table::new(&[
+        ">id", "when", "outcome", "table", "key", "change", "user", "device",
+    ]);
     for conflict in conflicts {
         table.row([
             conflict.id.to_string(),
@@ -60,6 +67,7 @@ fn lines(conflicts: &[ConflictRecord]) -> String {
             cut(&conflict.key),
             conflict.operation.clone(),
             conflict.user.clone(),
+            names.name(conflict.remote_id).to_owned(),
         ]);
     }
     table.render(0)
@@ -76,11 +84,15 @@ fn outcome(conflict: &ConflictRecord) -> String {
 }
 
 pub(super) fn show(config: &ConfigArgs, id: i64, json: bool) -> Result<Done, Failure> {
-    let conflict = OpenCentre::open(config)?.conflict(id)?;
+    let centre = OpenCentre::open(config)?;
+    let (conflict, names) = (centre.conflict(id)?, DeviceNames::read(&centre)?);
     let conflict = conflict.ok_or_else(|| unknown(id, config))?;
     match json {
-        true => output::json(&ConflictLine::of(&conflict))?,
-        false => output::text(&side_by_side(&conflict))?,
+        true => {
+            let line = ConflictLine::of(&conflict);
+            output::json(&OfDevice::new(line, &names, conflict.remote_id))?;
+        }
+        false => output::text(&side_by_side(&conflict, &names))?,
     }
     Ok(Done::Fully)
 }
@@ -93,7 +105,7 @@ fn unknown(id: i64, config: &ConfigArgs) -> Failure {
 }
 
 /// Who, when and what; and the versions, a line for each column.
-fn side_by_side(conflict: &ConflictRecord) -> String {
+fn side_by_side(conflict: &ConflictRecord, names: &DeviceNames) -> String {
     let mut text = String::new();
     let mut say = |name: &str, what: &str| {
         let _ = writeln!(text, "{name:<12}{}", printable(what));
@@ -104,7 +116,7 @@ fn side_by_side(conflict: &ConflictRecord) -> String {
     say("publication", &conflict.publication);
     let who = format!("{} by {}", conflict.operation, conflict.user);
     say("change", &who);
-    say("remote", &conflict.remote_id.to_string());
+    say("remote", &names.describe(conflict.remote_id));
     say("at", &moment(conflict.at_ms));
     say("outcome", &outcome(conflict));
     if let Some(settled) = &conflict.settled {
@@ -291,14 +303,17 @@ pub(super) fn export(
     filter: &ConflictFilter,
     format: Format,
 ) -> Result<Done, Failure> {
-    let mut conflicts = OpenCentre::open(config)?.find_conflicts(filter)?;
+    let centre = OpenCentre::open(config)?;
+    let (mut conflicts, names) = (centre.find_conflicts(filter)?, DeviceNames::read(&centre)?);
     // As they happened.
     conflicts.reverse();
     match format {
-        Format::Csv => output::text(&csv(&conflicts)?)?,
+        Format::Csv => output::text(&csv(&conflicts, &names)?)?,
         Format::Json => {
             for conflict in &conflicts {
-                if !output::json_to_reader(&ConflictLine::of(conflict))? {
+                let line = ConflictLine::of(conflict);
+                let line = OfDevice::new(line, &names, conflict.remote_id);
+                if !output::json_to_reader(&line)? {
                     break;
                 }
             }
@@ -307,12 +322,12 @@ pub(super) fn export(
     Ok(Done::Fully)
 }
 
-fn csv(conflicts: &[ConflictRecord]) -> Result<String, Failure> {
+fn csv(conflicts: &[ConflictRecord], names: &DeviceNames) -> Result<String, Failure> {
     let failed = |error: &dyn std::fmt::Display| {
         Failure::new(Code::Internal, format!("cannot write CSV: {error}"), "")
     };
     let mut writer = csv::Writer::from_writer(Vec::new());
-    let names = [
+    let columns = [
         "id",
         "at_ms",
         "remote_id",
@@ -329,8 +344,11 @@ fn csv(conflicts: &[ConflictRecord]) -> Result<String, Failure> {
         "settled_at_ms",
         "settled_by",
         "settled_as",
+        "device_name",
     ];
-    writer.write_record(names).map_err(|error| failed(&error))?;
+    writer
+        .write_record(columns)
+        .map_err(|error| failed(&error))?;
     for conflict in conflicts {
         let settled = conflict.settled.as_ref();
         let image = |image: &Option<String>| image.clone().unwrap_or_default();
@@ -351,6 +369,7 @@ fn csv(conflicts: &[ConflictRecord]) -> Result<String, Failure> {
             settled.map_or_else(String::new, |it| it.at_ms.to_string()),
             settled.map_or_else(String::new, |it| it.by.clone()),
             settled.map_or_else(String::new, |it| it.version.clone()),
+            names.name(conflict.remote_id).to_owned(),
         ];
         writer
             .write_record(record)
@@ -369,5 +388,5 @@ struct Resolved {
 
 #[derive(Serialize)]
 struct ListedConflicts<'a> {
-    conflicts: Vec<ConflictLine<'a>>,
+    conflicts: Vec<OfDevice<'a, ConflictLine<'a>>>,
 }

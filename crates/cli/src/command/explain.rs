@@ -11,12 +11,12 @@ use serde::Serialize;
 use tidewater_centre::explain::{
     ExplainedEntry, ExplainedPublication, ExplainedRule, Explanation, Question,
 };
-use tidewater_protocol::RemoteId;
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::{OpenCentre, now_ms};
 use crate::command::explain_on_device;
+use crate::devices::{DeviceNames, OfDevice, find_remote};
 use crate::failure::Failure;
 use crate::kept::{ConflictLine, RefusedLine};
 use crate::output::{self, counted, moment, printable};
@@ -36,7 +36,7 @@ Examples:
   tidewater explain nancy.db customer 17        # on the device
 
 The object of --json, of the centre:
-  {\"verdict\",\"sentence\",\"remote\":{\"id\",\"user\",\"revoked\",\"disabled\",\"last_sync_ms\"},
+  {\"verdict\",\"sentence\",\"remote\":{\"id\",\"user\",\"revoked\",\"disabled\",\"last_sync_ms\"},\"device_name\",
    \"table\",\"key\":[..],\"row\":{..}|null,
    \"publications\":[{\"name\",\"direction\",\"source\",\"download_script\",\"uploads_by\",\"holds\",\"rules\":[{\"number\",\"holds\",
       \"follows\":[{\"table\",\"refers\",\"is_there\"}],\"columns\",\"values\",\"query\",
@@ -57,7 +57,7 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "[REMOTE.db] TABLE KEY", required = true, num_args = 2..=3,
           allow_negative_numbers = true)]
     what: Vec<String>,
-    /// The remote's id, as `tidewater remote list` shows it
+    /// The remote's id, or the name of its device, as `tidewater remote list` shows them
     #[arg(long, value_name = "ID")]
     remote: Option<String>,
     /// What the remote has set, where rules name it: the centre does not keep it
@@ -91,13 +91,6 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Done, Failure> {
     }
 }
 
-/// The id of a remote.
-pub(super) fn remote_id(text: &str) -> Result<RemoteId, Failure> {
-    let hint = "see: tidewater remote list";
-    let id = text.parse();
-    id.map_err(|_| Failure::usage(format!("{text:?} is not a remote id"), hint))
-}
-
 /// Parameters as they are given.
 pub(super) fn parameters(
     given: &[String],
@@ -116,17 +109,27 @@ pub(super) fn parameters(
 }
 
 fn in_centre(args: &ExplainArgs, remote: &str, table: &str, key: &str) -> Result<Done, Failure> {
+    let centre = OpenCentre::open(&args.config)?;
+    let remote_id = find_remote(&centre, remote)?;
     let question = Question {
-        remote_id: remote_id(remote)?,
+        remote_id,
         table: table.to_owned(),
         key: key.to_owned(),
         parameters: parameters(&args.parameters)?,
         now_ms: now_ms(),
     };
-    let found = OpenCentre::open(&args.config)?.explain(&question)?;
+    let found = centre.explain(&question)?;
+    let names = DeviceNames::read(&centre)?;
     match args.json {
-        true => output::json(&ExplanationObject::of(&found))?,
-        false => output::text(&describe(&found, &args.config))?,
+        true => output::json(&OfDevice::new(
+            ExplanationObject::of(&found),
+            &names,
+            remote_id,
+        ))?,
+        false => {
+            let remote = names.describe(remote_id);
+            output::text(&describe(&found, &remote, &args.config))?;
+        }
     }
     Ok(Done::Fully)
 }
@@ -150,7 +153,7 @@ impl ExplanationObject<'_> {
 }
 
 /// What was found, for people: the sentence first.
-fn describe(found: &Explanation, config: &ConfigArgs) -> String {
+fn describe(found: &Explanation, device: &str, config: &ConfigArgs) -> String {
     let mut text = String::new();
     let mut say = |name: &str, what: &str| {
         let _ = writeln!(text, "{name:<12} {}", printable(what));
@@ -164,10 +167,7 @@ fn describe(found: &Explanation, config: &ConfigArgs) -> String {
         Some(at) => format!("last sync {}", moment(at)),
         None => "never synced".to_owned(),
     };
-    say(
-        "remote",
-        &format!("{} of {}, {last}", remote.id, remote.user),
-    );
+    say("remote", &format!("{device} of {}, {last}", remote.user));
     for publication in &found.publications {
         describe_publication(publication, &remote.user, &mut say);
     }

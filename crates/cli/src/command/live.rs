@@ -87,7 +87,7 @@ pub(super) fn run_with(
     let mut told = Ok(true);
     sync::signed_in(&mut remote, &args.proof, given, |remote| {
         remote.live(&options, &mut |event| {
-            told = tell(event, args.json);
+            told = tell(event, args);
             match !interrupt.is_raised() && matches!(told, Ok(true)) {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
@@ -119,7 +119,8 @@ fn wait_for_lock(file: &Path) {
 }
 
 /// Whether there is still somebody who reads.
-fn tell(event: &LiveEvent<'_>, as_json: bool) -> Result<bool, Failure> {
+fn tell(event: &LiveEvent<'_>, args: &SyncArgs) -> Result<bool, Failure> {
+    let as_json = args.json;
     match event {
         LiveEvent::Synced { why, report } if as_json => output::json_to_reader(&json!({
             "event": "synced",
@@ -127,6 +128,7 @@ fn tell(event: &LiveEvent<'_>, as_json: bool) -> Result<bool, Failure> {
             "tables": report.tables,
             "report": SyncObject::of(report, 0),
         })),
+        LiveEvent::Synced { .. } | LiveEvent::Leaving if args.quiet && !as_json => Ok(true),
         LiveEvent::Synced { why, report } if *why == Why::Connected || says_something(report) => {
             let tables: Vec<&str> = report.tables.iter().map(String::as_str).collect();
             let tables = match tables.is_empty() {

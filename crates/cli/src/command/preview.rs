@@ -5,10 +5,11 @@ use std::fmt::Write;
 use clap::Args;
 use tidewater_centre::preview::{Preview, PreviewAsked, PreviewedTable, SchemaChange};
 
-use super::explain::{parameters, remote_id};
+use super::explain::parameters;
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::{OpenCentre, now_ms};
+use crate::devices::find_remote;
 use crate::failure::Failure;
 use crate::output::{self, Table, counted, printable};
 
@@ -51,13 +52,15 @@ pub(crate) struct PreviewArgs {
 }
 
 pub(crate) fn run(args: &PreviewArgs) -> Result<Done, Failure> {
+    let centre = OpenCentre::open(&args.config)?;
+    let remote = args.remote.as_deref();
     let asked = PreviewAsked {
-        remote_id: args.remote.as_deref().map(remote_id).transpose()?,
+        remote_id: remote.map(|it| find_remote(&centre, it)).transpose()?,
         rows: args.rows,
         parameters: parameters(&args.parameters)?,
         now_ms: now_ms(),
     };
-    let preview = OpenCentre::open(&args.config)?.preview(&asked)?;
+    let preview = centre.preview(&asked)?;
     match args.json {
         true => output::json(&preview)?,
         false => output::text(&describe(&preview))?,

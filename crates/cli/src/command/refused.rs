@@ -39,7 +39,7 @@ The object of list --json, of a device (key is an array):
 outcome is retried (it goes up again), taken, lost, given_up, or by an operator replayed,
 edited or discarded.
 Of the centre, newest first; of show --json one such object:
-  {\"refused\":[{\"id\",\"at_ms\",\"remote_id\",\"user\",\"publication\",\"table\",\"key\",\"operation\",\"row\",
+  {\"refused\":[{\"id\",\"at_ms\",\"remote_id\",\"device_name\",\"user\",\"publication\",\"table\",\"key\",\"operation\",\"row\",
                \"code\",\"reason\",\"pre_image\",\"sequence\",\"attempts\":n,\"parent\",\"settled\"}]}
 id, at_ms and the rest are of the last attempt; parent {\"table\",\"key\"} is the refused row that
 it refers to; settled {\"at_ms\",\"by\",\"as\",\"row\",\"reason\"} says how it ended: as is replayed,

@@ -13,6 +13,7 @@ use super::refused::Operator;
 use crate::Done;
 use crate::args::ConfigArgs;
 use crate::centre::{OpenCentre, now_ms};
+use crate::devices::{DeviceNames, OfDevice};
 use crate::failure::Failure;
 use crate::kept::{Embedded, RefusedLine, embedded};
 use crate::output::{self, moment, printable};
@@ -33,9 +34,13 @@ pub(super) fn list(
     filter: &RefusedFilter,
     json: bool,
 ) -> Result<Done, Failure> {
-    let rows = OpenCentre::open(config)?.find_refused(filter)?;
+    let centre = OpenCentre::open(config)?;
+    let (rows, names) = (centre.find_refused(filter)?, DeviceNames::read(&centre)?);
     if json {
-        let refused = rows.iter().map(RefusedLine::of).collect();
+        let refused = rows
+            .iter()
+            .map(|it| OfDevice::new(RefusedLine::of(it), &names, it.remote_id));
+        let refused = refused.collect();
         output::json(&ListedRows { refused })?;
     } else if rows.is_empty() {
         let all = RefusedFilter {
@@ -47,20 +52,22 @@ pub(super) fn list(
             false => "no such refused rows are kept",
         });
     } else {
-        output::text(&describe(&rows))?;
+        output::text(&describe(&rows, &names))?;
     }
     Ok(Done::Fully)
 }
 
 /// Shows one with everything that is known of it.
 pub(super) fn show(config: &ConfigArgs, id: i64, json: bool) -> Result<Done, Failure> {
-    let row = OpenCentre::open(config)?.refused_row(id)?;
+    let centre = OpenCentre::open(config)?;
+    let (row, names) = (centre.refused_row(id)?, DeviceNames::read(&centre)?);
     let row = row.ok_or_else(|| unknown(id, config))?;
     if json {
-        output::json(&RefusedLine::of(&row))?;
+        let line = RefusedLine::of(&row);
+        output::json(&OfDevice::new(line, &names, row.remote_id))?;
         return Ok(Done::Fully);
     }
-    let mut text = describe(std::slice::from_ref(&row));
+    let mut text = describe(std::slice::from_ref(&row), &names);
     let mut say = |name: &str, what: &str| {
         let _ = writeln!(text, "    {name:<7} {}", printable(what));
     };
@@ -116,7 +123,7 @@ fn check_open(
 }
 
 /// A paragraph for each row: whole rows and reasons do not fit a table.
-fn describe(rows: &[RefusedRecord]) -> String {
+fn describe(rows: &[RefusedRecord], names: &DeviceNames) -> String {
     let mut text = String::new();
     for row in rows {
         let attempts = match row.attempts {
@@ -136,7 +143,8 @@ fn describe(rows: &[RefusedRecord]) -> String {
         let reason = format!("{}: {}", row.code, row.reason);
         let _ = writeln!(text, "    {}", printable(&reason));
         let _ = writeln!(text, "    row     {}", printable(&row.row));
-        let _ = writeln!(text, "    remote  {}", row.remote_id);
+        let remote = names.describe(row.remote_id);
+        let _ = writeln!(text, "    remote  {}", printable(&remote));
         if let Some(end) = &row.settled {
             let _ = writeln!(text, "    settled {}", printable(&how(end)));
         }
@@ -471,7 +479,7 @@ fn failure(row: &RefusedRecord, outcome: &SettleOutcome, config: &ConfigArgs) ->
 
 #[derive(Serialize)]
 struct ListedRows<'a> {
-    refused: Vec<RefusedLine<'a>>,
+    refused: Vec<OfDevice<'a, RefusedLine<'a>>>,
 }
 
 #[derive(Serialize)]

@@ -7,6 +7,7 @@ use tidewater_protocol::RemoteId;
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::OpenCentre;
+use crate::devices::find_remote;
 use crate::failure::Failure;
 use crate::output::{self, Table};
 
@@ -52,14 +53,14 @@ enum RemoteAction {
 struct Listing {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Print {"remotes":[{"id","user","revoked","created_ms","last_sync_ms"}]}
+    /// Print {"remotes":[{"id","device_name","user","revoked","created_ms","last_sync_ms"}]}
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Args)]
 struct Named {
-    /// The remote's id, as `tidewater remote list` shows it
+    /// The remote's id, or the name of its device, as `tidewater remote list` shows them
     id: String,
     #[command(flatten)]
     config: ConfigArgs,
@@ -84,6 +85,7 @@ fn list(args: &Listing) -> Result<Done, Failure> {
     if args.json {
         let remotes = remotes.iter().map(|remote| ListedRemote {
             id: remote.id.to_string(),
+            device_name: &remote.device_name,
             user: &remote.user,
             revoked: remote.revoked,
             created_ms: remote.created_ms,
@@ -95,7 +97,14 @@ fn list(args: &Listing) -> Result<Done, Failure> {
     } else if remotes.is_empty() {
         output::note("no remote has signed in yet");
     } else {
-        let mut table = Table::new(&["remote", "user", "first seen", "last sync", "state"]);
+        let mut table = Table::new(&[
+            "remote",
+            "device",
+            "user",
+            "first seen",
+            "last sync",
+            "state",
+        ]);
         for remote in remotes {
             let state = match (remote.revoked, remote.last_sync_ms) {
                 (true, _) => "revoked",
@@ -104,6 +113,7 @@ fn list(args: &Listing) -> Result<Done, Failure> {
             };
             table.row([
                 remote.id.to_string(),
+                remote.device_name,
                 remote.user,
                 output::moment(remote.created_ms),
                 output::moment(remote.last_sync_ms),
@@ -121,14 +131,13 @@ fn change(
     change: impl Fn(&OpenCentre, RemoteId) -> Result<bool, Failure>,
     done: &str,
 ) -> Result<Done, Failure> {
-    let hint = "see: tidewater remote list";
-    let id: RemoteId = args
-        .id
-        .parse()
-        .map_err(|_| Failure::usage(format!("{:?} is not a remote id", args.id), hint))?;
     let centre = OpenCentre::open(&args.config)?;
+    let id = find_remote(&centre, &args.id)?;
     if !change(&centre, id)? {
-        return Err(Failure::usage(format!("there is no remote {id}"), hint));
+        return Err(Failure::usage(
+            format!("there is no remote {id}"),
+            "see: tidewater remote list",
+        ));
     }
     output::note(&format!("{id} {done}"));
     Ok(Done::Fully)
@@ -142,6 +151,7 @@ struct ListedRemotes<'a> {
 #[derive(Serialize)]
 struct ListedRemote<'a> {
     id: String,
+    device_name: &'a str,
     user: &'a str,
     revoked: bool,
     created_ms: i64,

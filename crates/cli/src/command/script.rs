@@ -11,11 +11,12 @@ use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use tidewater_centre::{Parameters, PublicationSpec, ScriptNotes, SyncContext, nearest};
 use tidewater_protocol::RemoteId;
 
-use super::explain::{parameters, remote_id};
+use super::explain::parameters;
 use super::script_import;
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::{OpenCentre, now_ms};
+use crate::devices::find_remote;
 use crate::failure::Failure;
 use crate::output::{self, counted, printable};
 
@@ -90,8 +91,8 @@ struct TryArgs {
     /// For this user
     #[arg(long, value_name = "NAME", default_value = "nobody")]
     user: String,
-    /// For this remote, as `tidewater remote list` shows it
-    #[arg(long, value_name = "ID")]
+    /// For this remote: its id, or the name of its device, as `tidewater remote list` shows them
+    #[arg(long, value_name = "REMOTE")]
     remote: Option<String>,
     /// What the remote has set
     #[arg(long = "parameter", value_name = "NAME=VALUE")]
@@ -274,7 +275,7 @@ fn try_script(args: &TryArgs) -> Result<Done, Failure> {
             user: args.user.clone(),
             remote_id: match &args.remote {
                 None => RemoteId([0; 16]),
-                Some(id) => remote_id(id)?,
+                Some(remote) => find_remote(&centre, remote)?,
             },
             now_ms: now_ms(),
             parameters: Arc::new(Parameters::from([(spec.name.clone(), set)])),

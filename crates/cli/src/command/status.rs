@@ -14,6 +14,7 @@ use tidewater_client::{OutboxStatus, Status, SubscriptionStatus};
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::OpenCentre;
+use crate::devices::DeviceNames;
 use crate::failure::Failure;
 use crate::output::{self, Table, bytes, duration, moment, printable};
 use crate::remote_file;
@@ -36,7 +37,7 @@ Examples:
   tidewater status -c tidewater.toml
 
 The object of --json, of a remote:
-  {\"remote_id\",\"user\",\"server\",\"pending\":n,\"refused\":n,\"stale\":n,
+  {\"remote_id\",\"device_name\",\"user\",\"server\",\"pending\":n,\"refused\":n,\"stale\":n,
    \"outbox\":{\"pending\":n,\"failed\":n},\"inbox\":n,\"conflicts\":n,
    \"subscriptions\":[{\"publication\",\"last_sync_at_ms\",\"sequence\",\"upload_in_flight\",
                      \"compare_due\",\"kept\",\"giving\",
@@ -45,13 +46,14 @@ of the centre:
   {\"users\":n,\"users_disabled\":n,\"remotes\":n,\"remotes_revoked\":n,\"conflicts\":n,
    \"open_conflicts\":n,\"refused\":n,
    \"logs\":[{\"table\",\"entries\"}],
-   \"syncs\":[{\"remote_id\",\"user\",\"publications\",\"started_ms\",\"duration_ms\",\"uploaded\",
+   \"syncs\":[{\"remote_id\",\"device_name\",\"user\",\"publications\",\"started_ms\",\"duration_ms\",\"uploaded\",
              \"downloaded\",\"conflicts\",\"refused\",\"bytes_received\",\"bytes_sent\",\"error\"}],
    \"incident_counts\":{\"history_unknown\":n,\"uploads_missing\":n,\"new_identity\":n,
                       \"tracking_lost\":n,\"differed\":n},
-   \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"user\",\"publication\",\"detail\"}],
+   \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"device_name\",\"user\",\"publication\",
+                 \"detail\"}],
    \"numbers\":[{\"table\",\"column\",\"count\",\"highest\",\"remotes\"}],
-   \"number_blocks\":[{\"table\",\"remote_id\",\"user\",\"first\",\"last\",\"at_ms\"}],
+   \"number_blocks\":[{\"table\",\"remote_id\",\"device_name\",\"user\",\"first\",\"last\",\"at_ms\"}],
    \"keyless_rows\":[{\"table\",\"rows\":n}],
    \"blockers\":[{\"process\",\"application\",\"user\",\"since_ms\",\"statement\",\"prepared\"}],
    \"server\":{\"admin\",\"reachable\",\"ready\",\"reason\",\"figures\":[{\"name\",\"labels\":{},\"value\"}]}}
@@ -90,6 +92,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Done, Failure> {
             }
             let centre = OpenCentre::open(&ConfigArgs { path: path.clone() })?;
             let (status, server) = (centre.status()?, centre.server()?);
+            let names = DeviceNames::read(&centre)?;
             let file = centre.branch_file();
             let upstream = file
                 .as_ref()
@@ -99,13 +102,13 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Done, Failure> {
             if args.json {
                 let object = CentreObject {
                     upstream,
-                    ..CentreObject::of(&status, &server)
+                    ..CentreObject::of(&status, &server, &names)
                 };
                 output::json(&object)?;
             } else {
                 let line = upstream.as_ref().zip(file.as_ref());
                 let line = line.map_or(String::new(), |(line, file)| describe_line(line, file));
-                output::text(&describe_centre(&status, &server, &path, &line))?;
+                output::text(&describe_centre(&status, (&server, &names), &path, &line))?;
             }
         }
     }
@@ -145,6 +148,7 @@ fn describe_remote(remote: &RemoteObject<'_>, path: &Path) -> String {
         .unwrap_or("none: this file has never signed in");
     let mut text = String::new();
     let _ = writeln!(text, "remote id  {id}");
+    let _ = writeln!(text, "device     {}", or_dash(&status.device_name));
     let _ = writeln!(text, "user       {}", or_dash(&status.user));
     let _ = writeln!(text, "server     {}", or_dash(&status.server));
     for subscription in &status.subscriptions {
@@ -251,6 +255,7 @@ struct NumbersObject<'a> {
 struct BlockObject<'a> {
     table: &'a str,
     remote_id: String,
+    device_name: &'a str,
     user: &'a str,
     first: i64,
     last: i64,
@@ -279,6 +284,7 @@ struct IncidentObject<'a> {
     at_ms: i64,
     kind: &'a str,
     remote_id: Option<String>,
+    device_name: &'a str,
     user: &'a str,
     publication: &'a str,
     detail: &'a str,
@@ -293,6 +299,7 @@ struct LogObject<'a> {
 #[derive(Serialize)]
 struct SyncObject<'a> {
     remote_id: Option<String>,
+    device_name: &'a str,
     user: &'a str,
     publications: Vec<&'a str>,
     started_ms: i64,
@@ -320,8 +327,16 @@ struct Downloaded {
 }
 
 impl<'a> CentreObject<'a> {
-    fn of(status: &'a CentreStatus, server: &'a RunningServer) -> CentreObject<'a> {
+    fn of(
+        status: &'a CentreStatus,
+        server: &'a RunningServer,
+        names: &'a DeviceNames,
+    ) -> CentreObject<'a> {
         let logs = status.logs.iter();
+        let syncs = status.syncs.iter().map(|it| SyncObject::of(it, names));
+        let last_incidents = status.incidents.iter();
+        let last_incidents = last_incidents.map(|it| IncidentObject::of(it, names));
+        let blocks = status.blocks.iter().map(|it| BlockObject::of(it, names));
         let keyless = status.keyless_rows.iter().map(|it| KeylessObject {
             table: &it.table,
             rows: it.rows,
@@ -340,14 +355,14 @@ impl<'a> CentreObject<'a> {
                     entries: *entries,
                 })
                 .collect(),
-            syncs: status.syncs.iter().map(SyncObject::of).collect(),
+            syncs: syncs.collect(),
             incident_counts: IncidentKind::ALL
                 .iter()
                 .map(|&kind| (kind.name(), incidents(status, kind)))
                 .collect(),
-            incidents: status.incidents.iter().map(IncidentObject::of).collect(),
+            incidents: last_incidents.collect(),
             numbers: status.numbers.iter().map(NumbersObject::of).collect(),
-            number_blocks: status.blocks.iter().map(BlockObject::of).collect(),
+            number_blocks: blocks.collect(),
             keyless_rows: keyless.collect(),
             blockers: status.blockers.iter().map(BlockerObject::of).collect(),
             server,
@@ -369,10 +384,11 @@ impl NumbersObject<'_> {
 }
 
 impl BlockObject<'_> {
-    fn of(block: &BlockRecord) -> BlockObject<'_> {
+    fn of<'a>(block: &'a BlockRecord, names: &'a DeviceNames) -> BlockObject<'a> {
         BlockObject {
             table: &block.table,
             remote_id: block.remote_id.to_string(),
+            device_name: names.name(block.remote_id),
             user: &block.user,
             first: block.first,
             last: block.last,
@@ -401,11 +417,12 @@ impl BlockerObject<'_> {
 }
 
 impl IncidentObject<'_> {
-    fn of(incident: &IncidentRecord) -> IncidentObject<'_> {
+    fn of<'a>(incident: &'a IncidentRecord, names: &'a DeviceNames) -> IncidentObject<'a> {
         IncidentObject {
             at_ms: incident.at_ms,
             kind: incident.kind.name(),
             remote_id: incident.remote_id.map(|id| id.to_string()),
+            device_name: incident.remote_id.map_or("", |id| names.name(id)),
             user: &incident.user,
             publication: &incident.publication,
             detail: &incident.detail,
@@ -414,13 +431,14 @@ impl IncidentObject<'_> {
 }
 
 impl SyncObject<'_> {
-    fn of(sync: &SyncRecord) -> SyncObject<'_> {
+    fn of<'a>(sync: &'a SyncRecord, names: &'a DeviceNames) -> SyncObject<'a> {
         let [inserts, updates, deletes] = sync.uploaded;
         let [upserts, removals] = sync.downloaded;
         // No publication's name has a comma.
         let publications = sync.publications.split(',');
         SyncObject {
             remote_id: sync.remote_id.map(|id| id.to_string()),
+            device_name: sync.remote_id.map_or("", |id| names.name(id)),
             user: &sync.user,
             publications: publications.filter(|name| !name.is_empty()).collect(),
             started_ms: sync.started_ms,
@@ -466,7 +484,7 @@ fn describe_line(line: &RemoteObject<'_>, file: &Path) -> String {
 
 fn describe_centre(
     status: &CentreStatus,
-    server: &RunningServer,
+    (server, names): (&RunningServer, &DeviceNames),
     config: &Path,
     line: &str,
 ) -> String {
@@ -512,10 +530,11 @@ fn describe_centre(
     if !logs.is_empty() {
         let _ = write!(text, "\n{}", logs.render(0));
     }
-    text.push_str(&describe_numbers(status));
+    text.push_str(&describe_numbers(status, names));
     let mut syncs = Table::new(&[
         "last syncs",
         "user",
+        "device",
         "publications",
         ">up",
         ">sent",
@@ -529,6 +548,8 @@ fn describe_centre(
         syncs.row([
             moment(sync.started_ms),
             sync.user.clone(),
+            sync.remote_id
+                .map_or(String::new(), |id| names.name(id).to_owned()),
             sync.publications.clone(),
             sync.uploaded.iter().sum::<u64>().to_string(),
             sync.downloaded.iter().sum::<u64>().to_string(),
@@ -542,12 +563,12 @@ fn describe_centre(
     if !syncs.is_empty() {
         let _ = write!(text, "\n{}", syncs.render(0));
     }
-    text.push_str(&describe_incidents(status, config));
+    text.push_str(&describe_incidents(status, names, config));
     text
 }
 
 /// The numbers of tables with `identity` that remotes have.
-fn describe_numbers(status: &CentreStatus) -> String {
+fn describe_numbers(status: &CentreStatus, names: &DeviceNames) -> String {
     let mut text = String::new();
     let mut tables = Table::new(&[
         "numbers of",
@@ -579,7 +600,7 @@ fn describe_numbers(status: &CentreStatus) -> String {
             block.first.to_string(),
             block.last.to_string(),
             block.user.clone(),
-            block.remote_id.to_string(),
+            names.describe(block.remote_id),
             moment(block.at_ms),
         ]);
     }
@@ -617,7 +638,7 @@ fn describe_blocker(blocker: &Blocker) -> String {
 }
 
 /// What was found to be at odds, and what to do about it.
-fn describe_incidents(status: &CentreStatus, config: &Path) -> String {
+fn describe_incidents(status: &CentreStatus, names: &DeviceNames, config: &Path) -> String {
     let mut text = String::new();
     let config = config.display();
     for kind in IncidentKind::ALL {
@@ -672,7 +693,7 @@ fn describe_incidents(status: &CentreStatus, config: &Path) -> String {
             incident.publication.clone(),
             incident
                 .remote_id
-                .map_or(String::new(), |id| id.to_string()),
+                .map_or(String::new(), |id| names.describe(id)),
             incident.detail.clone(),
         ]);
     }

@@ -60,7 +60,8 @@ The object of --json:
    \"not_restored\":[SQL of your indexes, triggers and views that a new schema made impossible],
    \"outbox\":{\"answered\":n,\"failed\":n,\"pending\":n}, calls and events of tidewater_outbox,
    \"inbox\":n, rows that came into tidewater_inbox,
-   \"refused_interests\":[{\"space\",\"subject\",\"reason\"}, rows of tidewater_interest],
+   \"refused_interests\":[{\"space\",\"subject\",\"reason\"}, rows of tidewater_interest; those of which
+     no earlier sync of the file has said so],
    \"bytes_sent\":n,\"bytes_received\":n,
    \"bytes_kept\":n, of a download, from earlier syncs that broke,
    \"retries\":n, how often the server turned it away before,
@@ -96,6 +97,10 @@ pub(crate) struct SyncArgs {
     /// A publication to subscribe to; remembered; repeatable, also later
     #[arg(long = "publication", value_name = "NAME")]
     publications: Vec<String>,
+    /// What people call this device, wherever the server's operator is told of it; remembered. The
+    /// name of the host unless this is said at the first sync
+    #[arg(long, value_name = "NAME")]
+    device_name: Option<String>,
     /// Set what the publications' queries know as {u.NAME}; remembered; repeatable; NAME= drops it
     #[arg(long = "parameter", value_name = "NAME=VALUE", value_parser = parameter)]
     parameters: Vec<(String, String)>,
@@ -139,9 +144,9 @@ pub(crate) struct SyncArgs {
     /// Do not wait for a server that is busy: exit with 2 at once
     #[arg(long)]
     no_retry: bool,
-    /// Show no progress
+    /// Print errors and refused rows only: no progress, no report, no remarks. With --json the object all the same
     #[arg(long, short)]
-    quiet: bool,
+    pub(super) quiet: bool,
     /// Print one JSON object, see below
     #[arg(long)]
     pub(crate) json: bool,
@@ -196,9 +201,22 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
     let refused_before = refused_before(&mut remote, &report)?;
     if args.json {
         output::json(&SyncObject::of(&report, refused_before))?;
-    } else {
+    } else if !args.quiet {
         output::text(&describe(&report))?;
     }
+    if !args.quiet {
+        remark(&report, refused_before, &args.remote);
+    }
+    if report.refused > 0 {
+        tell_refused(args, &report);
+        Ok(Done::WithRefusedRows)
+    } else {
+        Ok(Done::Fully)
+    }
+}
+
+/// Says on standard error what of a sync deserves a remark.
+fn remark(report: &Report, refused_before: u64, file: &Path) {
     if report.starts_over {
         output::note(
             "the file is a copy, or was restored from a backup, or its server forgot it: it is another \
@@ -206,13 +224,13 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
         );
     }
     if report.conflicts > 0 {
-        tell_conflicts(&report, &args.remote);
+        tell_conflicts(report, file);
     }
     if report.stale_count > 0 {
-        tell_stale(&report);
+        tell_stale(report);
     }
     if !report.not_restored.is_empty() {
-        tell_not_restored(&report);
+        tell_not_restored(report);
     }
     for interest in &report.refused_interests {
         let told = format!(
@@ -225,14 +243,8 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
         output::note(&format!(
             "{} refused earlier; see: tidewater refused list {}",
             output::counted(refused_before, "row", "rows"),
-            args.remote.display()
+            file.display()
         ));
-    }
-    if report.refused > 0 {
-        tell_refused(args, &report);
-        Ok(Done::WithRefusedRows)
-    } else {
-        Ok(Done::Fully)
     }
 }
 
@@ -394,6 +406,9 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
             remote.database()?.forget_never_synced(&publications)?;
         }
         remote.subscribe(&server.to_string(), &user, &publications)?;
+    }
+    if let Some(name) = &args.device_name {
+        remote.set_device_name(name)?;
     }
     for (name, value) in &args.parameters {
         remote.set_parameter(name, (!value.is_empty()).then_some(value))?;

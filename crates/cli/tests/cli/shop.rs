@@ -99,9 +99,14 @@ impl Shop {
     pub(crate) fn remote_of(&self, user: &str, publication: &str) -> Remote {
         let url = self.server.url();
         self.place.first_sync(user, url, publication, &[]).done();
+        self.remote_in(&format!("{user}.db"))
+    }
+
+    /// The remote in a file.
+    pub(crate) fn remote_in(&self, name: &str) -> Remote {
         Remote {
-            path: self.place.path(&format!("{user}.db")),
-            name: format!("{user}.db"),
+            path: self.place.path(name),
+            name: name.to_owned(),
         }
     }
 

@@ -112,6 +112,7 @@ fn opening(place: &Place) -> BytesMut {
         proof: Some(Proof::Token(token)),
         client: "waiter".into(),
         is_program: false,
+        device_name: String::new(),
     };
     let hello = Hello {
         subscriptions: vec![HelloSubscription {

@@ -28,6 +28,20 @@ pub struct SignIn {
     /// credential, and proves itself by anything but a credential.
     #[prost(bool, tag = "9")]
     pub is_program: bool,
+    /// What people call the device, see [`is_device_name`]; empty if nobody has named it. It proves
+    /// nothing, and several may have the same.
+    #[prost(string, tag = "12")]
+    pub device_name: String,
+}
+
+/// The name of a device has no more characters.
+pub const MAX_DEVICE_NAME: usize = 64;
+
+/// Whether people can call a device so: some characters, and none that moves a cursor.
+pub fn is_device_name(name: &str) -> bool {
+    let mut characters = name.chars();
+    let count = characters.by_ref().take(MAX_DEVICE_NAME + 1).count();
+    (1..=MAX_DEVICE_NAME).contains(&count) && !name.contains(char::is_control)
 }
 
 /// A token of an identity provider has no more bytes: a SignIn has to fit into what a server reads

@@ -25,8 +25,16 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
             client: "golden/1".into(),
             centre: "01ab".into(),
             is_program: false,
+            device_name: String::new(),
         }))
     };
+    let named = Control::SignIn(Box::new(SignIn {
+        protocol_version: VERSION,
+        user: "jane".into(),
+        proof: Some(Proof::Token(vec![9, 9])),
+        device_name: "Jane's van".into(),
+        ..Default::default()
+    }));
     let signed_in = |user: &str| {
         Control::SignedIn(Box::new(SignedIn {
             protocol_version: VERSION,
@@ -44,6 +52,7 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
     };
     vec![
         ("sign-in-token", sign_in(Proof::Token(vec![9, 9]))),
+        ("sign-in-named", named),
         (
             "sign-in-credential",
             sign_in(Proof::Credential(vec![8; 32])),
@@ -213,7 +222,20 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
                 protocol_version: VERSION,
             }),
         ),
-        ("waiting", Control::Waiting(Waiting { ahead: 17 })),
+        (
+            "waiting",
+            Control::Waiting(Waiting {
+                ahead: 17,
+                handler: false,
+            }),
+        ),
+        (
+            "waiting-handler",
+            Control::Waiting(Waiting {
+                ahead: 0,
+                handler: true,
+            }),
+        ),
         ("cancel", Control::Cancel(Cancel {})),
     ]
 }

@@ -78,8 +78,8 @@ const COMMITTED: [(usize, &str); 14] = [
         "86d61bbd57b9bef537f92799452286e8938ccea55009e3be7fa62d2eba95e902",
     ),
     (
-        90,
-        "65f2c71819f4dc145339179415ef66ecb5c09a0753bf0e0396160a321ed42183",
+        92,
+        "c9b154b4b3932d435c5e25c8517c2ec1338376a47f181d3785f8aac439ddaa73",
     ),
 ];
 

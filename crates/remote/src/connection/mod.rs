@@ -29,7 +29,8 @@ pub(crate) use self::sign_in::Admission;
 use self::sign_in::Presented;
 use crate::database::Database;
 use crate::session::{
-    Now, Outcome, Output, Progress, ProofKind, Session, SessionOptions, SyncError, UserProof, Work,
+    BEFORE_A_WORD, Now, Outcome, Output, Progress, ProofKind, Session, SessionOptions, SyncError,
+    UserProof, Work,
 };
 
 /// What a driver may want to act on.
@@ -245,13 +246,18 @@ impl Connection {
         }
         let missing = HEADER_BYTES.saturating_sub(self.head.len());
         self.head.extend(bytes.iter().take(missing));
-        SyncError::check_unencrypted(&self.head)
+        SyncError::check_first(&self.head)
     }
 
     /// The server closed the connection, or it broke.
     pub fn handle_end(&mut self, source: Option<std::io::Error>) {
-        let during = self.during();
+        let during = self.before_a_word().unwrap_or_else(|| self.during());
         self.fail(SyncError::ConnectionLost { during, source });
+    }
+
+    /// What is going on, if nothing has come yet: then nobody knows who the other side is.
+    fn before_a_word(&self) -> Option<&'static str> {
+        (!self.peer_known && self.head.is_empty()).then_some(BEFORE_A_WORD)
     }
 
     /// Time has passed; see [`Connection::poll_timeout`].
@@ -379,11 +385,11 @@ impl Connection {
         match fault {
             Fault::Silent => SyncError::Timeout {
                 after_ms: u64::try_from(self.silence.as_millis()).unwrap_or(u64::MAX),
-                during: self.during(),
+                during: self.before_a_word().unwrap_or_else(|| self.during()),
             },
             Fault::Frame(error) if !self.peer_known => SyncError::NotTidewater {
                 what: error.to_string(),
-                hint: "see that host and port are those of a Tidewater server",
+                hint: "see that scheme, host and port are those of a Tidewater server",
             },
             fault => fault.into(),
         }

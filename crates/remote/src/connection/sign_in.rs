@@ -38,6 +38,7 @@ pub(super) fn present(
         client: client.to_owned(),
         centre: account.centre.clone(),
         is_program: false,
+        device_name: account.device_name.clone(),
     };
     Ok((presented, Control::SignIn(Box::new(sign_in))))
 }

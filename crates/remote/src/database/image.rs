@@ -44,7 +44,7 @@ pub struct ImageStart<'a> {
 const STRIP: &str = "
 UPDATE tidewater_state SET remote_id = NULL, server = '', user = '', credential = NULL, token = NULL,
   ca = NULL, pin = NULL, checked_schema_version = -1, plain_schema_version = -1, outbox_covered = 0,
-  above = '[]';
+  above = '[]', device_name = '';
 UPDATE tidewater_subscription SET checkpoint = NULL, image = NULL, last_sync_at = NULL,
   deployment = 0, settled_after = 0, verified = NULL;
 DELETE FROM tidewater_identity_block;

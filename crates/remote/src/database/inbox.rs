@@ -168,7 +168,8 @@ impl Database {
         }))
     }
 
-    /// Notes why the events of an interest cannot be had.
+    /// Notes why the events of an interest cannot be had. Gives whether that is news: the row does
+    /// not say so yet.
     ///
     /// # Errors
     /// The file is locked, or SQLite failed.
@@ -178,7 +179,7 @@ impl Database {
         code: &str,
         reason: &str,
         unix_ms: i64,
-    ) -> Result<(), RemoteError> {
+    ) -> Result<bool, RemoteError> {
         self.connection
             .execute(
                 "UPDATE tidewater_interest SET code = ?2, reason = ?3, \
@@ -186,7 +187,7 @@ impl Database {
                  AND (code IS NOT ?2 OR reason IS NOT ?3)",
                 params![interest.id, code, reason, unix_ms],
             )
-            .map(drop)
+            .map(|changed| changed > 0)
             .doing(DOING)
     }
 

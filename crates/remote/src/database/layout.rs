@@ -27,7 +27,8 @@ pub(crate) fn is_own_trigger(name: &str) -> bool {
 /// Makes the internal tables.
 ///
 /// `tidewater_state.centre` is the name of the centre that gave the remote its id, `above` the names
-/// of those above that one, nearest first, as a JSON array.
+/// of those above that one, nearest first, as a JSON array; `device_name` is what people call the
+/// device.
 /// `checked_schema_version` is the file's schema version under which tracking was last found in
 /// order, `plain_schema_version` the same where nothing of the application's own was on a synced
 /// table: see [`super::triggers::are_plain`].
@@ -72,7 +73,8 @@ CREATE TABLE tidewater_state (
   centre TEXT NOT NULL DEFAULT '',
   outbox_covered INTEGER NOT NULL DEFAULT 0,
   pin TEXT,
-  above TEXT NOT NULL DEFAULT '[]'
+  above TEXT NOT NULL DEFAULT '[]',
+  device_name TEXT NOT NULL DEFAULT ''
 );
 INSERT INTO tidewater_state (one, format_version) VALUES (1, 1);
 CREATE TABLE tidewater_subscription (
@@ -296,7 +298,7 @@ pub(crate) fn ensure(connection: &mut Connection) -> Result<(), RemoteError> {
 
 /// Everything in `tidewater_state`, read by one statement wherever something of it is wanted.
 pub(crate) const STATE: &str = "SELECT format_version, remote_id, server, user, credential, \
-     token, ca, centre, checked_schema_version, plain_schema_version, pin FROM tidewater_state";
+     token, ca, centre, checked_schema_version, plain_schema_version, pin, device_name FROM tidewater_state";
 
 /// Whether the file has the internal tables of this program's format, as almost every one does that
 /// is opened. The statement is one that a sync needs anyway.

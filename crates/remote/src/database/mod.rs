@@ -59,7 +59,7 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior, params};
-use tidewater_protocol::message::NumberBlock;
+use tidewater_protocol::message::{MAX_DEVICE_NAME, NumberBlock, is_device_name};
 use tidewater_protocol::{RemoteId, UploadId};
 
 use crate::error::{Doing, RemoteError};
@@ -103,6 +103,8 @@ pub struct Account {
     pub pin: Option<String>,
     /// The name of the centre that gave the remote its id; empty if it is not known.
     pub centre: String,
+    /// What people call the device; empty if nobody has named it.
+    pub device_name: String,
 }
 
 impl Database {
@@ -210,6 +212,7 @@ impl Database {
                 ca: row.get(6)?,
                 centre: row.get(7)?,
                 pin: row.get(10)?,
+                device_name: row.get(11)?,
             })
         };
         self.connection
@@ -285,6 +288,26 @@ impl Database {
             .and_then(|mut statement| statement.execute([server]))
             .map(drop)
             .doing("storing the server's address")
+    }
+
+    /// Remembers what people call the device: the server is told with the next sign-in.
+    ///
+    /// # Errors
+    /// It is no such name, see [`is_device_name`]; or SQLite failed.
+    pub fn store_device_name(&mut self, name: &str) -> Result<(), RemoteError> {
+        if !is_device_name(name) {
+            return Err(RemoteError::Usage {
+                what: format!("{name:?} cannot be the name of a device"),
+                hint: format!(
+                    "give it 1 to {MAX_DEVICE_NAME} characters, and no control characters"
+                ),
+            });
+        }
+        let sql = "UPDATE tidewater_state SET device_name = ?1 WHERE device_name IS NOT ?1";
+        self.connection
+            .execute(sql, [name])
+            .map(drop)
+            .doing("storing the name of the device")
     }
 
     /// Remembers the file with the certificates to trust, or forgets it. A key that was pinned does

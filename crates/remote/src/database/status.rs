@@ -19,6 +19,8 @@ use crate::error::{Doing, RemoteError};
 pub struct Status {
     /// The remote's id, once it has one.
     pub remote_id: Option<String>,
+    /// What people call the device; empty if nobody has named it.
+    pub device_name: String,
     /// The server's URL.
     pub server: String,
     /// The user.
@@ -114,6 +116,7 @@ impl Database {
             inbox,
             refused: refused.unsigned_abs(),
             remote_id: account.remote_id.map(|id| id.to_string()),
+            device_name: account.device_name,
             server: account.server,
             user: account.user,
             subscriptions,

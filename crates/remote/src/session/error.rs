@@ -4,13 +4,16 @@ use std::io;
 
 use tidewater_connection::Fault;
 use tidewater_protocol::Code;
-use tidewater_protocol::frame::FrameError;
+use tidewater_protocol::frame::{FrameError, HEADER_BYTES};
 use tidewater_protocol::message::Failure;
 
 use crate::error::RemoteError;
 
 /// The longest message or hint of a server that is passed on, in characters.
 const MAX_SERVER_TEXT: usize = 2_000;
+
+/// What was going on where the other side has not said anything yet.
+pub(crate) const BEFORE_A_WORD: &str = "before the server said anything";
 
 /// Why a sync did not happen. The remote is as it was before, except for what the error
 /// is about.
@@ -25,8 +28,8 @@ pub enum SyncError {
         /// What it did.
         what: String,
     },
-    /// Whoever answered is no Tidewater server.
-    #[error("whoever answered does not speak the Tidewater protocol: {what}")]
+    /// Whoever answered is no Tidewater server: the address is wrong.
+    #[error("what answers at this address does not speak the Tidewater protocol: {what}")]
     NotTidewater {
         /// What came instead.
         what: String,
@@ -115,7 +118,7 @@ impl SyncError {
     pub fn code(&self) -> Code {
         match self {
             SyncError::Protocol { code, .. } | SyncError::Server { code, .. } => *code,
-            SyncError::NotTidewater { .. } => Code::MalformedFrame,
+            SyncError::NotTidewater { .. } => Code::Usage,
             SyncError::Busy { .. } => Code::Busy,
             SyncError::AnotherCentre => Code::AnotherCentre,
             SyncError::OwnDescendant { .. } => Code::OwnDescendant,
@@ -156,6 +159,13 @@ impl SyncError {
             SyncError::Spool(_) => {
                 "make room on the disk, and see that the database's folder can be written"
             }
+            SyncError::Timeout { during, .. } | SyncError::ConnectionLost { during, .. }
+                if *during == BEFORE_A_WORD =>
+            {
+                "nothing is lost; sync again later. If it stays so, another program listens at this \
+                 address, or for another scheme: see that scheme, host and port are those of a \
+                 Tidewater server"
+            }
             SyncError::Timeout { .. } | SyncError::ConnectionLost { .. } => {
                 "nothing is lost; sync again when the network is better"
             }
@@ -173,16 +183,28 @@ impl SyncError {
         }
     }
 
-    /// Checks the first bytes that come over a plain connection: a TLS server's alert looks
-    /// like the beginning of a frame that never ends.
-    pub(crate) fn check_unencrypted(first: &[u8]) -> Result<(), SyncError> {
-        match first {
-            [0x15, 3, 0..=4, 0, 2, ..] => Err(SyncError::NotTidewater {
-                what: "it answers with a TLS alert, so it listens on tls:// at this port".into(),
-                hint: "write the address with tls:// in front instead of tcp://",
-            }),
-            _ => Ok(()),
-        }
+    /// Checks the first bytes that come: other protocols begin otherwise than any frame. A TLS
+    /// server's alert looks like the beginning of a frame that never ends.
+    pub(crate) fn check_first(first: &[u8]) -> Result<(), SyncError> {
+        const HINT: &str = "see that scheme, host and port are those of a Tidewater server";
+        let (what, hint) = match first {
+            [0x15, 3, 0..=4, 0, 2, ..] => (
+                "it answers with a TLS alert, so it listens on tls:// at this port".to_owned(),
+                "write the address with tls:// in front instead of tcp://",
+            ),
+            [b'H', b'T', b'T', b'P', ..] => (
+                "it is a web server".to_owned(),
+                "write the address with http:// or https:// in front if a Tidewater server is \
+                 behind the web server; else see that host and port are those of a Tidewater server",
+            ),
+            [b'S', b'S', b'H', b'-', ..] => ("it is an SSH server".to_owned(), HINT),
+            _ if first.len() >= HEADER_BYTES && is_text(first) => {
+                let said = String::from_utf8_lossy(first);
+                (format!("it begins with {said:?}"), HINT)
+            }
+            _ => return Ok(()),
+        };
+        Err(SyncError::NotTidewater { what, hint })
     }
 
     pub(crate) fn unexpected(what: impl Into<String>) -> SyncError {
@@ -205,6 +227,12 @@ impl SyncError {
             what: what.into(),
         }
     }
+}
+
+/// Whether bytes are those of a text: no frame begins so, as its channel is a small number.
+fn is_text(bytes: &[u8]) -> bool {
+    let is_of_text = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | b'\n');
+    bytes.iter().all(is_of_text)
 }
 
 fn sign_in_hint(code: Code) -> &'static str {
@@ -277,6 +305,24 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_protocols_are_told_by_their_first_bytes() {
+        for (first, told) in [
+            (&b"HTTP/1"[..], "a web server"),
+            (b"SSH-2.", "an SSH server"),
+            (b"220 ma", "\"220 ma\""),
+            (&[0x15, 3, 3, 0, 2, 2], "tls://"),
+        ] {
+            let error = SyncError::check_first(first).unwrap_err();
+            assert!(error.to_string().contains(told), "{error}");
+            assert_eq!(error.code(), Code::Usage);
+            assert!(!error.hint().is_empty());
+        }
+        for frame in [&[5, 0, 0, 0, 1, 0][..], &[b'H', b'T'], &[]] {
+            assert!(SyncError::check_first(frame).is_ok());
+        }
+    }
 
     #[test]
     fn a_servers_words_cannot_move_the_cursor_of_a_terminal() {

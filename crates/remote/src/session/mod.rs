@@ -17,6 +17,7 @@ mod work;
 
 pub(crate) use outgoing::Output;
 
+pub(crate) use error::BEFORE_A_WORD;
 pub use error::SyncError;
 pub use progress::{Phase, Progress};
 pub use work::Work;

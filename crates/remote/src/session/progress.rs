@@ -20,6 +20,8 @@ pub enum Phase {
         /// Syncs that the server serves before this one, as far as it said.
         ahead: u64,
     },
+    /// The server has asked a handler, a program of its operator, and waits for its answer.
+    WaitingForHandler,
     /// Receiving. Rows are counted only if they are applied while they arrive.
     Downloading,
     /// Writing what was received into the database.

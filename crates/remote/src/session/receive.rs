@@ -33,8 +33,11 @@ impl Session {
             Control::Failure(failure) => self.failure(failure),
             Control::Waiting(waiting) => {
                 if self.outgoing.is_requested() {
-                    self.progress.phase(Phase::Waiting {
-                        ahead: waiting.ahead,
+                    self.progress.phase(match waiting.handler {
+                        true => Phase::WaitingForHandler,
+                        false => Phase::Waiting {
+                            ahead: waiting.ahead,
+                        },
                     });
                 }
                 Ok(())

@@ -83,6 +83,7 @@ mod tests {
             created_ms: 0,
             last_sync_ms: 0,
             unverified: 0,
+            device_name: String::new(),
         };
         assert_eq!(verify(&remote, &new), Presented::Current);
         assert_eq!(verify(&remote, &old), Presented::Previous);

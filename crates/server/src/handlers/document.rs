@@ -13,6 +13,9 @@ use crate::config::{HandlerEvent, HandlerFormat};
 pub(crate) struct About {
     pub(crate) publication: String,
     pub(crate) context: SyncContext,
+    /// What people call the device; empty if nobody has named it, and where an operator sends
+    /// something again.
+    pub(crate) device_name: String,
     /// The same for everything that is asked in one sync.
     pub(crate) sync_id: String,
 }
@@ -43,6 +46,9 @@ impl About {
             "remote_id".into(),
             self.context.remote_id.to_string().into(),
         );
+        if !self.device_name.is_empty() {
+            head.insert("device_name".into(), self.device_name.as_str().into());
+        }
         head.insert("sync_id".into(), self.sync_id.as_str().into());
         head
     }

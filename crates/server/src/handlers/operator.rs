@@ -193,6 +193,7 @@ fn about(upload: &SyncUpload) -> About {
     About {
         publication: upload.publication.clone(),
         context: upload.context.clone(),
+        device_name: String::new(),
         sync_id: upload.upload_id.to_string(),
     }
 }

@@ -47,7 +47,7 @@ impl Handler {
         });
         let reply = self.ask(server, &caller, &document, ANSWER_BYTES).await;
         let reply = reply.map_err(|fault| match fault.code {
-            Code::Busy => Fault {
+            Code::HandlerAway => Fault {
                 detail: fault.detail,
                 retry_after_ms: fault.retry_after_ms,
                 ..Fault::new(

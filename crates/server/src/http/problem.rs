@@ -188,6 +188,7 @@ fn status(code: Code) -> StatusCode {
         | Code::Busy
         | Code::ShuttingDown
         | Code::IdentityUnavailable
+        | Code::HandlerAway
         | Code::ConsolidatedUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::DeadlineExceeded | Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,

@@ -10,8 +10,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 
-use tidewater_carrier::Packing;
-use tidewater_carrier::listen::{First, Incoming, Ledger, Listener, Packed, Shown, Stream, first};
+use tidewater_carrier::listen::{
+    First, Incoming, Ledger, Listener, Packed, Shown, Stream, first, first_within,
+};
+use tidewater_carrier::{Packing, SCHEME_HEADER};
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, put_control};
 
 use super::{Certificate, Shared};
@@ -110,6 +112,8 @@ impl Door {
         Ok(Heard {
             stream,
             shown,
+            begins,
+            scheme: if is_encrypted { "tls" } else { "tcp" },
             router: speaks.router.as_ref().filter(|_| !is_tidewater),
         })
     }
@@ -152,10 +156,24 @@ impl Door {
             }
         };
         let Heard {
-            stream,
+            mut stream,
             shown,
+            begins,
+            scheme,
             router,
         } = heard;
+        if router.is_none() && begins.is_none() {
+            let Ok((first, again)) = first_within(stream, shared.limits.handshake).await else {
+                return;
+            };
+            stream = again;
+            if matches!(first, First::Http | First::Tls) {
+                tracing::debug!(peer, "somebody speaks another protocol");
+                // Whoever takes longer is cut off.
+                let _ = timeout(LINGER, tell_stranger(stream, scheme)).await;
+                return;
+            }
+        }
         match (&self.site, router) {
             (Some(site), Some(router)) => {
                 site.serve(router.clone(), stream, peer, shown).await;
@@ -213,8 +231,28 @@ impl Door {
 struct Heard<'d> {
     stream: Box<dyn Stream>,
     shown: Shown,
+    /// What it begins with, where more than one thing is spoken.
+    begins: Option<First>,
+    /// The scheme of Tidewater's own protocol here.
+    scheme: &'static str,
     /// What there is, if it is HTTP.
     router: Option<&'d Router>,
+}
+
+/// Tells whoever speaks HTTP, or TLS, where neither is spoken for what this is an address. A client of
+/// TLS only learns that it gets no TLS.
+async fn tell_stranger(mut stream: Box<dyn Stream>, scheme: &str) -> io::Result<()> {
+    let told = format!("A Tidewater server listens here for {scheme}://, and for nothing else.\n");
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\
+         connection: close\r\n{SCHEME_HEADER}: {scheme}\r\n\r\n{told}",
+        told.len()
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await?;
+    // To close with unread bytes would destroy what is still on its way.
+    let read = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    read.map(|_| ())
 }
 
 /// Of a connection that is turned away nothing is counted. Nothing is read but its preface.

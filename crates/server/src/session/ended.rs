@@ -35,6 +35,7 @@ impl Sync<'_> {
             ($level:ident, $message:literal $(, $($field:tt)*)?) => {
                 tracing::$level!(
                     remote = remote.as_deref().unwrap_or(""),
+                    device = self.guest.device_name,
                     user = record.user,
                     publications = record.publications,
                     peer = self.guest.peer,

@@ -52,7 +52,7 @@ impl Sync<'_> {
         if let Some(left) = closed {
             return Err(Fault {
                 detail: "a handler is left alone because it was away".into(),
-                ..Fault::busy(self.server.later_ms(left))
+                ..Fault::handler_away(self.server.later_ms(left))
             });
         }
         if known.is_empty() {
@@ -85,6 +85,7 @@ impl Sync<'_> {
         About {
             publication: publication.to_owned(),
             context: opened.context(self.server.environment.clock.now_ms()),
+            device_name: self.guest.device_name.clone(),
             sync_id: asking.sync_id.clone(),
         }
     }
@@ -121,7 +122,7 @@ impl Sync<'_> {
                 biased;
                 done = &mut work => return done,
                 fault = watch.interrupted() => return Err(fault),
-                () = watch.tick() => watch.waiting(0)?,
+                () = watch.tick() => watch.waiting_for_handler()?,
             }
         }
     }

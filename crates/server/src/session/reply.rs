@@ -52,8 +52,23 @@ impl<'a> Watch<'a> {
 
     /// Tells it how many syncs are before its own.
     pub(super) fn waiting(&mut self, ahead: u64) -> Result<(), Fault> {
+        self.tell(Waiting {
+            ahead,
+            handler: false,
+        })
+    }
+
+    /// Tells it that a handler has been asked.
+    pub(super) fn waiting_for_handler(&mut self) -> Result<(), Fault> {
+        self.tell(Waiting {
+            ahead: 0,
+            handler: true,
+        })
+    }
+
+    fn tell(&mut self, waiting: Waiting) -> Result<(), Fault> {
         self.next = Instant::now() + self.every;
-        self.channel.send(Control::Waiting(Waiting { ahead }))?;
+        self.channel.send(Control::Waiting(waiting))?;
         self.channel.flush();
         Ok(())
     }

@@ -80,6 +80,8 @@ fn verdicts_decide_what_becomes_of_uploaded_rows<B: Backend>() {
     assert_eq!(asked.body["table"], "product");
     assert_eq!(asked.body["user"], "ada");
     assert_eq!(asked.body["publication"], "main");
+    // The host's, as nobody has given it another one.
+    assert!(asked.body["device_name"].is_string(), "{}", asked.body);
     let of = |operation: &str, id: i64| {
         let mut rows = asked.rows().iter();
         let found = rows.find(|it| it["operation"] == operation && it["key"]["product_id"] == id);
@@ -466,7 +468,7 @@ fn a_table_can_live_anywhere<B: Backend>() {
     notes.lock().unwrap().since = 0;
     bob.edit("INSERT INTO note VALUES (30, 'kept')");
     handler.says(|_| Say::Status(500));
-    assert_eq!(bob.try_sync().unwrap_err().code(), Code::Busy);
+    assert_eq!(bob.try_sync().unwrap_err().code(), Code::HandlerAway);
     assert_eq!(bob.pending(), 1);
 }
 
@@ -624,7 +626,7 @@ idempotent = true
     ada.edit("INSERT INTO product VALUES (10, 'good', 1), (11, 'bad', 1), (12, 'dear', 1)");
     // Nobody provides it yet.
     let error = ada.try_sync().unwrap_err();
-    assert_eq!(error.code(), Code::Busy, "{error}");
+    assert_eq!(error.code(), Code::HandlerAway, "{error}");
     assert_eq!(ada.pending(), 3);
     let link = link_to(&world.server, "bob");
     let judge = |called: &Called| {

@@ -58,6 +58,7 @@ mod live;
 mod meeting;
 mod names;
 mod offline;
+mod orphans;
 mod outbox;
 mod partitions;
 mod pending;

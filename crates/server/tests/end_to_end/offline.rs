@@ -231,6 +231,97 @@ fn defaults_and_rules_of_sqlite_hold_on_remotes() {
     defaults_and_rules::<Sqlite>(SQLITE);
 }
 
+/// Tables whose keys are texts with limits, and one that refers to them.
+const TEXT_KEYS: &str = "
+CREATE TABLE country (code CHAR(2) NOT NULL PRIMARY KEY);
+CREATE TABLE city (name VARCHAR(5) NOT NULL PRIMARY KEY,
+  country CHAR(2) NOT NULL REFERENCES country);";
+
+fn world_of_text_keys<B: Backend>() -> World<B> {
+    World::open(Scenario {
+        schema: TEXT_KEYS.into(),
+        publication: "
+[[publication]]
+name = \"main\"
+
+[[publication.table]]
+name = \"country\"
+partition = \"everyone\"
+
+[[publication.table]]
+name = \"city\"
+partition = \"everyone\"
+",
+        tables: &[
+            Table {
+                name: "country",
+                columns: &[Column::Plain("code")],
+                scope: "1 = 1",
+                parents: &[],
+            },
+            Table {
+                name: "city",
+                columns: &[Column::Plain("name"), Column::Plain("country")],
+                scope: "1 = 1",
+                parents: &[],
+            },
+        ],
+        users: &["ada", "bob"],
+        limits: "",
+    })
+}
+
+/// Blanks count in a varchar, as far as its limit goes; none do in a char.
+#[test]
+fn a_text_key_that_postgres_spells_otherwise_is_refused_where_it_is_typed() {
+    let world = world_of_text_keys::<Postgres>();
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    ada.edit("INSERT INTO country VALUES ('DE'), ('FR')");
+    for (sql, told) in [
+        (
+            "INSERT INTO country VALUES ('D ')",
+            "country.code: at most 2 characters, no blanks at the end",
+        ),
+        (
+            "UPDATE country SET code = 'F ' WHERE code = 'FR'",
+            "no blanks at the end",
+        ),
+        (
+            "INSERT INTO country VALUES ('DEU')",
+            "country.code: at most 2 characters",
+        ),
+        (
+            "INSERT INTO city VALUES ('Paris ', 'FR')",
+            "city.name: at most 5 characters",
+        ),
+    ] {
+        let error = ada.remote_refuses(sql);
+        assert!(error.contains(told), "{sql}: {error}");
+    }
+    ada.edit("INSERT INTO city VALUES ('Rom', 'DE'), ('Rom  ', 'DE'), ('Zürič', 'FR')");
+    for device in [&mut ada, &mut bob] {
+        sync_cleanly(device);
+    }
+    assert_eq!(
+        world.rows("SELECT name || '.' FROM city ORDER BY name COLLATE \"C\""),
+        ["Rom.", "Rom  .", "Zürič."]
+    );
+    assert_converged(&world, &[&ada, &bob]);
+}
+
+/// SQLite keeps every text as it is.
+#[test]
+fn a_text_key_that_sqlite_keeps_is_taken() {
+    let world = world_of_text_keys::<Sqlite>();
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    ada.edit("INSERT INTO country VALUES ('DEU'), ('D ')");
+    ada.edit("INSERT INTO city VALUES ('Paris ', 'D ')");
+    for device in [&mut ada, &mut bob] {
+        sync_cleanly(device);
+    }
+    assert_converged(&world, &[&ada, &bob]);
+}
+
 const KEYS: &str = include_str!("../../../../docs/keys.md");
 
 /// What stands in the blocks of a language, in a document.

@@ -120,6 +120,7 @@ impl Remote {
                 client: "script".into(),
                 centre: self.centre.clone(),
                 is_program: false,
+                device_name: String::new(),
             },
             subscriptions: vec![HelloSubscription {
                 publication: "notes".into(),

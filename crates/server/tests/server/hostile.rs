@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, put_control};
@@ -36,18 +36,25 @@ async fn another_major_version_is_told_so() {
 }
 
 #[tokio::test]
-async fn other_protocols_are_closed_without_a_word() {
+async fn other_protocols_are_closed_and_http_and_tls_are_told() {
     let world = World::start().await;
+    let address = &world.running.addresses[0];
     for bytes in [
         &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
         b"\x16\x03\x01\x02\x00\x01\x00\x01",
-        b"T",
     ] {
-        let mut client = Client::connect_silent(&world.running.addresses[0]).await;
+        let mut client = Client::connect_silent(address).await;
         client.put_bytes(bytes).flush().await;
-        if bytes == b"T" {
-            client.stream.shutdown().await.unwrap();
-        }
+        client.stream.shutdown().await.unwrap();
+        let mut told = String::new();
+        client.stream.read_to_string(&mut told).await.unwrap();
+        assert!(told.starts_with("HTTP/1.1 400 "), "{told}");
+        assert!(told.contains("\r\ntidewater-scheme: tcp\r\n"), "{told}");
+    }
+    for bytes in [&b"SSH-2.0-OpenSSH_9.2\r\n"[..], b"T"] {
+        let mut client = Client::connect_silent(address).await;
+        client.put_bytes(bytes).flush().await;
+        client.stream.shutdown().await.unwrap();
         assert!(client.is_closed().await);
     }
 }

@@ -421,6 +421,10 @@ impl Worker for MeddlingWorker {
         self.inner.space_ends(spaces)
     }
 
+    fn name_device<'a>(&'a mut self, id: RemoteId, name: &'a str) -> CentreResult<'a, ()> {
+        self.inner.name_device(id, name)
+    }
+
     fn forget_previous_credential(
         &mut self,
         id: RemoteId,

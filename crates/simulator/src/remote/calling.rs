@@ -170,7 +170,8 @@ impl Remote {
                 Called::Failed(failed) => {
                     let code = failed.code().map_or("unknown", Code::name);
                     let (reason, now_ms) = (failed.message.as_str(), self.now().unix_ms);
-                    return Ok(database.interest_failed(interest, code, reason, now_ms)?);
+                    database.interest_failed(interest, code, reason, now_ms)?;
+                    return Ok(());
                 }
             };
             let application = self.application.borrow();

@@ -50,6 +50,35 @@ pub fn at_most(columns: &[ColumnInfo], column: usize, characters: i32) -> CheckI
     }
 }
 
+/// The rule that a text of a key is spelled as the centre spells it, so that one row never has two
+/// keys: a varchar cuts off blanks beyond its limit, and to a char blanks at the end mean nothing.
+/// `None` where every text is.
+pub fn one_spelling(
+    columns: &[ColumnInfo],
+    column: usize,
+    characters: Option<i32>,
+) -> Option<CheckInfo> {
+    let sql = quoted(&columns[column].name);
+    let limit = characters.map(|limit| {
+        (
+            format!("at most {limit} characters"),
+            format!("length({sql}) <= {limit}"),
+        )
+    });
+    let padding = columns[column].is_padded.then(|| {
+        (
+            "no blanks at the end".to_owned(),
+            format!("rtrim({sql}, ' ') = {sql}"),
+        )
+    });
+    let (names, conditions): (Vec<_>, Vec<_>) = limit.into_iter().chain(padding).unzip();
+    (!names.is_empty()).then(|| CheckInfo {
+        name: names.join(", "),
+        columns: vec![column],
+        condition: conditions.join(" AND "),
+    })
+}
+
 /// The rule that a value is one of these.
 pub fn one_of(columns: &[ColumnInfo], column: usize, values: &[String]) -> CheckInfo {
     let texts: Vec<String> = values.iter().map(|it| text(it)).collect();

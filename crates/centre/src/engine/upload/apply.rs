@@ -486,11 +486,12 @@ impl<'r, R: Rows> Run<'r, R> {
     /// along lose.
     async fn give_up(&mut self, refusals: Refusals, progress: &mut Progress<'_>) -> Result<()> {
         let table = &self.tables[refusals.table];
-        let (with_children, others): (Vec<Failed>, Vec<Failed>) =
+        let (with_children, mut others): (Vec<Failed>, Vec<Failed>) =
             refusals.failed.into_iter().partition(|it| it.has_children);
         let with_children: Vec<RowRef> = with_children.iter().map(|it| it.at).collect();
         self.lose(table, refusals.op, &with_children, progress)
             .await?;
+        self.name_missing(table, refusals.op, &mut others).await?;
         self.handle_errors(table, &others).await?;
         progress.outcomes.refuse(table, &others)
     }

@@ -215,6 +215,18 @@ impl Central {
 /// Tells by the number of a row's chunk, and by its values, whether it may be written.
 pub type MayWrite<'m> = dyn FnMut(usize, &[Datum<'_>]) -> bool + Send + 'm;
 
+/// A foreign key between published tables.
+pub struct Reference<'r, T> {
+    /// The columns that refer, as indexes into those of the schema.
+    pub columns: &'r [usize],
+    /// The index of the table that is referred to.
+    pub parent: usize,
+    /// What the adapter knows of it.
+    pub parent_table: &'r T,
+    /// Its columns, as indexes into those of the schema.
+    pub parent_columns: &'r [usize],
+}
+
 /// Rows of one operation of one table that are applied with others.
 pub struct Part<'b, 'u, T> {
     /// The table.
@@ -409,6 +421,15 @@ pub trait Rows: Send {
         table: &Incoming<'_, Self::Table>,
         rows: &[RowRef],
         insists: bool,
+    ) -> impl Future<Output = Result<Vec<RowRef>>> + Send;
+
+    /// Those of some rows that refer to a row which is not in the centre, as they are to be, whoever
+    /// may see that row. One that cannot be looked for counts as there.
+    fn without_parent(
+        &mut self,
+        table: &Incoming<'_, Self::Table>,
+        reference: &Reference<'_, Self::Table>,
+        rows: &[RowRef],
     ) -> impl Future<Output = Result<Vec<RowRef>>> + Send;
 
     /// Applies parts at once: what one row frees, another can take, and foreign keys are checked

@@ -182,7 +182,7 @@ fn other_protocols_and_oversized_frames_are_told_apart() {
     let bytes = |bytes: &[u8]| Reply(BytesMut::from(bytes));
     let remote = Remote::synced();
     let web = remote.fails(|_| bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
-    assert_eq!(web.code(), Code::MalformedFrame);
+    assert_eq!(web.code(), Code::Usage);
     let tls = remote.fails(|_| bytes(&[0x15, 3, 3, 0, 2, 2, 0x28]));
     assert!(tls.hint().contains("tls://"));
     let oversized = remote.fails(|_| {

@@ -23,7 +23,7 @@ fn nothing_is_lost_while_a_handler_is_away_and_keys_stay_the_same<B: Backend>() 
     ada.edit("UPDATE invoice SET note = 'paid' WHERE invoice_id = 1");
     let fails = |ada: &mut crate::device::Device| {
         let error = ada.try_sync().unwrap_err();
-        assert_eq!(error.code(), Code::Busy, "{error}");
+        assert_eq!(error.code(), Code::HandlerAway, "{error}");
         assert_eq!(ada.pending(), 3);
     };
     fails(&mut ada);
@@ -146,7 +146,7 @@ fn a_late_answer_is_asked_for_again_under_the_same_key<B: Backend>() {
     let mut ada = world.synced("ada");
     ada.edit("INSERT INTO product VALUES (30, 'dear', 1)");
     let error = ada.try_sync().unwrap_err();
-    assert_eq!(error.code(), Code::Busy, "{error}");
+    assert_eq!(error.code(), Code::HandlerAway, "{error}");
     assert_eq!(world.rows(PRODUCTS).len(), 3);
     told.send(()).expect("it waits");
     ada.sync();
@@ -178,7 +178,7 @@ partition = \"everyone\"
     let mut ada = world.synced("ada");
     ada.edit("INSERT INTO product VALUES (30, 'new', 1)");
     for _ in 0..2 {
-        assert_eq!(ada.try_sync().unwrap_err().code(), Code::Busy);
+        assert_eq!(ada.try_sync().unwrap_err().code(), Code::HandlerAway);
     }
     // It is left alone for an hour.
     assert_eq!(handler.asked().len(), 1);

@@ -155,6 +155,15 @@ impl Worker for MemoryWorker {
         Box::pin(async { Ok(Vec::new()) })
     }
 
+    fn name_device<'a>(&'a mut self, id: RemoteId, name: &'a str) -> CentreResult<'a, ()> {
+        Box::pin(async move {
+            if let Some(remote) = self.0.state().remotes.get_mut(&id) {
+                remote.device_name = name.to_owned();
+            }
+            Ok(())
+        })
+    }
+
     fn forget_previous_credential(
         &mut self,
         id: RemoteId,

@@ -1,0 +1,57 @@
+//! Which rows refer to something that is not there: SQLite only says that some foreign key is
+//! violated.
+
+use rusqlite::params_from_iter;
+
+use super::UploadRows;
+use crate::publication::PublishedTable;
+use crate::row::Incoming;
+use crate::{failure, quote};
+use tidewater_centre::engine::upload::incoming::RowRef;
+use tidewater_centre::engine::upload::orphans::is_own_parent;
+use tidewater_centre::engine::upload::rows::Reference;
+use tidewater_centre::error::CentreError;
+use tidewater_protocol::Row;
+
+impl UploadRows<'_> {
+    /// See [`Rows::without_parent`](tidewater_centre::engine::upload::rows::Rows::without_parent).
+    pub(super) fn find_orphans(
+        &self,
+        table: &Incoming<'_>,
+        reference: &Reference<'_, PublishedTable>,
+        rows: &[RowRef],
+    ) -> Result<Vec<RowRef>, CentreError> {
+        let looking = failure("looking for what rows refer to");
+        let writer = self.writer(table)?;
+        let parent = writer.schema_of(reference.parent);
+        let conditions = reference.parent_columns.iter().enumerate();
+        let conditions = conditions.map(|(number, &column)| {
+            format!("{} = ?{}", quote(&parent.columns[column].name), number + 1)
+        });
+        let sql = format!(
+            "SELECT 1 FROM {} WHERE {}",
+            reference.parent_table.name,
+            conditions.collect::<Vec<_>>().join(" AND ")
+        );
+        let mut statement = self.connection.prepare_cached(&sql).map_err(looking)?;
+        let mut orphans = Vec::new();
+        table.rows(rows, |at, row: &Row<'_>| {
+            let mut buffer = Vec::new();
+            let new = table.arranged(&row.new, &mut buffer);
+            let refers_to_itself = reference.parent == table.index
+                && is_own_parent(reference.columns, reference.parent_columns, new);
+            let Some(values) = writer.referring(reference.columns, &row.new) else {
+                return Ok(());
+            };
+            if !refers_to_itself
+                && !statement
+                    .exists(params_from_iter(values))
+                    .map_err(looking)?
+            {
+                orphans.push(rows[at]);
+            }
+            Ok(())
+        })?;
+        Ok(orphans)
+    }
+}

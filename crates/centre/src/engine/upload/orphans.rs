@@ -1,0 +1,112 @@
+//! What rows refer to in vain: the reason of a refused foreign key in the names of the device.
+//!
+//! Databases name a constraint, or not even that. Which value it is, and of which table, is found
+//! here, by looking for the parents when all rows have been tried. The reason says of a parent that it
+//! is not there, and no more: the value is the device's own, and of rows of other scopes nothing is
+//! said that the refusal itself does not say.
+
+use std::collections::HashMap;
+
+use tidewater_protocol::{Code, Datum, Op, Table};
+
+use super::apply::Run;
+use super::incoming::{Incoming, RowRef};
+use super::rows::{Failed, Reference, Rows};
+use super::ties::Tie;
+use crate::error::CentreError;
+
+/// The most characters of a value that a reason has.
+const TOLD_CHARACTERS: usize = 60;
+
+impl<R: Rows> Run<'_, R> {
+    /// Says of rows that a foreign key refuses to what they refer in vain, where that is known.
+    pub(super) async fn name_missing(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        op: Op,
+        failed: &mut [Failed],
+    ) -> Result<(), CentreError> {
+        // What a script writes may refer to anything.
+        if op == Op::Delete || self.is_scripted(table.index, op) {
+            return Ok(());
+        }
+        let orphans = failed
+            .iter()
+            .filter(|it| it.refusal.code == Code::RowForeignKey);
+        let mut orphans: Vec<RowRef> = orphans.map(|it| it.at).collect();
+        orphans.sort_unstable();
+        if orphans.is_empty() {
+            return Ok(());
+        }
+        let mut told: HashMap<RowRef, Vec<String>> = HashMap::new();
+        let tables = &self.publication.schema.tables;
+        for tie in self
+            .families
+            .ties
+            .iter()
+            .filter(|it| it.child == table.index)
+        {
+            let reference = Reference {
+                columns: &tie.columns,
+                parent: tie.parent,
+                parent_table: &self.publication.tables[tie.parent],
+                parent_columns: &tie.parent_columns,
+            };
+            let missing = self
+                .rows
+                .without_parent(table, &reference, &orphans)
+                .await?;
+            table.images(&missing, |at, uploaded| {
+                if let Some(new) = uploaded.new {
+                    let reason = describe(tie, (&tables[tie.child], &tables[tie.parent]), new);
+                    told.entry(missing[at]).or_default().push(reason);
+                }
+                Ok(())
+            })?;
+        }
+        for it in failed {
+            if let Some(reasons) = told.remove(&it.at) {
+                it.refusal.reason = reasons.join("; ");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a row refers to itself.
+pub fn is_own_parent(reference: &[usize], parent_columns: &[usize], row: &[Datum<'_>]) -> bool {
+    let mut pairs = reference.iter().zip(parent_columns);
+    pairs.all(|(&own, &parent)| tidewater_protocol::pack::same(&row[own], &row[parent]))
+}
+
+/// The row of invoice with invoice_id = 99 is not there.
+fn describe(tie: &Tie, (child, parent): (&Table, &Table), row: &[Datum<'_>]) -> String {
+    let values = tie.columns.iter().zip(&tie.parent_columns);
+    let values = values
+        .map(|(&own, &theirs)| format!("{} = {}", parent.columns[theirs].name, told(&row[own])));
+    let own = tie.columns.iter();
+    let own = own.map(|&it| format!("{}.{}", child.name, child.columns[it].name));
+    let own: Vec<String> = own.collect();
+    let refer = match own.len() {
+        1 => "refers",
+        _ => "refer",
+    };
+    format!(
+        "the row of {} with {} is not there; {} {refer} to it",
+        parent.name,
+        values.collect::<Vec<_>>().join(" and "),
+        own.join(" and "),
+    )
+}
+
+fn told(value: &Datum<'_>) -> String {
+    let mut text = match value {
+        Datum::Text(text) => format!("{text:?}"),
+        other => other.to_string(),
+    };
+    if let Some((end, _)) = text.char_indices().nth(TOLD_CHARACTERS) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}

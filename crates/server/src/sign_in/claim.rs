@@ -1,0 +1,130 @@
+//! What a remote says when it signs in, checked as far as that can be done without the centre.
+
+use tidewater_protocol::message::{PROTOCOL_VERSION, Proof, SignIn, is_device_name, negotiate};
+use tidewater_protocol::{Code, RemoteId};
+
+use crate::fault::Fault;
+
+/// Names of users, publications and programs are shorter.
+pub(crate) const MAX_NAME_BYTES: usize = 512;
+
+/// A SignIn whose parts are well-formed.
+pub(crate) struct Claim {
+    /// The version that the connection speaks.
+    pub(crate) version: u32,
+    pub(crate) remote_id: Option<RemoteId>,
+    pub(crate) user: String,
+    pub(crate) proof: Proof,
+    pub(crate) client: String,
+    /// The name of the centre that it knows; empty if none.
+    pub(super) centre: String,
+    /// It is a program without a file.
+    pub(crate) is_program: bool,
+    /// What people call the device; empty if nobody has named it.
+    pub(crate) device_name: String,
+}
+
+impl Claim {
+    pub(crate) fn check(sign_in: SignIn) -> Result<Claim, Fault> {
+        let version = check_version(sign_in.protocol_version)?;
+        check_name("user", &sign_in.user)?;
+        check_name("client", &sign_in.client)?;
+        check_name("centre", &sign_in.centre)?;
+        let name = &sign_in.device_name;
+        if !(name.is_empty() || is_device_name(name)) {
+            return Err(Fault::malformed(
+                "a name of a device that is too long, or has control characters",
+            ));
+        }
+        let proof = sign_in.proof;
+        let has_identity =
+            !sign_in.remote_id.is_empty() || matches!(proof, Some(Proof::Credential(_)));
+        if sign_in.is_program && has_identity {
+            return Err(Fault::malformed("a program with the identity of a remote"));
+        }
+        Ok(Claim {
+            version,
+            remote_id: identity(&sign_in.remote_id, RemoteId::from_slice)?,
+            user: sign_in.user,
+            proof: proof.ok_or_else(|| Fault::malformed("a SignIn without a proof"))?,
+            client: sign_in.client,
+            centre: sign_in.centre,
+            is_program: sign_in.is_program,
+            device_name: sign_in.device_name,
+        })
+    }
+}
+
+fn check_version(version: u32) -> Result<u32, Fault> {
+    negotiate(version).ok_or_else(|| {
+        Fault::new(
+            Code::ProtocolVersion,
+            format!(
+                "the remote speaks protocol version {}.{}, the server {}.{}",
+                version >> 16,
+                version & 0xffff,
+                PROTOCOL_VERSION >> 16,
+                PROTOCOL_VERSION & 0xffff
+            ),
+            "update the older of the two: the remote's Tidewater or the server",
+        )
+    })
+}
+
+pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Fault> {
+    if name.len() > MAX_NAME_BYTES {
+        let name = format!("a {what} name of {} bytes", name.len());
+        return Err(Fault::malformed(&name));
+    }
+    Ok(())
+}
+
+pub(crate) fn identity<T>(
+    bytes: &[u8],
+    read: impl Fn(&[u8]) -> Option<T>,
+) -> Result<Option<T>, Fault> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    read(bytes)
+        .map(Some)
+        .ok_or_else(|| Fault::malformed("an identity that is not 16 bytes long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_claims_are_refused() {
+        let sign_in = || SignIn {
+            protocol_version: PROTOCOL_VERSION,
+            user: "ada".into(),
+            proof: Some(Proof::Password("x".into())),
+            ..Default::default()
+        };
+        assert!(Claim::check(sign_in()).is_ok());
+        let refused = |change: &dyn Fn(&mut SignIn)| {
+            let mut changed = sign_in();
+            change(&mut changed);
+            let fault = Claim::check(changed).err();
+            fault.expect("the SignIn is refused").code
+        };
+        assert_eq!(refused(&|it| it.proof = None), Code::MalformedMessage);
+        let version = |it: &mut SignIn| it.protocol_version = 9 << 16;
+        assert_eq!(refused(&version), Code::ProtocolVersion);
+        assert_eq!(
+            refused(&|it| it.remote_id = vec![1]),
+            Code::MalformedMessage
+        );
+        let user = |it: &mut SignIn| it.user = "x".repeat(600);
+        assert_eq!(refused(&user), Code::MalformedMessage);
+        for name in ["x".repeat(65), "a\u{1b}[2J".into(), "two\nlines".into()] {
+            let name = |it: &mut SignIn| it.device_name.clone_from(&name);
+            assert_eq!(refused(&name), Code::MalformedMessage);
+        }
+        let mut named = sign_in();
+        named.device_name = "ß".repeat(64);
+        assert!(Claim::check(named).is_ok());
+    }
+}
