@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::database::{NewIdentity, Said, Which};
+use bytes::BytesMut;
 use tidewater_protocol::Code;
-use tidewater_protocol::message::{DownloadBegin, SettledRefusal};
+use tidewater_protocol::frame::Frame;
+use tidewater_protocol::message::{Control, DownloadBegin, SettledRefusal};
 
 /// Rows 1 (update), 3 (delete) and 9 (insert) are changed and refused.
 fn with_refusals() -> Remote {
