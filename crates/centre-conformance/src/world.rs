@@ -75,6 +75,7 @@ pub fn publication(name: &str, tables: Vec<TableSpec>) -> PublicationSpec {
         upload: UploadMode::Net,
         on_reject: OnReject::SetAside,
         upload_order: UploadOrder::RowsFirst,
+        script_versions: Vec::new(),
         replay: Replay::Auto,
         scripts: Vec::new(),
     }

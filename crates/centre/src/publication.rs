@@ -37,6 +37,9 @@ pub struct PublicationSpec {
     /// What upload scripts do first.
     #[serde(default)]
     pub upload_order: UploadOrder,
+    /// The script versions that it serves; all that there are, if none is named.
+    #[serde(default)]
+    pub script_versions: Vec<String>,
     /// What takes the place of what is generated.
     #[serde(default)]
     pub scripts: Vec<ScriptSpec>,
@@ -738,6 +741,7 @@ mod tests {
                 upload: UploadMode::Net,
                 on_reject: OnReject::SetAside,
                 upload_order: UploadOrder::RowsFirst,
+                script_versions: Vec::new(),
                 replay: Replay::Auto,
                 act_as: None,
                 scripts: Vec::new(),

@@ -81,8 +81,9 @@ pub(super) fn restore(remote: &Path, ids: &[i64]) -> Result<Done, Failure> {
     if left > 0 {
         output::note(&format!(
             "{} left as {}: a row that is still in the file goes up again with refused \
-             retry, and of others a table, a column or a value that it needs is missing \
-             (tidewater refused list {})",
+             retry, and of others a table, a column or a value that it needs is missing, or \
+             somebody else's row has the key by now: write that row anew under a key of its own, \
+             and discard the change (tidewater refused list {})",
             output::counted(left, "change", "changes"),
             if left == 1 { "it is" } else { "they are" },
             remote.display()

@@ -131,7 +131,8 @@ struct ImportArgs {
     /// Write over scripts that are there
     #[arg(long)]
     force: bool,
-    /// Print one JSON object: {"written":[paths],"left":[{"file","line","what"}]}
+    /// Print one JSON object: {"written":[paths],"columns":[{"version","table","columns"}],
+    /// "left":[{"file","line","what"}]}
     #[arg(long)]
     json: bool,
 }

@@ -17,8 +17,44 @@ use crate::output::{self, counted, printable};
 struct Imported {
     /// The files that were written.
     written: Vec<String>,
+    /// The columns that tables have in versions.
+    columns: Vec<VersionColumns>,
     /// What could not be taken over.
     left: Vec<LeftCall>,
+}
+
+/// The columns that a table has on the devices of a version.
+#[derive(Debug, Serialize)]
+struct VersionColumns {
+    version: String,
+    table: String,
+    columns: Vec<String>,
+}
+
+impl Imported {
+    /// Notes a column of a version; without one, that nothing is known of its table.
+    fn add_column(&mut self, call: Call) -> Result<(), String> {
+        let mut arguments = call.arguments?.into_iter();
+        let mut next = || arguments.next().flatten();
+        let (Some(version), Some(table)) = (next(), next()) else {
+            return Err("ml_add_column names no version and table".to_owned());
+        };
+        let column = next();
+        let is_it = |it: &VersionColumns| it.version == version && it.table == table;
+        let Some(column) = column else {
+            self.columns.retain(|it| !is_it(it));
+            return Ok(());
+        };
+        match self.columns.iter().position(is_it) {
+            Some(place) => self.columns[place].columns.push(column),
+            None => self.columns.push(VersionColumns {
+                version,
+                table,
+                columns: vec![column],
+            }),
+        }
+        Ok(())
+    }
 }
 
 /// A call that could not be taken over.
@@ -64,7 +100,11 @@ pub(super) fn run(
         })?;
         for call in calls(&text) {
             let line = call.line;
-            match registered(call) {
+            let registered = match call.name.eq_ignore_ascii_case("ml_add_column") {
+                true => imported.add_column(call).map(|()| None),
+                false => registered(call),
+            };
+            match registered {
                 Ok(Some(script)) => {
                     scripts.retain(|it| {
                         (&it.version, &it.table, &it.event)
@@ -137,6 +177,17 @@ fn describe(imported: &Imported) -> String {
             left.file, left.line
         ));
     }
+    for it in &imported.columns {
+        text.push_str(&format!(
+            "version {} has of {} the columns {}: where the published ones are others, write \
+             columns = {:?} at the table, in a publication with script_versions = [{:?}]\n",
+            printable(&it.version),
+            printable(&it.table),
+            printable(&it.columns.join(", ")),
+            it.columns,
+            it.version,
+        ));
+    }
     let count = imported.written.len() as u64;
     text.push_str(&format!(
         "{} written; now: tidewater check\n",
@@ -157,8 +208,6 @@ fn registered(call: Call) -> Result<Option<RegisteredScript>, String> {
         "ml_add_connection_script" => (false, false),
         "ml_add_lang_table_script" => (true, true),
         "ml_add_lang_connection_script" => (false, true),
-        // Columns have their names from the publication.
-        "ml_add_column" => return Ok(None),
         name => {
             let hint = "write it in SQL, or as a handler (docs/handlers.md)";
             return Err(format!("{name} registers what is no script in SQL: {hint}"));
@@ -351,10 +400,10 @@ mod tests {
             go
             {call ml_add_table_script('v1', 'dba.cust', 'download_cursor', 'SELECT * ' || 'FROM cust')};
             CALL ml_add_connection_script('v1', 'handle_error', NULL);
-            call ml_add_column('v1', 'cust', 'name', null);";
+            ";
         let found: Vec<RegisteredScript> = scripts(text)
             .into_iter()
-            .filter_map(|it| it.unwrap())
+            .filter_map(|it| it.ok().flatten())
             .collect();
         let script = |table: &str, event: &str, sql: Option<&str>| RegisteredScript {
             version: "v1".into(),
@@ -375,6 +424,23 @@ mod tests {
                 script("connection", "handle_error", None),
             ]
         );
+    }
+
+    #[test]
+    fn columns_of_versions_are_told() {
+        let mut imported = Imported::default();
+        let text = "call ml_add_column('v1', 'cust', 'id', null);
+            call ml_add_column('v1', 'cust', 'name', null);
+            call ml_add_column('v2', 'cust', 'id', null); call ml_add_column('v2', 'cust', null, null)";
+        for call in calls(text) {
+            imported.add_column(call).unwrap();
+        }
+        let told = describe(&imported);
+        assert!(
+            told.contains("version v1 has of cust the columns id, name"),
+            "{told}"
+        );
+        assert!(!told.contains("v2"), "{told}");
     }
 
     #[test]

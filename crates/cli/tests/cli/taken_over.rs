@@ -366,3 +366,82 @@ fn a_script_is_printed_and_tried_before_it_is_deployed() {
         assert!(told.stdout.contains("{s.username}"), "{told:#?}");
     });
 }
+
+#[test]
+fn each_version_has_its_own_columns() {
+    let (place, centre) = (Place::new(), Centre::postgres());
+    centre.execute(
+        "CREATE TABLE customer (id integer PRIMARY KEY, name text NOT NULL, phone text);
+         INSERT INTO customer VALUES (1, 'Ada', '17')",
+    );
+    place.write(
+        "setup.sql",
+        "call ml_add_column('v1', 'customer', 'id', null);
+         call ml_add_column('v1', 'customer', 'name', null);
+         call ml_add_table_script('v1', 'customer', 'download_cursor', 'SELECT id, name FROM customer');
+         call ml_add_table_script('v1', 'customer', 'upload_update', 'UPDATE customer SET name = ? WHERE id = ?');
+         call ml_add_table_script('v2', 'customer', 'download_cursor', 'SELECT id, name, phone FROM customer');
+         call ml_add_table_script('v2', 'customer', 'upload_update',
+             'UPDATE customer SET name = ?, phone = ? WHERE id = ?');",
+    );
+    let imported = place.tidewater(&["script", "import", "setup.sql"]).done();
+    assert!(
+        imported.stdout.contains("script_versions = [\"v1\"]"),
+        "{imported:#?}"
+    );
+    let publication = |name: &str, version: &str, columns: &str| {
+        format!(
+            "[[publication]]\nname = \"{name}\"\nscript_versions = [\"{version}\"]\n\
+             [[publication.table]]\nname = \"customer\"\npartition = \"everyone\"\n\
+             tracking = \"off\"\ncolumns = [{columns}]\n"
+        )
+    };
+    let write = |first: &str| {
+        let text = format!(
+            "[server]\nconsolidated = \"{}\"\n{}{}",
+            centre.url(),
+            publication("old", first, "\"id\", \"name\""),
+            publication("new", "v2", "\"id\", \"name\", \"phone\"")
+        );
+        place.write("tidewater.toml", &text);
+    };
+    write("v0");
+    let wrong = place.tidewater(&["check"]);
+    assert!(wrong.stderr.contains("has no such folder"), "{wrong:#?}");
+    write("v1");
+    place.tidewater(&["deploy"]).done();
+    place
+        .tidewater_as("secret", &["user", "add", "anna"])
+        .done();
+    let server = place.serve(&[]);
+    let sync = |file: &str, publication: &str, version: &str| {
+        let arguments = [
+            "sync",
+            file,
+            "--server",
+            server.url(),
+            "--user",
+            "anna",
+            "--publication",
+            publication,
+            "--script-version",
+            version,
+        ];
+        place.tidewater_as("secret", &arguments)
+    };
+    sync("old.db", "old", "v1").done();
+    sync("new.db", "new", "v2").done();
+    assert_eq!(rows(&place, "old.db", "SELECT * FROM customer"), ["1|Ada"]);
+    assert_eq!(
+        rows(&place, "new.db", "SELECT * FROM customer"),
+        ["1|Ada|17"]
+    );
+    edit(&place, "old.db", "UPDATE customer SET name = 'Ada B.'");
+    edit(&place, "new.db", "UPDATE customer SET phone = '18'");
+    place.tidewater(&["sync", "old.db"]).done();
+    place.tidewater(&["sync", "new.db"]).done();
+    assert_eq!(centre.rows("SELECT name, phone FROM customer"), ["Ada|18"]);
+    sync("other.db", "old", "v2")
+        .exits(3)
+        .tells(&["there is no script version"]);
+}

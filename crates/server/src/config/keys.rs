@@ -194,6 +194,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "upload",
             "on_reject",
             "upload_order",
+            "script_versions",
             "replay",
             "parameter",
             "table",

@@ -134,6 +134,11 @@ const KINDS: &[(&str, Kind, &str)] = &[
         Text,
         "upload_order = \"deletes first\"",
     ),
+    (
+        "publication.script_versions",
+        Texts,
+        "script_versions = [\"v2\"]",
+    ),
     ("publication.replay", Text, "replay = \"no\""),
     (
         "publication.parameter",

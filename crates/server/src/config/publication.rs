@@ -30,6 +30,8 @@ pub(super) struct RawPublication {
     upload: Option<String>,
     on_reject: Option<String>,
     upload_order: Option<String>,
+    #[serde(default)]
+    script_versions: Vec<String>,
     replay: Option<String>,
     handler: Option<RawUse>,
 }
@@ -193,6 +195,7 @@ impl RawPublication {
             on_reject,
             replay,
             upload_order,
+            script_versions: self.script_versions,
             act_as: acting::read(&name, self.act_as)?,
             name,
             tables,

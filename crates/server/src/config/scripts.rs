@@ -27,10 +27,12 @@ pub(super) fn read(
 ) -> Result<(), ServerError> {
     let folder = base.join(named.unwrap_or(Path::new(FOLDER)));
     if named.is_none() && !folder.is_dir() {
-        return Ok(());
+        return check_versions(FOLDER, &[], publications);
     }
     let shown = named.unwrap_or(Path::new(FOLDER)).display().to_string();
-    for version in entries(&folder, &shown, true)? {
+    let versions = entries(&folder, &shown, true)?;
+    check_versions(&shown, &versions, publications)?;
+    for version in versions {
         let in_version = format!("{shown}/{version}");
         for table in entries(&folder.join(&version), &in_version, true)? {
             let in_table = format!("{in_version}/{table}");
@@ -65,14 +67,43 @@ pub(super) fn check_passwords(config: &Config) -> Result<(), ServerError> {
     ))
 }
 
+/// Checks that there is a folder of each version that a publication serves.
+fn check_versions(
+    shown: &str,
+    versions: &[String],
+    publications: &[PublicationSpec],
+) -> Result<(), ServerError> {
+    for publication in publications {
+        let mut asked = publication.script_versions.iter();
+        if let Some(missing) = asked.find(|it| !versions.contains(it)) {
+            let near = nearest(missing, versions.iter().map(String::as_str));
+            return Err(ServerError::configuration(
+                format!(
+                    "publication {:?}: script_versions names {missing:?}, and {shown} has no such \
+                     folder",
+                    publication.name
+                ),
+                match near {
+                    Some(near) => format!("did you mean {near:?}?"),
+                    None => format!("there are: {}", versions.join(", ")),
+                },
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Adds a script to the publications that it is for.
 fn add(
     script: ScriptSpec,
     folder: &str,
     publications: &mut [PublicationSpec],
 ) -> Result<(), ServerError> {
+    let serves = |it: &PublicationSpec| {
+        it.script_versions.is_empty() || it.script_versions.contains(&script.version)
+    };
     let Some(table) = &script.table else {
-        for publication in publications {
+        for publication in publications.iter_mut().filter(|it| serves(it)) {
             publication.scripts.push(script.clone());
         }
         return Ok(());
@@ -82,7 +113,9 @@ fn add(
     let has = |it: &&mut PublicationSpec| it.tables.iter().any(|it| plain(&it.name) == *table);
     let mut found = false;
     for publication in publications.iter_mut().filter(has) {
-        publication.scripts.push(script.clone());
+        if serves(publication) {
+            publication.scripts.push(script.clone());
+        }
         found = true;
     }
     if found {

@@ -58,6 +58,7 @@ fn what_is_recorded_is_what_was_configured() {
         upload: UploadMode::Net,
         on_reject: OnReject::Abort,
         upload_order: UploadOrder::RowsFirst,
+        script_versions: Vec::new(),
         replay: Replay::No,
         name: "p".into(),
         act_as: Some(ActAs::Query("SELECT 'clerk'".into())),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::Connection;
 use serde_json::{Map, Value as Json};
-use tidewater_protocol::{ColumnType, Table, Value};
+use tidewater_protocol::{Code, ColumnType, Table, Value};
 
 use super::settled::{End, settle};
 use super::{Decision, RefusedRow, RowsChange, TIME_UNKNOWN, Which, delete_row};
@@ -21,7 +21,8 @@ impl Database {
     /// Writes the values of refused changes, whose rows left the remote, as pending changes:
     /// onto the row that is there, or as a new one. Returns how many. Those cannot be whose row
     /// is still here (see [`Database::retry_refused`]), whose table takes no changes any more,
-    /// or that lack a value that the table needs.
+    /// or that lack a value that the table needs; and inserts under whose key somebody else's row is
+    /// here by now: that would become of both.
     ///
     /// # Errors
     /// The file is locked, a rule of the application stands against a row, or SQLite failed.
@@ -52,6 +53,8 @@ struct Wanted<'a> {
     names: Names,
     generation: i64,
     is_delete: bool,
+    /// The row was refused because its key was another row's.
+    has_taken_key: bool,
     /// The key of the refusal, and the one that the row had.
     known: Vec<Value>,
     key: Vec<Value>,
@@ -81,6 +84,7 @@ impl<'a> Wanted<'a> {
             names: Names::of(table),
             generation: subscription.generation,
             is_delete: entry.operation == "delete",
+            has_taken_key: entry.operation == "insert" && entry.code == Code::RowKeyInUse.name(),
             key: key_in(table, &kept).unwrap_or_else(|| known.clone()),
             known,
             values: outside.filter_map(value).collect(),
@@ -103,6 +107,9 @@ impl<'a> Wanted<'a> {
             let Some(key) = here else { return Ok(false) };
             record(connection, &self.names, key, self.generation)?;
             return delete_row(connection, &self.names, key).map(|()| true);
+        }
+        if here.is_some() && self.has_taken_key {
+            return Ok(false);
         }
         if here.is_none() && self.lacks_a_value() {
             return Ok(false);
@@ -194,6 +201,7 @@ pub(crate) fn write_pending(
         names: Names::of(table),
         generation,
         is_delete: false,
+        has_taken_key: false,
         known: key.clone(),
         key,
         values,

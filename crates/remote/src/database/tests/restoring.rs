@@ -237,3 +237,29 @@ fn rows_that_stay_otherwise_than_in_the_centre_are_told_with_what_keeps_them() {
     let (count, first) = remote.database().stale(1).unwrap();
     assert_eq!((count, first.len()), (2, 1));
 }
+
+#[test]
+fn an_insert_is_not_written_onto_the_row_of_somebody_else() {
+    let mut remote = with_items();
+    remote.run("INSERT INTO item VALUES (9, 'mine', 90)");
+    remote.acknowledge(|server| {
+        server.table("item", |rows| {
+            let code = Code::RowKeyInUse.number();
+            rows.refused(&[Datum::Integer(9)], Op::Insert, code, "key in use");
+        });
+    });
+    remote.download(|server| {
+        server.table("item", |rows| rows.key(Op::Remove, &[Datum::Integer(9)]));
+    });
+    assert_eq!(remote.kept_values().len(), 1);
+    remote.download(|server| {
+        server.table("item", |rows| rows.row(Op::Upsert, &item(9, "theirs", 19)));
+    });
+    assert_eq!(restored(&mut remote), 0);
+    assert_eq!(
+        remote.query("SELECT name FROM item WHERE id = 9"),
+        ["theirs"]
+    );
+    assert_eq!(remote.upload(), []);
+    assert_eq!(remote.database().refused().unwrap().len(), 1);
+}
