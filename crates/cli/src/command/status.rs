@@ -334,7 +334,7 @@ impl<'a> CentreObject<'a> {
     ) -> CentreObject<'a> {
         let logs = status.logs.iter();
         let syncs = status.syncs.iter().map(|it| SyncObject::of(it, names));
-        let incidents = status
+        let listed = status
             .incidents
             .iter()
             .map(|it| IncidentObject::of(it, names));
@@ -362,7 +362,7 @@ impl<'a> CentreObject<'a> {
                 .iter()
                 .map(|&kind| (kind.name(), incidents(status, kind)))
                 .collect(),
-            incidents: incidents.collect(),
+            incidents: listed.collect(),
             numbers: status.numbers.iter().map(NumbersObject::of).collect(),
             number_blocks: blocks.collect(),
             keyless_rows: keyless.collect(),
