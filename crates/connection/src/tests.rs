@@ -27,7 +27,10 @@ fn friends() -> [Connection; 2] {
 }
 
 fn waiting(ahead: u64) -> Control {
-    Control::Waiting(Waiting { ahead })
+    Control::Waiting(Waiting {
+        ahead,
+        handler: false,
+    })
 }
 
 fn message(id: u64, bytes: usize) -> Message {

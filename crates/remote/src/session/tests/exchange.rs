@@ -526,7 +526,10 @@ fn waiting_shows_as_progress_and_pings_are_answered() {
         Phase::Waiting { ahead: 0 }
     );
     let reply = Reply::default()
-        .control(Control::Waiting(Waiting { ahead: 17 }))
+        .control(Control::Waiting(Waiting {
+            ahead: 17,
+            handler: false,
+        }))
         .connection(Control::Ping(Ping { nonce: 99 }));
     connection.handle_bytes(&reply.0, NOW);
     let progress = connection.progress().unwrap();
