@@ -106,8 +106,17 @@ enum Handshake {
 fn refusal(error: Error, server: String) -> CarrierError {
     let response = match &error {
         Error::Http(response) => response,
+        // It closed: a balancer without a server does so, too.
+        Error::Protocol(ProtocolError::HandshakeIncomplete) => {
+            let what = error.to_string();
+            return CarrierError::Other { server, what };
+        }
         Error::Protocol(ProtocolError::HttparseError(_)) | Error::HttpFormat(_) => {
             let what = "what answers there does not speak HTTP".into();
+            return CarrierError::Mistaken { server, what };
+        }
+        Error::Protocol(_) => {
+            let what = format!("what answers there does not speak WebSocket: {error}");
             return CarrierError::Mistaken { server, what };
         }
         other => {

@@ -29,7 +29,7 @@ fn friends() -> [Connection; 2] {
 fn waiting(ahead: u64) -> Control {
     Control::Waiting(Waiting {
         ahead,
-        ..Waiting::default()
+        handler: false,
     })
 }
 

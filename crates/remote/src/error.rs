@@ -178,7 +178,10 @@ fn is_full(error: &rusqlite::Error) -> bool {
     };
     matches!(
         failure.extended_code,
-        ffi::SQLITE_FULL | ffi::SQLITE_IOERR_WRITE | ffi::SQLITE_IOERR_SHMSIZE
+        ffi::SQLITE_FULL
+            | ffi::SQLITE_IOERR_WRITE
+            | ffi::SQLITE_IOERR_SHMOPEN
+            | ffi::SQLITE_IOERR_SHMSIZE
     )
 }
 
@@ -329,6 +332,7 @@ mod tests {
         for code in [
             ffi::SQLITE_FULL,
             ffi::SQLITE_IOERR_WRITE,
+            ffi::SQLITE_IOERR_SHMOPEN,
             ffi::SQLITE_IOERR_SHMSIZE,
         ] {
             let failure = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);

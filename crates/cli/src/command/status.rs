@@ -334,8 +334,10 @@ impl<'a> CentreObject<'a> {
     ) -> CentreObject<'a> {
         let logs = status.logs.iter();
         let syncs = status.syncs.iter().map(|it| SyncObject::of(it, names));
-        let last_incidents = status.incidents.iter();
-        let last_incidents = last_incidents.map(|it| IncidentObject::of(it, names));
+        let listed = status
+            .incidents
+            .iter()
+            .map(|it| IncidentObject::of(it, names));
         let blocks = status.blocks.iter().map(|it| BlockObject::of(it, names));
         let keyless = status.keyless_rows.iter().map(|it| KeylessObject {
             table: &it.table,
@@ -360,7 +362,7 @@ impl<'a> CentreObject<'a> {
                 .iter()
                 .map(|&kind| (kind.name(), incidents(status, kind)))
                 .collect(),
-            incidents: last_incidents.collect(),
+            incidents: listed.collect(),
             numbers: status.numbers.iter().map(NumbersObject::of).collect(),
             number_blocks: blocks.collect(),
             keyless_rows: keyless.collect(),

@@ -11,7 +11,7 @@ use tidewater_protocol::frame::{SYNC_CHANNEL, put_control};
 use tidewater_protocol::message::{Busy, Control, Failure};
 
 use crate::program::{Place, Run};
-use crate::shop::Shop;
+use crate::shop::{Shop, TABLES, configure, prepared};
 
 /// Syncs, for the first time, with a server that gives everybody this answer.
 fn sync_with(answer: Vec<u8>) -> Run {
@@ -192,10 +192,7 @@ fn a_web_server_behind_the_address_is_told() {
         &format!("http://{address}"),
         &["a web server answers there"],
     );
-    is_told(
-        &format!("ws://{address}"),
-        &["a web server answers there: 404"],
-    );
+    is_told(&format!("ws://{address}"), &["does not speak WebSocket"]);
 }
 
 #[test]
@@ -207,7 +204,11 @@ fn a_server_that_listens_for_another_scheme_says_so() {
         is_told(&url, &["a Tidewater server listens there, but for tcp://"]);
     }
     is_told(&tcp.replace("tcp", "tls"), &["does not speak TLS"]);
-    let place = &shop.place;
+    let place = Place::new();
+    let centre = prepared(&place);
+    let cert = ["cert", "--out", "tls", "--host", "127.0.0.1"];
+    let lines = place.tidewater(&cert).done().stdout;
+    configure(&place, &centre, &lines, TABLES);
     let server = place.serve_on("tls://127.0.0.1:0", &[]);
     let tls = server.url();
     is_told(&tls.replace("tls", "tcp"), &["tls://"]);
@@ -216,7 +217,7 @@ fn a_server_that_listens_for_another_scheme_says_so() {
     }
     for scheme in ["https", "wss"] {
         let url = tls.replace("tls", scheme);
-        let ca = place.path("tidewater-dev.pem");
+        let ca = place.path("tls/tidewater-dev.pem");
         let ca = ca.to_str().expect("it is text");
         let arguments = [
             "sync",

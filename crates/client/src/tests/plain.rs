@@ -191,7 +191,7 @@ fn a_server_that_writes_before_it_reads_and_a_large_upload_do_not_wait_for_each_
         peer.write(&Reply::default().connection(credit).0);
         let waiting = Reply::default().control(Control::Waiting(Waiting {
             ahead: u64::MAX,
-            ..Waiting::default()
+            handler: false,
         }));
         let waiting = waiting.0.repeat(50_000);
         for _ in 0..16 {

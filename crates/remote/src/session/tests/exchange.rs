@@ -528,7 +528,7 @@ fn waiting_shows_as_progress_and_pings_are_answered() {
     let reply = Reply::default()
         .control(Control::Waiting(Waiting {
             ahead: 17,
-            ..Waiting::default()
+            handler: false,
         }))
         .connection(Control::Ping(Ping { nonce: 99 }));
     connection.handle_bytes(&reply.0, NOW);
