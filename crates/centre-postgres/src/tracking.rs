@@ -18,15 +18,15 @@ use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
 use super::{
-    FINGERPRINTS, Postgres, VERSION, acting, calls, grants, in_place, numbers, scope, script_times,
-    waits, watermark,
+    FINGERPRINTS, Postgres, VERSION, acting, calls, grants, in_place, numbers, scope,
+    scope_sources, script_times, waits, watermark,
 };
 use tidewater_centre::engine::acting::Assumed;
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{Published, WhichRule};
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own, each, own, own_row};
 use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, RoleAsked, Tracking};
-use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
+use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, ScopeSources, Step};
 use tidewater_centre::engine::procedure::{Checked, Procedure};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::engine::script::{Dialect, Script};
@@ -96,6 +96,14 @@ impl Tracking for Postgres {
     ) -> Result<(), CentreError> {
         let columns = table.asked(which, None);
         scope::check(connection.client(), place, query, columns).await
+    }
+
+    async fn scope_sources(
+        connection: &mut Connection,
+        _: &Catalog,
+        queries: &[&ScopeQuery],
+    ) -> Result<ScopeSources, CentreError> {
+        scope_sources::find(connection, queries).await
     }
 
     async fn check_allowed(
@@ -371,8 +379,11 @@ impl Tracking for Postgres {
             before_ms
         );
         let logs = own!("SELECT id FROM tidewater.change_log ORDER BY id");
+        let noted = own!(
+            "DELETE FROM tidewater.scope_change WHERE at < pg_catalog.now() - interval '1 hour'"
+        );
         let answers = connection
-            .flight(what, &[marks, last_horizon, horizon, floor, logs])
+            .flight(what, &[marks, last_horizon, horizon, floor, logs, noted])
             .await?;
         if let Some(horizon) = answers[1].rows.first() {
             let horizon: (String, String) = (horizon.get(0)?, horizon.get(1)?);
