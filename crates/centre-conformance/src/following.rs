@@ -1,12 +1,13 @@
 //! Following what is committed, and whom it concerns.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_centre::{FollowPosition, Holding, RuleSpec};
+use tidewater_centre::{AskedHolding, FollowPosition, Holding, RuleSpec};
 
 use crate::fixture::{Fixture, Transaction};
 use crate::remote::{Remote, insert};
-use crate::world::{SHOP_DDL, World, partitioned, shop};
+use crate::world::{PUBLICATION, SHOP_DDL, World, everyone, partitioned, shop};
 
 /// Looks what was committed since it did so last.
 struct Follower {
@@ -35,6 +36,29 @@ impl Follower {
         let concerned = holdings.map(|it| it.interests().iter().any(|it| touched.contains(it)));
         (concerned, touched.len())
     }
+}
+
+impl Follower {
+    /// Whether something was written since that partition queries read.
+    async fn sees_scopes_written<F: Fixture>(&mut self, world: &World<F>) -> bool {
+        let followed = world.centre.follow(Some(self.position.clone())).await;
+        let followed = followed.unwrap();
+        self.position = followed.position;
+        followed.scopes
+    }
+}
+
+/// Whether remotes hold now what they did.
+async fn hold_the_same<F: Fixture>(world: &World<F>, remotes: &[(&Remote, &Holding)]) -> Vec<bool> {
+    let asked = remotes.iter().map(|(remote, _)| AskedHolding {
+        context: Arc::new(remote.context()),
+        publications: vec![PUBLICATION.to_owned()],
+    });
+    let mut worker = world.worker().await;
+    let answers = worker.holdings_now(asked.collect()).await.unwrap();
+    let pairs = answers.iter().zip(remotes);
+    let same = pairs.map(|(now, (_, held))| *now == Some(vec![(*held).clone()]));
+    same.collect()
 }
 
 /// A remote that has synced, and what it holds.
@@ -80,6 +104,108 @@ pub async fn a_commit_concerns_who_holds_what_it_changed_and_nobody_else<F: Fixt
         let (_, touched) = follower.look(&world, [&anna, &clara]).await;
         assert_eq!(touched, 0, "it is told once");
     }
+}
+
+pub async fn a_write_to_what_partition_queries_read_is_told_and_the_queries_answer<F: Fixture>() {
+    let ddl =
+        format!("{SHOP_DDL}; CREATE VIEW visited AS SELECT login AS who, region FROM visit_plan");
+    let by_view = "SELECT region FROM visited WHERE who = {s.username}";
+    let tables = vec![
+        partitioned("customer", &["region"], by_view),
+        everyone("product"),
+    ];
+    let world = World::<F>::new(&ddl, tables).await;
+    let (anna, of_anna) = synced(&world, "anna").await;
+    let (clara, of_clara) = synced(&world, "clara").await;
+    let both = [(&anna, &of_anna), (&clara, &of_clara)];
+    let mut follower = Follower::new(&world).await;
+    for (sql, is_of_scopes, same) in [
+        (
+            "UPDATE customer SET name = 'N' WHERE customer_id = 1",
+            false,
+            [true, true],
+        ),
+        (
+            "UPDATE product SET name = 'mate' WHERE product_id = 1",
+            false,
+            [true, true],
+        ),
+        (
+            "INSERT INTO visit_plan VALUES ('dora', 'west')",
+            true,
+            [true, true],
+        ),
+        (
+            "INSERT INTO visit_plan VALUES ('anna', 'west')",
+            true,
+            [false, true],
+        ),
+        (
+            "DELETE FROM visit_plan WHERE region = 'west'",
+            true,
+            [true, true],
+        ),
+        (
+            "UPDATE visit_plan SET region = 'east' WHERE login = 'clara'",
+            true,
+            [true, false],
+        ),
+    ] {
+        world.execute(sql).await;
+        assert_eq!(
+            follower.sees_scopes_written(&world).await,
+            is_of_scopes,
+            "{sql}"
+        );
+        assert!(
+            !follower.sees_scopes_written(&world).await,
+            "it is told once"
+        );
+        assert_eq!(hold_the_same(&world, &both).await, same, "{sql}");
+    }
+    // What is undone is not told, and what is committed late is told then.
+    let mut open = world.fixture.begin().await;
+    open.execute("INSERT INTO visit_plan VALUES ('anna', 'south')")
+        .await;
+    assert!(!follower.sees_scopes_written(&world).await);
+    open.execute("ROLLBACK").await;
+    drop(open);
+    assert!(!follower.sees_scopes_written(&world).await);
+    let mut open = world.fixture.begin().await;
+    open.execute("INSERT INTO visit_plan VALUES ('anna', 'south')")
+        .await;
+    if F::CONCURRENT_WRITERS {
+        world
+            .execute("UPDATE customer SET name = 'N2' WHERE customer_id = 1")
+            .await;
+    }
+    assert!(!follower.sees_scopes_written(&world).await);
+    open.commit().await;
+    assert!(follower.sees_scopes_written(&world).await);
+    assert_eq!(hold_the_same(&world, &both).await, [false, false]);
+}
+
+pub async fn tables_that_no_partition_query_reads_any_more_are_left_alone<F: Fixture>() {
+    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    for table in &mut world.specs[0].tables {
+        if table.name != "product" {
+            let query = "SELECT name FROM product WHERE name = {s.username}";
+            table.partition = vec![RuleSpec::columns(&["region"], query)];
+        }
+    }
+    let report = world.deploy().await.unwrap();
+    let told = |what: &str| report.steps.iter().any(|it| it.description.contains(what));
+    assert!(told("note when product is written to"), "{report:?}");
+    assert_eq!(world.deploy().await.unwrap().steps, []);
+    let mut follower = Follower::new(&world).await;
+    world
+        .execute("INSERT INTO visit_plan VALUES ('anna', 'west')")
+        .await;
+    assert!(!follower.sees_scopes_written(&world).await);
+    world
+        .execute("INSERT INTO product VALUES (7, 'anna')")
+        .await;
+    assert!(follower.sees_scopes_written(&world).await);
 }
 
 pub async fn a_row_that_moves_concerns_whom_it_leaves_and_whom_it_reaches<F: Fixture>() {

@@ -38,6 +38,7 @@ pub mod parents;
 pub mod previewing;
 pub mod proving;
 pub mod publishing;
+pub mod ranking;
 pub mod redeploying;
 pub mod refusing;
 pub mod repeating;
@@ -182,6 +183,8 @@ macro_rules! suite {
             following::rows_that_follow_a_parent_concern_whom_it_does,
             following::what_a_remote_holds_is_told_by_its_download_and_its_checkpoint,
             following::whoever_follows_busy_writers_is_told_of_every_commit,
+            following::a_write_to_what_partition_queries_read_is_told_and_the_queries_answer,
+            following::tables_that_no_partition_query_reads_any_more_are_left_alone,
             proving::what_is_said_of_a_user_is_kept_and_replaced,
             proving::a_scope_is_what_others_say_and_nothing_without_it,
             proving::a_call_knows_what_others_say_of_its_caller,
@@ -252,6 +255,10 @@ macro_rules! suite {
             script_sessions::a_script_that_fails_at_the_beginning_of_a_connection_leaves_nothing,
             script_sessions::a_row_that_a_script_does_not_give_is_not_shown,
             script_sessions::nobody_is_woken_by_a_table_of_which_a_script_says_who_gets_what,
+            ranking::who_has_the_higher_rank_wins_over_who_wrote_the_centres_row,
+            ranking::what_no_upload_has_written_is_the_centres_and_has_its_rank,
+            ranking::a_rank_is_what_others_say_of_the_user,
+            ranking::a_rank_that_cannot_be_is_refused_with_the_place,
             resolving::updates_of_both_sides_end_as_their_resolver_says,
             resolving::what_one_side_deletes_and_the_other_changes_ends_as_its_resolver_says,
             resolving::rows_that_both_sides_insert_end_as_their_resolver_says,

@@ -30,6 +30,7 @@ fn item(resolve: &[&str]) -> TableSpec {
         conflict: ConflictSpec {
             detect: Detect::Row,
             resolve: resolve.iter().map(|&it| it.to_owned()).collect(),
+            ..ConflictSpec::default()
         },
         ..everyone("item")
     }

@@ -24,7 +24,7 @@ async fn world<F: Fixture>() -> World<F> {
     world
 }
 
-fn claims(pairs: &[(&str, &str)]) -> Claims {
+pub(crate) fn claims(pairs: &[(&str, &str)]) -> Claims {
     let pairs = pairs.iter();
     let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     Claims::new(pairs.collect::<BTreeMap<_, _>>())

@@ -318,7 +318,7 @@ impl Remote {
         tables.position(|each| each.name == table).unwrap()
     }
 
-    fn context(&self) -> SyncContext {
+    pub fn context(&self) -> SyncContext {
         SyncContext {
             user: self.user.clone(),
             remote_id: self.id,

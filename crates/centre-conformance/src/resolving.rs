@@ -22,6 +22,7 @@ fn item(detect: Detect, resolve: &[&str]) -> TableSpec {
         conflict: ConflictSpec {
             detect,
             resolve: resolve.iter().map(|&it| it.to_owned()).collect(),
+            ..ConflictSpec::default()
         },
         ..everyone("item")
     }

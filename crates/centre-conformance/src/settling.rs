@@ -25,6 +25,7 @@ fn parked() -> TableSpec {
         conflict: ConflictSpec {
             detect: Detect::Row,
             resolve: vec!["park".into()],
+            ..ConflictSpec::default()
         },
         // What remotes may not write an operator may.
         writes: WritesSpec {
@@ -150,6 +151,7 @@ pub async fn what_was_resolved_by_rule_can_be_chosen_otherwise<F: Fixture>() {
         conflict: ConflictSpec {
             detect: Detect::Row,
             resolve: vec!["client_wins".into()],
+            ..ConflictSpec::default()
         },
         ..everyone("item")
     };

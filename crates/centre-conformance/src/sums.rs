@@ -23,6 +23,7 @@ fn product(detect: Detect, resolve: &[&str]) -> TableSpec {
         conflict: ConflictSpec {
             detect,
             resolve: resolve.iter().map(|&it| it.to_owned()).collect(),
+            ..ConflictSpec::default()
         },
         ..everyone("product")
     }

@@ -34,9 +34,14 @@ const STATE: &str = "SELECT pg_catalog.pg_current_snapshot()::text,
   (SELECT log_floor > $2::text::xid8 FROM tidewater.history)
     OR pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot()) < $1::text::xid8";
 
-/// The logs of which everything may have changed.
+/// The logs of which everything may have changed; [`SCOPES`] if users may hold other partitions.
 const EVERYTHING: &str = "SELECT log_id FROM tidewater.everything
-  WHERE version >= $1::text::xid8 OR version = ANY ($2::text[]::xid8[])";
+  WHERE version >= $1::text::xid8 OR version = ANY ($2::text[]::xid8[])
+  UNION SELECT 0 FROM tidewater.scope_change WHERE version >= $1::text::xid8
+  UNION SELECT 0 FROM tidewater.scope_change WHERE version = ANY ($2::text[]::xid8[])";
+
+/// The number of no log.
+const SCOPES: i64 = 0;
 
 /// The connection, once somebody follows.
 #[derive(Default)]
@@ -108,8 +113,10 @@ async fn read(
     let now = connection.client().query_one(&now, &[]).await;
     let position = now.map_err(&following)?.get::<_, String>(0).into_bytes();
     let Some(since) = since.filter(|it| *it != position) else {
-        let logs = Vec::new();
-        return Ok(Changes { position, logs });
+        return Ok(Changes {
+            position,
+            ..Changes::default()
+        });
     };
     let unseen = Unseen::since(&since).ok_or_else(|| CentreError::Internal {
         message: "changes are followed from a position that is none".into(),
@@ -152,6 +159,7 @@ async fn read(
     let mut changes = Changes {
         position: state.get::<_, String>(0).into_bytes(),
         logs: Vec::new(),
+        scopes: is_lost || everything.contains(&SCOPES),
     };
     for (log, rows) in logs.iter().zip(entries) {
         let rows = rows.map_err(&following)?;

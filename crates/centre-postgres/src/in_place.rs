@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use super::catalog::{Catalog, Table};
 use super::members::Members;
 use super::quote::ident;
+use super::scope_sources;
 use super::triggers::{LogSpec, Trigger};
 
 /// Triggers that are not there, or cannot fire.
@@ -83,14 +84,20 @@ pub(super) fn strays<'a>(
 ) -> impl Iterator<Item = (&'a Table, String)> {
     let tables = catalog.tables.iter();
     let tables = tables.filter(|table| !tracked.contains(&table.oid));
-    let tables = tables.map(|table| (table, drops(table)));
+    let tables = tables.map(|table| (table, drops_but(table, scope_sources::TRIGGER)));
     tables.filter(|(_, drops)| !drops.is_empty())
 }
 
 /// The statements that remove Tidewater's triggers from a table; copies go with the trigger
 /// that they are copies of.
 pub(super) fn drops(table: &Table) -> String {
-    let triggers = table.own_triggers.iter().filter(|it| !it.cloned);
+    drops_but(table, "")
+}
+
+/// The same, but for the trigger of this name.
+fn drops_but(table: &Table, kept: &str) -> String {
+    let triggers = table.own_triggers.iter();
+    let triggers = triggers.filter(|it| !it.cloned && it.name != kept);
     let drop = |name: &str| {
         let table = &table.sql_name;
         format!("DROP TRIGGER IF EXISTS {} ON {table};\n", ident(name))

@@ -30,6 +30,7 @@ mod route;
 mod rows;
 mod safe_time;
 mod scope;
+mod scope_sources;
 mod script_times;
 mod state;
 mod tls;

@@ -69,6 +69,10 @@ impl<'p> ScopeQueries<'p> {
             let error = refused("running a values query")(error);
             failed(question, &table.title, error)
         })?;
+        if question.ranks.is_some() {
+            let rank = rows.first().and_then(|row| row.get(0));
+            return Ok(Arc::new(Questions::ranked(rank)));
+        }
         if question.permits.is_some() {
             return Ok(Arc::new(Questions::permitted(!rows.is_empty())));
         }

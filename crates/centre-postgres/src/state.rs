@@ -70,6 +70,17 @@ CREATE TABLE tidewater.everything (
   log_id integer NOT NULL,
   version xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()
 );
+-- Writes to tables that partition queries read: users may hold other partitions since. Whoever
+-- follows them comes within seconds.
+CREATE TABLE tidewater.scope_change (
+  version xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id(),
+  at timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+CREATE INDEX scope_change_versions ON tidewater.scope_change (version);
+CREATE FUNCTION tidewater.note_scope_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+  SET search_path = pg_catalog, pg_temp
+  AS $tidewater$ BEGIN INSERT INTO tidewater.scope_change DEFAULT VALUES; RETURN NULL; END $tidewater$;
+REVOKE ALL ON FUNCTION tidewater.note_scope_change() FROM PUBLIC;
 CREATE TABLE tidewater.mark (
   id bytea PRIMARY KEY,
   created_ms bigint NOT NULL

@@ -19,7 +19,7 @@ use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
 use super::{
     FINGERPRINTS, Postgres, VERSION, acting, calls, grants, in_place, numbers, rights, scope,
-    script_times, waits, watermark,
+    scope_sources, script_times, waits, watermark,
 };
 use tidewater_centre::MissingRight;
 use tidewater_centre::engine::acting::Assumed;
@@ -29,7 +29,7 @@ use tidewater_centre::engine::connection::{Answer, Connection as _, Own, each, o
 use tidewater_centre::engine::database::{
     ChangeLog, NumbersAsked, Rights, RightsAsked, RoleAsked, Tracking,
 };
-use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
+use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, ScopeSources, Step};
 use tidewater_centre::engine::procedure::{Checked, Procedure};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::engine::script::{Dialect, Script};
@@ -99,6 +99,14 @@ impl Tracking for Postgres {
     ) -> Result<(), CentreError> {
         let columns = table.asked(which, None);
         scope::check(connection.client(), place, query, columns).await
+    }
+
+    async fn scope_sources(
+        connection: &mut Connection,
+        _: &Catalog,
+        queries: &[&ScopeQuery],
+    ) -> Result<ScopeSources, CentreError> {
+        scope_sources::find(connection, queries).await
     }
 
     async fn check_allowed(
@@ -389,8 +397,11 @@ impl Tracking for Postgres {
             before_ms
         );
         let logs = own!("SELECT id FROM tidewater.change_log ORDER BY id");
+        let noted = own!(
+            "DELETE FROM tidewater.scope_change WHERE at < pg_catalog.now() - interval '1 hour'"
+        );
         let answers = connection
-            .flight(what, &[marks, last_horizon, horizon, floor, logs])
+            .flight(what, &[marks, last_horizon, horizon, floor, logs, noted])
             .await?;
         if let Some(horizon) = answers[1].rows.first() {
             let horizon: (String, String) = (horizon.get(0)?, horizon.get(1)?);

@@ -23,6 +23,10 @@ use tidewater_centre::engine::thread::ConnectionThread;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
 
+/// The number of no log, under which positions have how much was written to what partition queries
+/// read.
+const SCOPES: i64 = 0;
+
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// The connection, once somebody follows, and what was seen last.
@@ -84,8 +88,10 @@ fn follow(
         position: position.clone(),
     });
     if let Some(Seen { position, .. }) = at_once.filter(|it| Some(it) == seen.as_ref()) {
-        let logs = Vec::new();
-        return Ok(Changes { position, logs });
+        return Ok(Changes {
+            position,
+            ..Changes::default()
+        });
     }
     connection.execute_batch("BEGIN").map_err(following)?;
     let changes = read(connection, served, since)?;
@@ -108,13 +114,20 @@ fn read(connection: &Connection, served: &Served, since: Option<Vec<u8>>) -> Res
         let position = state::log_position(connection, log)?;
         now.logs.push(Position { log, position });
     }
+    let position = state::scope_version(connection)?;
+    now.logs.push(Position {
+        log: SCOPES,
+        position,
+    });
     let mut changes = Changes {
         position: now.encode_to_vec(),
-        logs: Vec::new(),
+        ..Changes::default()
     };
     let Some(known) = known else {
         return Ok(changes);
     };
+    let is_of_scopes = |it: &&Position| it.log == SCOPES;
+    changes.scopes = known.logs.iter().find(is_of_scopes) != now.logs.iter().find(is_of_scopes);
     for (id, rule, table, _) in logs::<PublishedTable>(served) {
         let of = |positions: &Positions| {
             let found = positions.logs.iter().find(|it| it.log == id);

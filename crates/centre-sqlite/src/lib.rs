@@ -27,6 +27,7 @@ mod row;
 mod row_error;
 mod rows;
 mod scope;
+mod scope_sources;
 mod served;
 mod state;
 mod tracking;

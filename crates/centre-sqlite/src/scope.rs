@@ -35,6 +35,9 @@ fn answer(
     publication: &Publication,
     question: &Question<'_>,
 ) -> Result<Arc<Partitions>, CentreError> {
+    if question.ranks.is_some() {
+        return ranked(connection, question);
+    }
     if question.permits.is_some() {
         return permitted(connection, question);
     }
@@ -73,6 +76,22 @@ fn answer(
         rule.take(question.window, &mut partitions, &values);
     }
     Ok(Arc::new(partitions))
+}
+
+/// The answer to a question for a rank.
+fn ranked(
+    connection: &Connection,
+    question: &Question<'_>,
+) -> Result<Arc<Partitions>, CentreError> {
+    let run = || -> rusqlite::Result<Option<String>> {
+        let mut statement = connection.prepare_cached(question.sql)?;
+        statement.query_row(params_from_iter(&question.parameters), |row| row.get(0))
+    };
+    let rank = run().map_err(|error| {
+        let error = failure("running a rank query")(error);
+        failed(question, "", error)
+    })?;
+    Ok(Arc::new(Questions::ranked(rank)))
 }
 
 /// The answer to a question that permits something.

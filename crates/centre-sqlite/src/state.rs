@@ -16,6 +16,11 @@ CREATE TABLE tidewater.change_log (
   -- other values in every row, and no trigger sees it.
   columns TEXT NOT NULL DEFAULT '[]',
   floor INTEGER NOT NULL DEFAULT 0, everything INTEGER NOT NULL DEFAULT 0);
+-- Counts what is written to tables that partition queries read: users may hold other partitions
+-- since.
+CREATE TABLE tidewater.scope_change (
+  one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL);
+INSERT INTO tidewater.scope_change VALUES (1, 0);
 -- Who uploads, for triggers of the application: there is a row in the transaction of an upload,
 -- and nobody sees it outside.
 CREATE TABLE tidewater.uploading (username TEXT NOT NULL, remote_id TEXT NOT NULL);
@@ -82,6 +87,14 @@ pub(super) fn goes_back_to(
         )
         .and_then(|mut statement| statement.exists([log, position]))
         .map_err(failure("reading a change log's floor"))
+}
+
+/// How much was written to tables that partition queries read, in the connection's snapshot.
+pub(super) fn scope_version(connection: &Connection) -> Result<i64, CentreError> {
+    connection
+        .prepare_cached("SELECT version FROM tidewater_centre_scope_change")
+        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+        .map_err(failure("looking for other partitions"))
 }
 
 /// The numbers of all change logs.

@@ -13,12 +13,12 @@ use super::rows::script;
 use super::served::schema_version;
 use super::triggers::Log;
 use super::watermark::Positions;
-use super::{SqliteCentre, calls, failure, numbers, prune, quote, scope, state};
+use super::{SqliteCentre, calls, failure, numbers, prune, quote, scope, scope_sources, state};
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{Published, WhichRule};
 use tidewater_centre::engine::connection::{self, Answer, Own, each, own_row};
 use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, Tracking};
-use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
+use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, ScopeSources, Step};
 use tidewater_centre::engine::procedure::{Checked, Procedure};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::engine::script::{Dialect, Script};
@@ -101,6 +101,15 @@ impl Tracking for SqliteCentre {
             rule.columns.iter().map(|&it| &root.columns[it])
         });
         scope::check(connection, place, query, &columns.collect::<Vec<_>>())
+    }
+
+    async fn scope_sources(
+        connection: &mut Connection,
+        catalog: &Catalog,
+        queries: &[&ScopeQuery],
+    ) -> Result<ScopeSources, CentreError> {
+        let found = scope_sources::find(connection, catalog, queries);
+        found.map_err(failure("looking what partition queries read"))
     }
 
     async fn check_call(
@@ -219,6 +228,7 @@ impl Tracking for SqliteCentre {
                 removal(&logs),
             ));
         }
+        steps.extend(scope_sources::traces(connection).map_err(reading)?);
         let tables = state::found(connection, &own_tables::<Self>()).map_err(reading)?;
         if !tables.is_empty() {
             let drops = tables

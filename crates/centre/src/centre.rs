@@ -11,7 +11,7 @@ use crate::download::{DownloadJob, DownloadSink, Downloaded, Downloading};
 use crate::error::CentreError;
 use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 use crate::explain::{Explanation, Question};
-use crate::follow::{FollowPosition, Followed, Holding};
+use crate::follow::{AskedHolding, FollowPosition, Followed, Holding};
 use crate::preview::{Preview, PreviewAsked};
 use crate::procedure::{
     Begun, CallOutcome, Cancel, Interrupt, Procedure, ProcedureCall, ProcedureSpec,
@@ -406,6 +406,17 @@ pub trait Worker: Send {
         checkpoints: &'a [Checkpoint],
     ) -> CentreResult<'a, Vec<Option<Holding>>> {
         let _ = checkpoints;
+        Box::pin(async { Err(no_live_layer()) })
+    }
+
+    /// What remotes hold now of their publications, in the order that was asked, by what partition
+    /// queries say in this moment. `None`: a query cannot be run for them. An empty list: they may
+    /// not have what they have asked for any more.
+    fn holdings_now(
+        &mut self,
+        asked: Vec<AskedHolding>,
+    ) -> CentreResult<'_, Vec<Option<Vec<Holding>>>> {
+        let _ = asked;
         Box::pin(async { Err(no_live_layer()) })
     }
 

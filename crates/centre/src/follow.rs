@@ -5,12 +5,15 @@
 //! ([`Followed`]) are told in the same terms. Both are exact by rule and partition. Windows do not
 //! count: a row beyond them touches its partition as well. What an upload changes, it touches.
 //!
-//! Not seen are: changes of what the queries for partitions read, which give a user other
-//! partitions; time, by which rows leave windows; and tables that are not tracked.
+//! Of tables that the queries for partitions read it is told that they were written to, and the
+//! queries are asked for who holds other partitions now.
+//!
+//! Not seen are: time, by which rows leave windows; and tables that are not tracked.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::context::SyncContext;
 use crate::scope::Partitions;
 
 /// Stands for the rows of a rule, all of them or those of a partition. The same for as long as the
@@ -70,6 +73,18 @@ pub struct Followed {
     pub position: FollowPosition,
     /// What was touched, each once. Whoever has one of these has something to fetch.
     pub touched: BTreeSet<Interest>,
+    /// Whether a table was written to that partition queries read, so that users may hold other
+    /// partitions: [`crate::Worker::holdings_now`] tells.
+    pub scopes: bool,
+}
+
+/// Of whom it is asked what he holds now.
+#[derive(Clone, Debug)]
+pub struct AskedHolding {
+    /// Who that is, as of the last sync.
+    pub context: Arc<SyncContext>,
+    /// The publications.
+    pub publications: Vec<String>,
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub use download::{
 pub use engine::catalog::identifier;
 pub use error::{CentreError, ScriptFault};
 pub use events::{Appended, NewEvents, SpaceRetention, StoredEvent};
-pub use follow::{FollowPosition, Followed, Holding, Interest};
+pub use follow::{AskedHolding, FollowPosition, Followed, Holding, Interest};
 pub use nearest::nearest;
 pub use procedure::{
     AnswerColumn, ArgumentSpec, Begun, CallAnswer, CallOutcome, Caller, Cancel, Interrupt,

@@ -187,6 +187,13 @@ pub struct ConflictSpec {
     pub detect: Detect,
     /// How it is resolved: `later(changed_at)`; in favour of the centre if empty.
     pub resolve: Vec<String>,
+    /// For the resolver `rank`: the query that yields the rank of the user, a whole number, or
+    /// `{s.claims.NAME}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<String>,
+    /// For the resolver `rank`: the rank of what no upload has written; above all if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub centre_rank: Option<i64>,
 }
 
 /// What a conflict is.

@@ -23,6 +23,9 @@ pub struct Scope {
     /// What may be written of each table that has a rule for that, by the tables of the
     /// publication; empty where nothing is to be written.
     pub writes: Vec<RuleScope>,
+    /// The rank of the user by the tables of the publication, where conflicts go by it and it is
+    /// asked who may write; a user may have none.
+    pub ranks: Vec<Option<i64>>,
 }
 
 /// What a user holds by one rule.
@@ -121,7 +124,7 @@ struct WireRule {
     lows: Vec<i64>,
 }
 
-fn digest(bytes: &[u8]) -> Digest {
+pub(crate) fn digest(bytes: &[u8]) -> Digest {
     let mut digest = Digest::default();
     digest.copy_from_slice(&Sha256::digest(bytes)[..16]);
     digest

@@ -322,6 +322,7 @@ fn serve(socket: &mut TcpStream, script: &Script) -> Anything<()> {
             centre: "scripted".into(),
             user: String::new(),
             above: Vec::new(),
+            message_bytes: 0,
         })),
     )?;
     let schema = schema();

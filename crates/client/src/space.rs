@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 
 use tidewater_protocol::Code;
-use tidewater_protocol::event::{EVENT_BYTES, EventError, EventsReader, packed_bytes, put_event};
+use tidewater_protocol::event::{EventError, EventsReader, packed_bytes, put_event};
+use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
 use tidewater_protocol::message::{Call, CallFailed, Given};
 use tidewater_spaces::{
     Outlet, Pattern, Pieces, Router, Run, Runs, SubjectError, WhenFull, check_subject,
@@ -237,7 +238,9 @@ impl Spaces {
             pieces,
             ..
         } = &mut *inside;
-        pieces.take(piece, EVENT_BYTES, |chunk| route(router, inboxes, chunk))
+        pieces.take(piece, MAX_MESSAGE_BYTES, |chunk| {
+            route(router, inboxes, chunk)
+        })
     }
 
     /// Hears what the server says of spaces.
@@ -370,7 +373,9 @@ fn route(
     inboxes: &HashMap<u64, Arc<Inbox>>,
     chunk: &Bytes,
 ) -> Result<usize, EventError> {
-    let mut runs = Runs::new(chunk, EVENT_BYTES, |event| router.matches(event.subject));
+    let mut runs = Runs::new(chunk, MAX_MESSAGE_BYTES, |event| {
+        router.matches(event.subject)
+    });
     while let Some(run) = runs.next_run()? {
         let slice = Run {
             bytes: run.bytes,
@@ -438,8 +443,9 @@ impl Link {
         let whole = format!("{space}/{subject}");
         check_subject(&whole).map_err(|error| bad_subject(&error))?;
         let bytes = packed_bytes(&whole, None, payload);
-        if bytes > EVENT_BYTES {
-            let (bytes, most) = (bytes as u64, EVENT_BYTES);
+        let most = self.shared.message_bytes();
+        if bytes > most {
+            let bytes = bytes as u64;
             return Err(failed(&EventError::TooLong { bytes, most }));
         }
         let put = |packed: &mut BytesMut| {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 use tidewater_protocol::frame::{
-    FrameError, HEADER_BYTES, INITIAL_CREDIT_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES,
-    MESSAGE_CREDIT_BYTES, Message, ROWS_PAYLOAD_BYTES, put_message, rows_header,
+    FrameError, HEADER_BYTES, INITIAL_CREDIT_BYTES, MAX_PAYLOAD_BYTES, MESSAGE_CREDIT_BYTES,
+    Message, ROWS_PAYLOAD_BYTES, put_message, rows_header,
 };
 use tidewater_protocol::message::Control;
 
@@ -180,8 +180,9 @@ impl Channel {
         Ok(())
     }
 
-    pub(crate) fn send_message(&mut self, message: Message) -> Result<(), FrameError> {
-        if message.payload.len() > MAX_MESSAGE_BYTES {
+    /// `most`: the largest that the peer takes.
+    pub(crate) fn send_message(&mut self, message: Message, most: usize) -> Result<(), FrameError> {
+        if message.payload.len() > most {
             return Err(FrameError::TooLarge(message.payload.len()));
         }
         self.outgoing_bytes += message.credit();

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use tidewater_protocol::frame::{
-    CHANNELS, CONNECTION_CHANNEL, Frame, HEADER_BYTES, INITIAL_CREDIT_BYTES, Message, PREFACE,
-    announced, put_control, take_frame, take_preface,
+    CHANNELS, CONNECTION_CHANNEL, DEFAULT_MESSAGE_BYTES, Frame, FrameError, HEADER_BYTES,
+    INITIAL_CREDIT_BYTES, MAX_MESSAGE_BYTES, Message, PREFACE, announced, announced_message,
+    put_control, take_frame, take_preface,
 };
 use tidewater_protocol::message::{
     Control, Credit, MAX_BEARER_BYTES, PROTOCOL_VERSION, Ping, Pong,
@@ -144,6 +145,8 @@ pub struct Connection {
     peer: Peer,
     /// A frame has begun that is too large to be taken before [`Connection::let_in`].
     large_frame_waits: bool,
+    /// The largest message that is sent and taken.
+    message_bytes: usize,
     /// The channel of each class that was served last, and how often the class was passed over
     /// since.
     last: [u8; 3],
@@ -185,6 +188,7 @@ impl Connection {
             round_trip: Duration::ZERO,
             peer: if dials { Peer::Friend } else { Peer::Unknown },
             large_frame_waits: false,
+            message_bytes: DEFAULT_MESSAGE_BYTES,
             last: [CONNECTION_CHANNEL; 3],
             passed_over: [0; 3],
         }
@@ -196,6 +200,16 @@ impl Connection {
     pub fn let_in(&mut self) {
         self.peer = Peer::Friend;
         self.large_frame_waits = false;
+    }
+
+    /// Both sides have agreed on another size of the largest message.
+    pub fn set_message_bytes(&mut self, bytes: usize) {
+        self.message_bytes = bytes.min(MAX_MESSAGE_BYTES);
+    }
+
+    /// The largest message that may be sent, and is taken.
+    pub fn message_bytes(&self) -> usize {
+        self.message_bytes
     }
 
     /// Takes bytes from the peer, cut anyhow.
@@ -349,7 +363,8 @@ impl Connection {
     /// # Errors
     /// It is too large for a frame.
     pub fn send_message(&mut self, channel: u8, message: Message) -> Result<(), Fault> {
-        Ok(self.channel(channel).send_message(message)?)
+        let most = self.message_bytes;
+        Ok(self.channel(channel).send_message(message, most)?)
     }
 
     /// Queues packed rows, of any size.
@@ -475,6 +490,11 @@ impl Connection {
                 }
                 self.large_frame_waits = true;
                 return Ok(());
+            }
+            if let Some(length) = announced_message(input)
+                && length > self.message_bytes
+            {
+                return Err(FrameError::TooLarge(length).into());
             }
             let before = input.len();
             let Some(frame) = take_frame(input)? else {

@@ -3,8 +3,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use tidewater_protocol::frame::{
-    Frame, HEADER_BYTES, INITIAL_CREDIT_BYTES, MAX_MESSAGE_BYTES, Message, PREFACE, put_rows,
-    take_frame,
+    DEFAULT_MESSAGE_BYTES, Frame, FrameError, HEADER_BYTES, INITIAL_CREDIT_BYTES,
+    MAX_MESSAGE_BYTES, Message, PREFACE, put_rows, take_frame,
 };
 use tidewater_protocol::message::{Control, MAX_BEARER_BYTES, Ping, Proof, SignIn, Waiting};
 
@@ -273,10 +273,10 @@ fn channels_with_rows_take_turns() {
 #[test]
 fn the_largest_message_can_go_once_all_before_it_is_consumed() {
     let [mut remote, mut server] = friends();
-    assert_eq!(MAX_MESSAGE_BYTES, 1 << 20);
+    assert_eq!(DEFAULT_MESSAGE_BYTES, 1 << 20);
     for id in 0..5 {
         remote
-            .send_message(1, message(id, MAX_MESSAGE_BYTES))
+            .send_message(1, message(id, DEFAULT_MESSAGE_BYTES))
             .unwrap();
         remote.send_rows(1, vec![0; 300_000]);
     }
@@ -289,8 +289,35 @@ fn the_largest_message_can_go_once_all_before_it_is_consumed() {
     assert_eq!(remote.unsent_bytes(1), 0);
     assert!(
         remote
-            .send_message(1, message(0, MAX_MESSAGE_BYTES + 1))
+            .send_message(1, message(0, DEFAULT_MESSAGE_BYTES + 1))
             .is_err()
+    );
+}
+
+#[test]
+fn sides_that_have_agreed_on_it_send_larger_messages_and_no_larger_ones() {
+    let [mut remote, mut server] = friends();
+    let most = 3 << 20;
+    server.set_message_bytes(most);
+    remote.set_message_bytes(most);
+    remote.send_message(1, message(7, most)).unwrap();
+    assert!(remote.send_message(1, message(8, most + 1)).is_err());
+    carry(&mut remote, &mut server).unwrap();
+    assert!(receive_bytes(&mut server, 1) > most);
+    // Whoever has agreed to less does not wait for the rest of what is too large.
+    remote.set_message_bytes(usize::MAX);
+    assert_eq!(remote.message_bytes(), MAX_MESSAGE_BYTES);
+    let [mut remote, mut server] = friends();
+    remote.set_message_bytes(most);
+    remote
+        .send_message(1, message(9, DEFAULT_MESSAGE_BYTES + 1))
+        .unwrap();
+    let mut wire = BytesMut::new();
+    remote.poll_transmit(&mut wire, 1_000);
+    let fault = server.handle_bytes(&wire[..100.min(wire.len())], NOW);
+    assert!(
+        matches!(fault, Err(Fault::Frame(FrameError::TooLarge(_)))),
+        "{fault:?}"
     );
 }
 
@@ -425,7 +452,7 @@ fn step() -> impl Strategy<Value = Step> {
     let (side, channel) = (0..2_usize, 1..4_u8);
     prop_oneof![
         (side.clone(), channel.clone()).prop_map(|(s, c)| Step::Control(s, c)),
-        (side.clone(), channel.clone(), 0..=MAX_MESSAGE_BYTES)
+        (side.clone(), channel.clone(), 0..=DEFAULT_MESSAGE_BYTES)
             .prop_map(|(s, c, n)| Step::Message(s, c, n)),
         (side.clone(), channel.clone(), 1..900_000_usize).prop_map(|(s, c, n)| Step::Rows(s, c, n)),
         (side.clone(), channel).prop_map(|(s, c)| Step::Receive(s, c)),

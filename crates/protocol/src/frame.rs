@@ -53,8 +53,11 @@ const KIND_MESSAGE: u8 = 3;
 /// What precedes a message's payload in its frame: id, deadline, flags.
 pub const MESSAGE_HEADER_BYTES: usize = 13;
 
-/// The largest message.
-pub const MAX_MESSAGE_BYTES: usize = MAX_PAYLOAD_BYTES;
+/// The largest message, unless the server's SignedIn says otherwise.
+pub const DEFAULT_MESSAGE_BYTES: usize = MAX_PAYLOAD_BYTES;
+
+/// The largest message that a server may allow.
+pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 /// A message needs no more credit than this, half of the first; what it takes beyond is owed.
 /// So the largest can go once the peer has consumed what came before it.
@@ -136,7 +139,7 @@ pub enum FrameError {
         minor: u8,
     },
     /// A payload is longer than allowed.
-    #[error("a frame of {0} bytes is larger than the limit of {MAX_PAYLOAD_BYTES}")]
+    #[error("a frame of {0} bytes is larger than its kind may be")]
     TooLarge(usize),
     /// Not a kind of frame.
     #[error("unknown kind of frame {0}")]
@@ -186,6 +189,12 @@ pub fn announced(buffer: &[u8]) -> Option<(usize, u8)> {
     Some((length as usize, header[5]))
 }
 
+/// The size of the message that begins here, if it is one, as its header says.
+pub fn announced_message(buffer: &[u8]) -> Option<usize> {
+    let (length, _) = announced(buffer)?;
+    (buffer[4] == KIND_MESSAGE).then(|| length.saturating_sub(MESSAGE_HEADER_BYTES))
+}
+
 /// Takes the next whole frame off the buffer; `Ok(None)` while it is incomplete.
 ///
 /// # Errors
@@ -204,7 +213,9 @@ pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
         return Err(FrameError::TooLarge(length));
     }
     if buffer.len() < HEADER_BYTES + length {
-        buffer.reserve(HEADER_BYTES + length - buffer.len());
+        // What is announced may never come.
+        let missing = HEADER_BYTES + length - buffer.len();
+        buffer.reserve(missing.min(MAX_PAYLOAD_BYTES));
         return Ok(None);
     }
     buffer.advance(HEADER_BYTES);

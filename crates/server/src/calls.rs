@@ -36,7 +36,7 @@ pub use self::declared::check;
 use self::declared::{Declared, read, read_rule};
 use self::lane::{CallTask, Pace};
 pub(crate) use self::outcome::{in_pieces, key_taken, no_room, of_fault};
-use self::post::{Gone, MAX_ANSWER_BYTES, Post};
+use self::post::{Gone, Post};
 use self::providers::Providers;
 use self::unawaited::Unawaited;
 use crate::config::{Config, ProcedureConfig, Provision, Work};
@@ -470,7 +470,7 @@ impl Prepared {
                 arguments: self.arguments.clone(),
                 once: self.key.filter(|_| !script.is_provided()),
                 timeout: self.deadline.saturating_duration_since(Instant::now()),
-                max_bytes: MAX_ANSWER_BYTES,
+                max_bytes: server.limits.answer_bytes,
                 cancel: Cancel::default(),
             },
             pace: self.procedure.pace.clone(),
@@ -505,7 +505,10 @@ impl Prepared {
             let asked = match (near, outside) {
                 (Some(post), _) => post.ask(&call, self.deadline).await.map(Some),
                 (None, Some(nats)) => {
-                    let asked = nats.ask(call.clone(), &self.to, self.deadline, &server.budget);
+                    let asked = {
+                        let room = (&server.budget, server.limits.answer_bytes);
+                        nats.ask(call.clone(), &self.to, self.deadline, room)
+                    };
                     asked.await
                 }
                 (None, None) => Ok(None),
@@ -679,7 +682,7 @@ pub(crate) async fn is_allowed(
             arguments: Vec::new(),
             once: None,
             timeout: RULE_TIMEOUT,
-            max_bytes: MAX_ANSWER_BYTES,
+            max_bytes: server.limits.answer_bytes,
             cancel: Cancel::default(),
         },
         pace: Arc::default(),

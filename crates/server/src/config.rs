@@ -36,6 +36,7 @@ use tidewater_carrier::Packing;
 use tidewater_carrier::proxied::Networks;
 use tidewater_centre::records::Retention;
 use tidewater_centre::{CentreError, GivenPartitions, Marks, PublicationSpec};
+use tidewater_protocol::frame::DEFAULT_MESSAGE_BYTES;
 
 pub use self::handler::{
     HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, HandlerStandIn, Handling, Secret,
@@ -213,6 +214,10 @@ pub struct Limits {
     pub upload_rows: u64,
     /// Packed bytes of one uploaded row.
     pub row_bytes: usize,
+    /// Bytes of one call, of one answer in one piece, and of one event.
+    pub message_bytes: usize,
+    /// Bytes of the rows of one answer, which come in pieces.
+    pub answer_bytes: usize,
     /// Publications in one sync.
     pub subscriptions: usize,
     /// Passwords that are checked at the same time (19 MiB and some ten milliseconds
@@ -246,6 +251,8 @@ impl Default for Limits {
             upload_bytes: 4 << 30,
             upload_rows: 50_000_000,
             row_bytes: 80 << 20,
+            message_bytes: DEFAULT_MESSAGE_BYTES,
+            answer_bytes: 16 << 20,
             subscriptions: 64,
             password_checks: half_of_the_cores(),
             handshake: Duration::from_secs(15),

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use tidewater_carrier::listen::Packed;
 use tidewater_connection::Incoming;
 use tidewater_protocol::Code;
+use tidewater_protocol::frame::DEFAULT_MESSAGE_BYTES;
 use tidewater_protocol::message::{Control, Proof, SignIn, SignedIn};
 
 use crate::calls::Caller;
@@ -108,7 +109,7 @@ async fn serve_channels(
         user: guest.user.clone(),
         remote_id: Some(guest.remote_id).filter(|_| !is_program),
     };
-    let post = Post::new(Arc::new(who), &server.budget);
+    let post = Post::new(Arc::new(who), &server.budget, server.limits.answer_bytes);
     let member = Arc::new(server.spaces.join(&guest.user));
     let desk = Desk::open(server, wire.calls(), &post, &member, stay);
     let mut calls = pin!(desk.run());
@@ -264,6 +265,10 @@ async fn enter(
             false => entered.user.clone(),
         },
         above: server.upstream.above(),
+        message_bytes: match server.limits.message_bytes {
+            DEFAULT_MESSAGE_BYTES => 0,
+            bytes => bytes as u32,
+        },
     })))?;
     let guest = Guest {
         remote_id: entered.remote_id,

@@ -10,7 +10,9 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use tidewater_centre::records::{AskedSession, Proven, RemoteRecord, SessionState, ShutOut};
-use tidewater_centre::{Centre, CentreError, ScriptRun, SyncUpload, UploadOutcome, Worker};
+use tidewater_centre::{
+    AskedHolding, Centre, CentreError, Holding, ScriptRun, SyncUpload, UploadOutcome, Worker,
+};
 use tidewater_protocol::RemoteId;
 
 use crate::script_sessions::{HeldSession, ScriptUse};
@@ -328,6 +330,23 @@ impl Connection {
         loop {
             let result = match self.open().await {
                 Ok(worker) => worker.shut_out(remotes).await,
+                Err(error) => Err(error),
+            };
+            let result = self.judge(result);
+            if !repeats(&result, &mut again) {
+                return result;
+            }
+        }
+    }
+
+    pub(crate) async fn holdings_now(
+        &mut self,
+        asked: Vec<AskedHolding>,
+    ) -> Result<Vec<Option<Vec<Holding>>>, CentreError> {
+        let mut again = self.is_open();
+        loop {
+            let result = match self.open().await {
+                Ok(worker) => worker.holdings_now(asked.clone()).await,
                 Err(error) => Err(error),
             };
             let result = self.judge(result);

@@ -35,7 +35,6 @@ use tokio_io_timeout::TimeoutWriter;
 
 use tidewater_carrier::listen::{Shown, Stream};
 use tidewater_carrier::{DEFAULT_PATH, MAX_BODY_BYTES};
-use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
 use tidewater_protocol::json;
 use tidewater_protocol::message::{Answer, Argument, Call, MAX_BEARER_BYTES};
 
@@ -143,7 +142,7 @@ impl Site {
             )
             .route("/v1/answer/{call}", post(provide::answer))
             .route("/v1/fail/{call}", post(provide::fail))
-            .layer(DefaultBodyLimit::max(MAX_MESSAGE_BYTES))
+            .layer(DefaultBodyLimit::max(web.server.limits.message_bytes))
             .layer(from_fn_with_state(web.clone(), unless_draining))
     }
 
@@ -204,9 +203,8 @@ impl FromRequest<Web> for Sent {
     type Rejection = Response;
 
     async fn from_request(request: Request, web: &Web) -> Result<Sent, Response> {
-        receive(request, web, BODY, MAX_MESSAGE_BYTES)
-            .await
-            .map(Sent)
+        let most = web.server.limits.message_bytes;
+        receive(request, web, BODY, most).await.map(Sent)
     }
 }
 

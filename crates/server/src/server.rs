@@ -21,7 +21,6 @@ use tidewater_carrier::{Packing, ServerUrl};
 use tidewater_centre::records::Claims;
 use tidewater_centre::{Centre, GivenPartitions};
 use tidewater_protocol::RemoteId;
-use tidewater_protocol::event::EVENT_BYTES;
 
 use self::certificate::Certificate;
 use self::door::{Door, Speaks};
@@ -321,7 +320,7 @@ impl Server {
             calls,
             handlers,
             wakes: Wakes::new(&config.wakes),
-            spaces: Hub::new(config.spaces.clone(), EVENT_BYTES, most_waiting),
+            spaces: Hub::new(config.spaces.clone(), limits.message_bytes, most_waiting),
             metrics: Metrics::new(limits.connections, limits.memory_bytes),
             proxies: config.server.proxies.clone(),
             upstream: Upstream::default(),
@@ -402,6 +401,7 @@ impl Server {
         tasks.push(tokio::spawn(
             async move { following.wakes.follow(of).await },
         ));
+        tasks.push(tokio::spawn(wake::ask_scopes(shared.clone())));
         let bridge = bridge.map(|it| tokio::spawn(it.run(shared.clone(), alive.downgrade())));
         let spaces = shared.spaces.clone();
         tasks.push(tokio::spawn(async move { spaces.watch().await }));

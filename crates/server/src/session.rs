@@ -26,7 +26,7 @@ use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
     DownloadJob, DownloadSubscription, GainedPartitions, GivenTable, Holding, OwnUpload, ScriptRun,
-    SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult,
+    SyncContext, SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
@@ -151,9 +151,12 @@ async fn sync(
         Ok(_) => std::mem::take(&mut sync.held),
         Err(_) => Vec::new(),
     };
-    server
-        .wakes
-        .synced(stay.number(), held, sync.downloading_since);
+    server.wakes.synced(
+        stay.number(),
+        held,
+        sync.downloading_since,
+        sync.context.take(),
+    );
     let acknowledges = std::mem::take(&mut sync.acknowledges);
     let counted = sync.conclude(&result);
     match result {
@@ -253,6 +256,8 @@ struct Sync<'a> {
     counts: bool,
     /// What the remote holds with the download, by publication.
     held: Vec<(String, Holding)>,
+    /// For whom the download is read.
+    context: Option<Arc<SyncContext>>,
     /// Who is told of its end.
     began: Began,
     /// Before the download began.
@@ -347,6 +352,7 @@ impl<'a> Sync<'a> {
             },
             counts: false,
             held: Vec::new(),
+            context: None,
             began: Began::new(),
             downloading_since: Instant::now(),
             acknowledges: Vec::new(),
@@ -412,6 +418,8 @@ impl<'a> Sync<'a> {
                 self.server.wakes.look_soon();
             }
         }
+        let now_ms = self.server.environment.clock.now_ms();
+        self.context = Some(Arc::new(opened.context(now_ms)));
         let downloads = !request.upload_only;
         let wanted = Wanted {
             requests,

@@ -8,6 +8,7 @@
 
 mod away;
 mod post;
+mod scopes;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,13 +18,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use tidewater_centre::{Centre, Holding, Interest};
+use tidewater_centre::{Centre, Holding, Interest, SyncContext};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::{Argument, Call, Given};
 
 use self::away::Away;
 pub(crate) use self::away::tell;
 pub(crate) use self::post::Target;
+pub(crate) use self::scopes::ask_scopes;
 use crate::calls::Caller;
 use crate::calls::post::Post;
 use crate::config::WakeConfig;
@@ -61,6 +63,8 @@ pub(crate) struct Wakes {
     /// Looks that were asked for, and up to which one they are done.
     asked: AtomicU64,
     looked: Signal<u64>,
+    /// Somebody may hold other partitions.
+    scopes: Notify,
 }
 
 struct State {
@@ -74,6 +78,8 @@ struct State {
     recent: VecDeque<(Instant, Arc<BTreeSet<Interest>>)>,
     /// What was touched before is not remembered.
     forgotten: Option<Instant>,
+    /// When the last look had returned that found something written which partition queries read.
+    scopes_written: Option<Instant>,
     /// Those that are not connected.
     away: Away,
 }
@@ -85,6 +91,10 @@ struct Remote {
     held: Vec<Held>,
     /// When the download began that has brought what it holds.
     since: Instant,
+    /// For whom that download was read.
+    context: Option<Arc<SyncContext>>,
+    /// When it was asked what it holds by then, if it was after that.
+    asked: Option<Instant>,
     status: Status,
     /// It is one of those who were told and have not synced yet.
     placed: bool,
@@ -118,6 +128,7 @@ impl Wakes {
             told: 0,
             recent: VecDeque::new(),
             forgotten: None,
+            scopes_written: None,
             away: Away::new(configs),
         };
         Wakes {
@@ -125,6 +136,7 @@ impl Wakes {
             ask: Notify::new(),
             asked: AtomicU64::new(0),
             looked: Signal::new(0),
+            scopes: Notify::new(),
         }
     }
 
@@ -179,8 +191,14 @@ impl Wakes {
     }
 
     /// A remote has synced, or has failed to. `held`: what it holds now, by publication, as of a
-    /// download that began after `since`.
-    pub(crate) fn synced(&self, number: u64, held: Vec<(String, Holding)>, since: Instant) {
+    /// download that began after `since` and was read for `context`.
+    pub(crate) fn synced(
+        &self,
+        number: u64,
+        held: Vec<(String, Holding)>,
+        since: Instant,
+        context: Option<Arc<SyncContext>>,
+    ) {
         let mut state = self.state();
         let is_new = !state.remotes.contains_key(&number);
         if is_new && held.is_empty() {
@@ -201,6 +219,8 @@ impl Wakes {
             if let Some(remote) = state.remotes.get_mut(&number) {
                 remote.held = held.collect();
                 remote.since = since;
+                remote.context = context;
+                remote.asked = None;
             }
             if is_live {
                 state.watch(number);
@@ -208,6 +228,8 @@ impl Wakes {
         }
         state.told -= usize::from(left);
         state.tell();
+        drop(state);
+        self.scopes.notify_one();
     }
 
     /// Whether what a remote uploads is looked at before its download, so that it is not told of it.
@@ -280,6 +302,10 @@ impl Wakes {
                     if !followed.touched.is_empty() {
                         state.touched(Arc::new(followed.touched), at);
                     }
+                    if followed.scopes {
+                        state.scopes_written = Some(at);
+                        self.scopes.notify_one();
+                    }
                     state.expire(at);
                 }
                 Err(error) => {
@@ -311,6 +337,8 @@ impl Remote {
             post: None,
             held: Vec::new(),
             since: Instant::now(),
+            context: None,
+            asked: None,
             status: Status::Quiet,
             placed: false,
         }
@@ -486,7 +514,7 @@ mod tests {
             user: "ada".into(),
             remote_id: None,
         };
-        Post::new(Arc::new(who), &crate::memory::MemoryBudget::new(0))
+        Post::new(Arc::new(who), &crate::memory::MemoryBudget::new(0), 1 << 20)
     }
 
     /// Remotes that hold nothing are told by hand.
@@ -518,7 +546,7 @@ mod tests {
         assert_eq!(told(&posts), 0, "a burst tells each once");
         wakes.syncing(0);
         assert_eq!(told(&posts), 0);
-        wakes.synced(0, Vec::new(), Instant::now());
+        wakes.synced(0, Vec::new(), Instant::now(), None);
         assert_eq!(told(&posts), 1, "one has synced, the next is told");
         tokio::time::advance(COMES_WITHIN * 2).await;
         wakes.state().expire(Instant::now());

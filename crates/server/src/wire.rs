@@ -113,7 +113,8 @@ impl Wire {
     pub(crate) fn new(budget: MemoryBudget, limits: &Limits) -> Wire {
         // A remote that applies a download answers nothing meanwhile.
         let pings = Pings::of_busy_peer(limits.waiting, limits.waiting + limits.idle);
-        let machine = Connection::accept(SERVER_NAME, Some(pings), Duration::ZERO);
+        let mut machine = Connection::accept(SERVER_NAME, Some(pings), Duration::ZERO);
+        machine.set_message_bytes(limits.message_bytes);
         Wire {
             state: Mutex::new(State {
                 machine,

@@ -19,7 +19,8 @@ use tidewater_centre::records::{
     AskedSession, NumbersWanted, Proven, RemoteRecord, SessionState, ShutOut, SyncRecord,
 };
 use tidewater_centre::{
-    Centre, CentreError, DownloadJob, Downloading, ScriptRun, SyncUpload, UploadOutcome,
+    AskedHolding, Centre, CentreError, DownloadJob, Downloading, Holding, ScriptRun, SyncUpload,
+    UploadOutcome,
 };
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::NumberBlock;
@@ -69,6 +70,11 @@ pub(crate) enum SessionTask {
     ShutOut {
         remotes: Vec<RemoteId>,
         reply: oneshot::Sender<Result<Vec<(RemoteId, ShutOut)>, CentreError>>,
+    },
+    /// What remotes hold now.
+    HoldingsNow {
+        asked: Vec<AskedHolding>,
+        reply: oneshot::Sender<Result<Vec<Option<Vec<Holding>>>, CentreError>>,
     },
     /// A new remote or a new credential.
     Save {
@@ -462,6 +468,9 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
         }
         SessionTask::ShutOut { remotes, reply } => {
             let _ = reply.send(connection.shut_out(&remotes).await);
+        }
+        SessionTask::HoldingsNow { asked, reply } => {
+            let _ = reply.send(connection.holdings_now(asked).await);
         }
         SessionTask::Save { remote, reply } => {
             let _ = reply.send(connection.save_remote(&remote).await);

@@ -155,6 +155,7 @@ pub fn signed_in(remote_id: [u8; 16]) -> Control {
         centre: "scripted".into(),
         user: String::new(),
         above: Vec::new(),
+        message_bytes: 0,
     }))
 }
 

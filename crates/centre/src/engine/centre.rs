@@ -21,7 +21,7 @@ use crate::engine::scripts::Connected;
 use crate::error::CentreError;
 use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 use crate::explain::{Explanation, Question};
-use crate::follow::{FollowPosition, Followed, Holding};
+use crate::follow::{AskedHolding, FollowPosition, Followed, Holding};
 use crate::preview::{Preview, PreviewAsked};
 use crate::procedure::{Begun, CallOutcome, Interrupt, Procedure, ProcedureCall, ProcedureSpec};
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
@@ -488,6 +488,16 @@ impl<D: Database> Worker for EngineWorker<D> {
             false => lane.download(downloads),
             true => Box::pin(connected.download(lane, downloads)),
         }
+    }
+
+    fn holdings_now(
+        &mut self,
+        asked: Vec<AskedHolding>,
+    ) -> CentreResult<'_, Vec<Option<Vec<Holding>>>> {
+        let served = self.0.served();
+        self.0.run(job!(|connection| async move {
+            follow::holdings_now::<D>(connection, &served, &asked).await
+        }))
     }
 
     fn holdings<'a>(

@@ -10,7 +10,7 @@ use super::acting::Assumed;
 use super::catalog::{Catalog, TableInfo};
 use super::compile::{Published, WhichRule};
 use super::connection::{Answer, Connection, Own};
-use super::deploy::{InPlace, Loaded, Lock, Step};
+use super::deploy::{InPlace, Loaded, Lock, ScopeSources, Step};
 use super::follow::Changes;
 use super::inspect::Inspecting;
 use super::publication::{Publication, ServedTable};
@@ -136,6 +136,15 @@ pub trait Tracking: Send + Sync + 'static {
         catalog: &[TableInfo],
         table: &Self::Table,
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// What has to be done so that writes to the tables which these queries read are noted, and
+    /// writes to no others, and of which tables that cannot be. It is asked in the transaction of
+    /// deploying.
+    fn scope_sources(
+        connection: &mut Self::Connection,
+        catalog: &Self::Catalog,
+        queries: &[&ScopeQuery],
+    ) -> impl Future<Output = Result<ScopeSources, CentreError>> + Send;
 
     /// The name of a table for people, by which what was handed out is found again.
     fn title(table: &Self::Table) -> &str;

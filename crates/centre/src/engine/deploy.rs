@@ -15,6 +15,7 @@ use super::connection::{Connection, Own, own};
 use super::database::{ChangeLog, Rights, RightsAsked, Tracking};
 use super::publication::{Publication, ServedTable, compile_all};
 use super::recorded::{Random, Recorded, past_schemas};
+use super::scope::ScopeQuery;
 use super::state::check;
 use crate::engine::evolution::{Mode, PastSchemas};
 use crate::error::CentreError;
@@ -71,6 +72,15 @@ pub enum Lock {
     Writers,
     /// That nobody reads or writes.
     Everybody,
+}
+
+/// The tables that partition queries read.
+#[derive(Debug, Default)]
+pub struct ScopeSources {
+    /// What has to be done so that writes to them are noted.
+    pub steps: Vec<Step>,
+    /// Those of which that cannot be.
+    pub warnings: Vec<String>,
 }
 
 /// What there is of change logs.
@@ -187,8 +197,9 @@ pub(super) async fn deploy<T: Tracking>(
 ) -> Result<DeployReport> {
     let prepared = T::prepare(connection, mode == Mode::DryRun).await?;
     T::begin_alone(connection).await?;
-    let plan = Plan::<T>::make(connection, specs, now_ms, random).await?;
+    let mut plan = Plan::<T>::make(connection, specs, now_ms, random).await?;
     plan.check_keys(connection).await?;
+    let unwatched = plan.watch_scopes(connection).await?;
     let schemas: Vec<_> = plan.publications.iter().map(|it| &*it.schema).collect();
     let review = plan.recorded.review(connection, &schemas).await?;
     review.allow(mode)?;
@@ -208,6 +219,7 @@ pub(super) async fn deploy<T: Tracking>(
     }
     let mut warnings = plan.warnings(specs);
     warnings.extend(rights.warnings);
+    warnings.extend(unwatched);
     let steps = plan.steps.into_iter().map(|step| step.told);
     Ok(DeployReport {
         steps: prepared.into_iter().chain(steps).collect(),
@@ -424,6 +436,19 @@ impl<T: Tracking> Plan<T> {
             hint: "give them a key or delete them, and declare the columns of the key NOT NULL"
                 .into(),
         })
+    }
+
+    /// Has writes noted to the tables that tell who holds what; gives what cannot be noted.
+    async fn watch_scopes(&mut self, connection: &mut T::Connection) -> Result<Vec<String>> {
+        let publications = self.publications.iter();
+        let queries = publications.flat_map(|it| {
+            let held = it.rules.iter().filter_map(|rule| rule.query.as_ref());
+            held.chain(it.permits.iter().map(|permit| &permit.query))
+        });
+        let queries: Vec<&ScopeQuery> = queries.collect();
+        let sources = T::scope_sources(connection, &self.catalog, &queries).await?;
+        self.steps.extend(sources.steps);
+        Ok(sources.warnings)
     }
 
     async fn make(

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use super::connection::{Connection, Own, each, own_row};
 use super::deploy::Loaded;
+use super::inspect::Inspecting;
 use super::publication::{Rule, ServedTable};
+use super::scope::Purpose;
 use super::watermark::Watermark;
+use crate::context::SyncContext;
 use crate::error::CentreError;
-use crate::follow::{FollowPosition, Followed, Holding, Interest};
+use crate::follow::{AskedHolding, FollowPosition, Followed, Holding, Interest};
 use crate::scope::{Checkpoint, Digest, Held, List, Partitions, Scope};
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -20,6 +23,8 @@ pub struct Changes {
     pub position: Vec<u8>,
     /// The change logs that have something new.
     pub logs: Vec<(i64, LogChanges)>,
+    /// Whether something was written that partition queries read.
+    pub scopes: bool,
 }
 
 /// What a change log tells.
@@ -59,6 +64,7 @@ fn of_rules<T: ServedTable>(served: &Loaded<T>) -> Vec<(i64, &Rule, &T, usize)> 
 
 /// Whom it concerns what change logs tell.
 pub(super) fn followed<T: ServedTable>(served: &Loaded<T>, changes: Changes) -> Followed {
+    let scopes = changes.scopes;
     let changed: HashMap<i64, LogChanges> = changes.logs.into_iter().collect();
     let mut touched = BTreeSet::new();
     for (log, rule, ..) in of_rules(served) {
@@ -73,6 +79,7 @@ pub(super) fn followed<T: ServedTable>(served: &Loaded<T>, changes: Changes) -> 
     Followed {
         position: FollowPosition(changes.position),
         touched,
+        scopes,
     }
 }
 
@@ -85,6 +92,49 @@ impl Holding {
             rules: rules.collect(),
         }
     }
+}
+
+/// See [`crate::Worker::holdings_now`].
+pub(super) async fn holdings_now<T: Inspecting>(
+    connection: &mut T::Connection,
+    served: &Loaded<T::Table>,
+    asked: &[AskedHolding],
+) -> Result<Vec<Option<Vec<Holding>>>> {
+    let mut answers = Vec::with_capacity(asked.len());
+    for asked in asked {
+        connection.begin_reading().await?;
+        let mut holdings = Vec::with_capacity(asked.publications.len());
+        let mut failed = None;
+        for name in &asked.publications {
+            match holding::<T>(connection, served, name, &asked.context).await {
+                Ok(holding) => holdings.push(holding),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+            if failed.is_some() {
+                break;
+            }
+        }
+        connection.rollback().await?;
+        answers.push(match failed {
+            None => Some(holdings),
+            // It is the sync's affair to tell what is wrong with a query, or with a parameter.
+            Some(CentreError::NotAllowed { .. } | CentreError::Peer { .. }) => Some(Vec::new()),
+            Some(CentreError::Configuration { .. }) => None,
+            Some(error) => return Err(error),
+        });
+    }
+    Ok(answers)
+}
+
+async fn holding<T: Inspecting>(
+    connection: &mut T::Connection,
+    served: &Loaded<T::Table>,
+    publication: &str,
+    context: &SyncContext,
+) -> Result<Holding> {
+    let publication = served.publication(publication)?;
+    let scope = T::scope(connection, publication, context, Purpose::Reading).await?;
+    Ok(Holding::of(&publication.rules, &scope))
 }
 
 /// See [`crate::Worker::holdings`].

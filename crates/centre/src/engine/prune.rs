@@ -46,6 +46,11 @@ const CONFLICTS: &str = "DELETE FROM tidewater.conflict WHERE id IN (
 const ONCE: &str = "DELETE FROM tidewater.once WHERE (user_name, call_key) IN (
     SELECT user_name, call_key FROM tidewater.once WHERE at_ms < ?1 LIMIT ?2)";
 
+/// Who comes later than that compares, and has no pending change of an older row.
+const ROW_WRITERS: &str = "DELETE FROM tidewater.row_writer
+    WHERE (publication, table_name, row_key) IN (
+    SELECT publication, table_name, row_key FROM tidewater.row_writer WHERE at_ms < ?1 LIMIT ?2)";
+
 /// See [`crate::Centre::prune`].
 pub(super) async fn prune<T: Tracking>(
     connection: &mut T::Connection,
@@ -113,6 +118,7 @@ async fn pieces<T: Tracking>(
     .await?;
     older(connection, KEYS, logs, &mut 0).await?;
     older(connection, ONCE, logs, &mut 0).await?;
+    older(connection, ROW_WRITERS, logs, &mut 0).await?;
     older(
         connection,
         piece!("scope_piece", "digest", "at_ms"),

@@ -20,7 +20,8 @@ use crate::engine::script::{Dialect, Parameter, Script};
 use crate::error::CentreError;
 use crate::nearest::nearest;
 use crate::publication::{
-    HandledSpec, Last, OnReject, ParameterSpec, PublicationSpec, Replay, RuleBy, UploadOrder,
+    HandledSpec, Last, OnReject, ParameterSpec, PublicationSpec, Replay, RuleBy, TableSpec,
+    UploadOrder,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -62,6 +63,8 @@ pub struct Publication<T> {
     /// The types of the values of the tables' rows as they are read: of the published columns, and
     /// of what decides beside them who holds a row.
     pub row_types: Arc<[Vec<ColumnType>]>,
+    /// The queries for the rank of a user, by table, where conflicts go by it.
+    pub ranks: Vec<Option<ScopeQuery>>,
     /// What the adapter knows of its tables.
     pub tables: Vec<T>,
     /// What its operator may not have thought of.
@@ -182,7 +185,7 @@ pub async fn compile_one<T: Tracking>(
     let (schema, published) = compile(spec, infos)?;
     let shapes: Arc<[RowShape]> = schema.tables.iter().map(Table::shape).collect();
     let (mut rules, mut tables, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut writes, mut resolvers) = (Vec::new(), Vec::new());
+    let (mut writes, mut resolvers, mut ranks) = (Vec::new(), Vec::new(), Vec::new());
     let handled = published.iter().map(|it| it.handled).collect();
     let followed = followed(spec, infos);
     let followed = published.iter().map(|it| followed.contains(&it.table));
@@ -224,6 +227,7 @@ pub async fn compile_one<T: Tracking>(
             hand_over: published.writes.hand_over,
         });
         resolvers.push(published.resolver.clone());
+        ranks.push(rank_query::<T>(connection, &published.place, published.spec).await?);
         row_types.push(types);
         warnings.extend(published.warnings(infos, table));
         tables.push(served);
@@ -260,6 +264,7 @@ pub async fn compile_one<T: Tracking>(
         rules: rules.into(),
         writes,
         resolvers,
+        ranks,
         followed,
         handled,
         row_types: row_types.into(),
@@ -314,6 +319,43 @@ async fn permits<T: Tracking>(
         }
     }
     Ok(permits)
+}
+
+/// The query for the rank of a user in a table, checked; `None` where conflicts do not go by it.
+async fn rank_query<T: Tracking>(
+    connection: &mut T::Connection,
+    place: &str,
+    table: &TableSpec,
+) -> Result<Option<ScopeQuery>> {
+    let Some(rank) = &table.conflict.rank else {
+        return Ok(None);
+    };
+    let named = format!("{place}: conflict.rank");
+    let claim = rank.trim();
+    let is_claim = claim.starts_with("{s.claims.") && claim.find('}') == Some(claim.len() - 1);
+    let rank = match is_claim {
+        true => format!("SELECT {claim}"),
+        false => rank.clone(),
+    };
+    let script = Script::parse(&rank, T::DIALECT, T::parameter);
+    let script =
+        script.map_err(|error| wrong(&named, &format!("is wrong: {error}"), error.hint()))?;
+    let inner = script.sql.trim().trim_end_matches(';').to_owned();
+    let (from, number) = match T::DIALECT {
+        Dialect::Postgres => (format!("(\n{inner}\n) AS r (value)"), "bigint"),
+        // Its subqueries cannot name their columns.
+        Dialect::Sqlite => (
+            format!("(WITH r (value) AS (\n{inner}\n) SELECT value FROM r)"),
+            "integer",
+        ),
+    };
+    let query = ScopeQuery {
+        sql: format!("SELECT CAST(max(CAST(value AS {number})) AS text) FROM {from}"),
+        inner,
+        parameters: script.parameters,
+    };
+    T::check_allowed(connection, &named, &query).await?;
+    Ok(Some(query))
 }
 
 /// What the query for the values of a parameter is called.

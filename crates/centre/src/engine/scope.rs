@@ -59,6 +59,8 @@ pub struct Question<'p> {
     pub window: Option<usize>,
     /// The parameter of the remote whose value is allowed if there is a row; then it is no rule's.
     pub permits: Option<&'p str>,
+    /// The table of which it tells the user's rank; then it is no rule's.
+    pub ranks: Option<&'p str>,
 }
 
 /// The queries that tell somebody's scopes in some publications; equal ones are run once.
@@ -71,6 +73,8 @@ pub struct Questions<'p> {
     of_writes: Vec<Vec<Option<usize>>>,
     /// For each publication: those whose answers must not be empty.
     permits: Vec<Vec<AskedPermit<'p>>>,
+    /// For each publication and table: which of them tells the user's rank.
+    of_ranks: Vec<Vec<Option<usize>>>,
     /// See [`SyncContext::given`].
     given: Option<Arc<GivenPartitions>>,
     now_ms: i64,
@@ -151,9 +155,23 @@ impl<'p> Asking<'p, '_> {
                 which,
                 window,
                 permits: None,
+                ranks: None,
             });
             list.len() - 1
         })
+    }
+
+    /// The questions which rank the user has, by table.
+    fn ranks<T>(&mut self, place: (usize, &'p Publication<T>)) -> Vec<Option<usize>> {
+        let publication = place.1;
+        let tables = publication.schema.tables.iter();
+        let asked = publication.ranks.iter().zip(tables).map(|(query, table)| {
+            let any = (WhichRule::Held(0), publication.rules.first()?);
+            let question = self.ask_query((query.as_ref()?, &[]), place, any, None);
+            self.list[question].ranks = Some(&table.name);
+            Some(question)
+        });
+        asked.collect()
     }
 
     /// The questions whether what the remote has set is allowed.
@@ -215,6 +233,7 @@ impl<'p> Questions<'p> {
         let mut of_rule = Vec::with_capacity(publications.len());
         let mut of_writes = Vec::with_capacity(publications.len());
         let mut permits = Vec::with_capacity(publications.len());
+        let mut of_ranks = Vec::with_capacity(publications.len());
         for (number, &publication) in publications.iter().enumerate() {
             let place = (number, publication);
             let rules = publication.rules.iter().enumerate().map(|(index, rule)| {
@@ -239,12 +258,17 @@ impl<'p> Questions<'p> {
                 });
             of_writes.push(writes.collect());
             permits.push(asking.permits(place));
+            of_ranks.push(match purpose {
+                Purpose::Writing => asking.ranks(place),
+                Purpose::Reading => Vec::new(),
+            });
         }
         Questions {
             list: asking.list,
             of_rule,
             of_writes,
             permits,
+            of_ranks,
             given: context.given.clone(),
             now_ms: context.now_ms,
         }
@@ -253,6 +277,11 @@ impl<'p> Questions<'p> {
     /// How a question that permits something is answered.
     pub fn permitted(allowed: bool) -> Partitions {
         allowed.then(Vec::new).into_iter().collect()
+    }
+
+    /// How a question for a rank is answered, which is told as text.
+    pub fn ranked(rank: Option<String>) -> Partitions {
+        rank.map(String::into_bytes).into_iter().collect()
     }
 
     /// The scope of a publication, out of what each question was answered with: partitions, or the
@@ -294,9 +323,14 @@ impl<'p> Questions<'p> {
             partitions: asked.map(|it| answers[it].clone()).unwrap_or_default(),
             lows: Vec::new(),
         });
+        let ranks = self.of_ranks[publication].iter().map(|asked| {
+            let rank = answers[(*asked)?].first()?;
+            std::str::from_utf8(rank).ok()?.parse().ok()
+        });
         Ok(Scope {
             rules: rules.collect::<Result<_>>()?,
             writes: writes.collect(),
+            ranks: ranks.collect(),
         })
     }
 }
@@ -378,9 +412,10 @@ impl Rule {
 /// What it means that a question about a table fails: its own fault and not that of the list in
 /// which it is run.
 pub fn failed(question: &Question<'_>, table: &str, error: CentreError) -> CentreError {
-    let query = match question.permits {
-        None => format!("the values query of {table:?}"),
-        Some(parameter) => format!("the allowed query of the parameter {parameter:?}"),
+    let query = match (question.permits, question.ranks) {
+        (_, Some(table)) => format!("the rank query of {table:?}"),
+        (None, None) => format!("the values query of {table:?}"),
+        (Some(parameter), None) => format!("the allowed query of the parameter {parameter:?}"),
     };
     match error {
         CentreError::Refused {
@@ -410,7 +445,7 @@ pub fn check_allowed(query: &str, found: usize) -> Result<()> {
         _ => Err(wrong(
             query,
             &format!("yields {found} columns"),
-            "select one column: the values that the parameter may have",
+            "select one column",
         )),
     }
 }

@@ -207,6 +207,20 @@ CREATE TABLE tidewater.identity_block (
   at_ms INTEGER NOT NULL
 );
 CREATE INDEX tidewater_identity_block_table ON tidewater.identity_block (table_name, last);
+-- Who has written a row last by an upload, where conflicts go by the rank of users; as long as the
+-- row is what that upload made of it, which the image tells.
+CREATE TABLE tidewater.row_writer (
+  publication TEXT NOT NULL,
+  table_name TEXT NOT NULL,
+  row_key BLOB NOT NULL,
+  user_name TEXT NOT NULL,
+  -- NULL: none.
+  user_rank INTEGER,
+  image BLOB NOT NULL,
+  at_ms INTEGER NOT NULL,
+  PRIMARY KEY (publication, table_name, row_key)
+);
+CREATE INDEX tidewater_row_writer_at ON tidewater.row_writer (at_ms);
 -- What takes effect once, by a key that its user chose; the outcome is NULL until it is known.
 CREATE TABLE tidewater.once (
   user_name TEXT NOT NULL,

@@ -24,6 +24,7 @@ mod resolved;
 mod result;
 mod retry;
 pub(crate) mod row_json;
+mod row_writers;
 pub mod rows;
 mod scoped;
 mod scripted;

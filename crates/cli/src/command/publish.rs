@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use clap::Args;
 use serde_json::json;
-use tidewater_protocol::event::EVENT_BYTES;
+use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
 use tidewater_protocol::identity::parse_uuid;
 
 use super::program::{self, Place, ProgramArgs};
@@ -72,7 +72,7 @@ fn payload(args: &PublishArgs) -> Result<Vec<u8>, Failure> {
         )),
         Some("-") => {
             let mut payload = Vec::new();
-            let mut input = io::stdin().lock().take(EVENT_BYTES as u64 + 1);
+            let mut input = io::stdin().lock().take(MAX_MESSAGE_BYTES as u64 + 1);
             input.read_to_end(&mut payload).map_err(|error| {
                 let reason = describe(&error);
                 Failure::usage(format!("cannot read standard input: {reason}"), "")

@@ -89,6 +89,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The largest call or event that the server takes.
+    pub(crate) fn message_bytes(&self) -> usize {
+        self.state().line.connection.message_bytes()
+    }
+
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Acquire)
     }
@@ -126,10 +131,11 @@ impl State {
     pub(super) fn send(&mut self, message: Message) -> Result<(), CallError> {
         let sent = self.line.connection.send_call(message);
         sent.map_err(|_| {
+            let most = self.line.connection.message_bytes();
             CallError::Failed(CallFailed::new(
                 Code::LimitExceeded,
-                "the call is larger than a message can be: one MiB",
-                "send less, or sync it",
+                format!("the call is larger than the server's limit of {most} bytes"),
+                "send less, sync it, or have the server's operator raise limits.message",
             ))
         })
     }

@@ -107,6 +107,11 @@ pub struct SignedIn {
     /// it syncs with, the one that that one syncs with, and so on. At most [`MAX_ABOVE`].
     #[prost(string, repeated, tag = "8")]
     pub above: Vec<String>,
+    /// The largest message and the largest event that the server takes, and sends, in bytes, up to
+    /// [`MAX_MESSAGE_BYTES`](crate::frame::MAX_MESSAGE_BYTES); 0 for
+    /// [`DEFAULT_MESSAGE_BYTES`](crate::frame::DEFAULT_MESSAGE_BYTES).
+    #[prost(uint32, tag = "9")]
+    pub message_bytes: u32,
 }
 
 /// So many centres above its own a server names.

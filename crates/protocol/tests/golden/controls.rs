@@ -45,6 +45,7 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
             centre: "01ab".into(),
             user: user.into(),
             above: Vec::new(),
+            message_bytes: 0,
         }))
     };
     let hello = Hello {
@@ -72,6 +73,7 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
             "signed-in-above",
             Control::SignedIn(Box::new(SignedIn {
                 above: vec!["02cd".into(), "03ef".into()],
+                message_bytes: 0,
                 ..match signed_in("") {
                     Control::SignedIn(signed_in) => *signed_in,
                     other => panic!("{other:?}"),

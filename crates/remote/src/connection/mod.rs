@@ -20,10 +20,10 @@ use bytes::{Bytes, BytesMut};
 use tidewater_connection::{Connection as Wire, Event as WireEvent, Fault, Incoming, Pings};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::frame::{
-    CALL_CHANNEL, CONNECTION_CHANNEL, EVENT_CHANNEL, HEADER_BYTES, Message, ROWS_PAYLOAD_BYTES,
-    SYNC_CHANNEL,
+    CALL_CHANNEL, CONNECTION_CHANNEL, DEFAULT_MESSAGE_BYTES, EVENT_CHANNEL, HEADER_BYTES, Message,
+    ROWS_PAYLOAD_BYTES, SYNC_CHANNEL,
 };
-use tidewater_protocol::message::{Ack, Cancel, Control, Failure, Ping, Pong, Proof};
+use tidewater_protocol::message::{Ack, Cancel, Control, Failure, Ping, Pong, Proof, SignedIn};
 
 pub(crate) use self::sign_in::Admission;
 use self::sign_in::Presented;
@@ -102,6 +102,11 @@ impl Connection {
             received: 0,
             events: VecDeque::new(),
         }
+    }
+
+    /// The largest call, answer in one piece or event that the server takes.
+    pub fn message_bytes(&self) -> usize {
+        self.wire.message_bytes()
     }
 
     /// Whether a sync can begin.
@@ -444,16 +449,19 @@ impl Connection {
             _ => None,
         };
         match (control, presented) {
-            (Control::SignedIn(_), None)
+            (Control::SignedIn(signed_in), None)
                 if matches!(self.standing, Standing::Program { is_in: false }) =>
             {
+                self.wire.set_message_bytes(message_bytes(&signed_in));
                 self.standing = Standing::Program { is_in: true };
                 self.events.push_back(Event::SignedIn);
                 Ok(())
             }
             (Control::SignedIn(signed_in), Some((_, session))) => {
+                let message_bytes = message_bytes(&signed_in);
                 let admission = Admission::read(*signed_in)?;
                 session.signed_in(&admission)?;
+                self.wire.set_message_bytes(message_bytes);
                 self.standing = Standing::In(admission.remote_id, admission.centre);
                 self.events.push_back(Event::SignedIn);
                 Ok(())
@@ -569,3 +577,11 @@ fn ticks(now: Now) -> Duration {
 
 #[cfg(test)]
 mod tests;
+
+/// The largest message that a server takes.
+fn message_bytes(signed_in: &SignedIn) -> usize {
+    match signed_in.message_bytes {
+        0 => DEFAULT_MESSAGE_BYTES,
+        bytes => bytes as usize,
+    }
+}

@@ -8,7 +8,7 @@ use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, Given};
 use tidewater_protocol::{Code, ColumnType, Datum};
 
 use super::Caller;
-use super::post::{MAX_ANSWER_BYTES, Post};
+use super::post::Post;
 use crate::registry::Stay;
 use crate::server::Shared;
 use crate::spaces::requests::{self, After};
@@ -251,7 +251,7 @@ impl From<Refusal> for CallFailed {
 pub(super) fn too_large() -> CallFailed {
     CallFailed::new(
         Code::AnswerTooLarge,
-        format!("the answer has more than {MAX_ANSWER_BYTES} bytes"),
-        "ask for less at once; tables are for syncing",
+        "the answer has more bytes than the server's limits.answer allows",
+        "ask for less at once, or have the server's operator raise the limit",
     )
 }

@@ -15,11 +15,9 @@ use super::{Answered, Caller, Outcome};
 use crate::fault::Fault;
 use crate::memory::MemoryBudget;
 
-/// An answer that is put together of pieces has at most so many bytes.
-pub(crate) const MAX_ANSWER_BYTES: usize = 16 << 20;
-
-/// All answers that come in pieces to one connection have at most so many together.
-const MAX_GATHERED_BYTES: usize = 64 << 20;
+/// All answers that come in pieces to one connection have at most so many bytes together, in largest
+/// answers.
+const MAX_GATHERED: usize = 4;
 
 /// What a piece takes beside its bytes.
 const PIECE_BYTES: usize = 128;
@@ -41,6 +39,8 @@ pub(crate) struct Gone;
 pub(crate) struct Post {
     who: Arc<Caller>,
     budget: MemoryBudget,
+    /// The most bytes of an answer.
+    answer_bytes: usize,
     state: Mutex<State>,
     ready: Notify,
 }
@@ -76,6 +76,7 @@ impl State {
         id: u64,
         kind: CallKind,
         payload: Bytes,
+        answer_bytes: usize,
     ) -> Result<Option<Outcome>, prost::DecodeError> {
         let Some(asked) = self.asked.get_mut(&id) else {
             return Ok(None);
@@ -84,7 +85,7 @@ impl State {
             let takes = payload.len() + PIECE_BYTES;
             asked.takes += takes;
             self.gathered_bytes += takes;
-            if self.gathered_bytes > MAX_GATHERED_BYTES {
+            if self.gathered_bytes > answer_bytes.saturating_mul(MAX_GATHERED) {
                 return Ok(Some(Err(super::built_in::too_large())));
             }
         }
@@ -101,13 +102,22 @@ struct Asked {
 }
 
 /// An answer that comes in pieces.
-#[derive(Default)]
 pub(crate) struct Gathered {
     answered: Answered,
     bytes: usize,
+    most: usize,
 }
 
 impl Gathered {
+    /// One of at most so many bytes.
+    pub(crate) fn of_at_most(most: usize) -> Gathered {
+        Gathered {
+            answered: Answered::default(),
+            bytes: 0,
+            most,
+        }
+    }
+
     /// One more of them; what came of the call, when it is the last one.
     pub(crate) fn take(
         &mut self,
@@ -122,7 +132,7 @@ impl Gathered {
         }
         let answer = Answer::decode(payload)?;
         self.bytes += answer.rows.len();
-        if self.bytes > MAX_ANSWER_BYTES {
+        if self.bytes > self.most {
             return Ok(Some(Err(super::built_in::too_large())));
         }
         self.answered.add(answer);
@@ -132,10 +142,11 @@ impl Gathered {
 }
 
 impl Post {
-    pub(crate) fn new(who: Arc<Caller>, budget: &MemoryBudget) -> Arc<Post> {
+    pub(crate) fn new(who: Arc<Caller>, budget: &MemoryBudget, answer_bytes: usize) -> Arc<Post> {
         Arc::new(Post {
             who,
             budget: budget.clone(),
+            answer_bytes,
             state: Mutex::default(),
             ready: Notify::new(),
         })
@@ -180,7 +191,7 @@ impl Post {
             let id = state.last_id;
             let asked = Asked {
                 reply,
-                gathered: Gathered::default(),
+                gathered: Gathered::of_at_most(self.answer_bytes),
                 takes: 0,
             };
             state.asked.insert(id, asked);
@@ -231,7 +242,7 @@ impl Post {
 
     /// Something came back from the other side. What nobody waits for any more is dropped.
     pub(crate) fn answered(&self, id: u64, kind: CallKind, payload: Bytes) -> Result<(), Fault> {
-        let ended = self.state().gather(id, kind, payload);
+        let ended = self.state().gather(id, kind, payload, self.answer_bytes);
         match ended {
             Ok(Some(outcome)) => self.end(id, outcome),
             Ok(None) => {}
@@ -350,7 +361,7 @@ mod tests {
             user: "bob".into(),
             remote_id: None,
         };
-        let post = Post::new(Arc::new(who), budget);
+        let post = Post::new(Arc::new(who), budget, 16 << 20);
         let waiting = (1..=calls).map(|id| {
             let asked = post.clone();
             let waiting = tokio::spawn(async move {

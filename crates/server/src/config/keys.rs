@@ -175,6 +175,8 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "upload_bytes",
             "upload_rows",
             "row_bytes",
+            "message",
+            "answer",
             "subscriptions",
             "password_checks",
             "handshake",
@@ -223,7 +225,10 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "download",
         ],
     ),
-    ("publication.table.conflict", &["detect", "resolve"]),
+    (
+        "publication.table.conflict",
+        &["detect", "resolve", "rank", "centre_rank"],
+    ),
     ("publication.table.write", &["columns", "values"]),
     (
         "publication.table.identity",

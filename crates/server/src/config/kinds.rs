@@ -106,6 +106,8 @@ const KINDS: &[(&str, Kind, &str)] = &[
         "upload_rows = 50000000",
     ),
     ("server.limits.row_bytes", Size, "row_bytes = \"80MiB\""),
+    ("server.limits.message", Size, "message = \"1MiB\""),
+    ("server.limits.answer", Size, "answer = \"16MiB\""),
     ("server.limits.subscriptions", Number, "subscriptions = 64"),
     (
         "server.limits.password_checks",
@@ -225,6 +227,16 @@ const KINDS: &[(&str, Kind, &str)] = &[
         "publication.table.conflict.detect",
         Text,
         "detect = \"column\"",
+    ),
+    (
+        "publication.table.conflict.rank",
+        Text,
+        "rank = \"SELECT level FROM staff WHERE login = {s.username}\"",
+    ),
+    (
+        "publication.table.conflict.centre_rank",
+        Number,
+        "centre_rank = 5",
     ),
     ("publication.table.upload", Text, "upload = \"handler\""),
     ("publication.table.download", Text, "download = \"handler\""),

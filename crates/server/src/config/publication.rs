@@ -68,6 +68,8 @@ struct RawTable {
 struct RawConflict {
     detect: Option<String>,
     resolve: Option<RawResolve>,
+    rank: Option<String>,
+    centre_rank: Option<i64>,
 }
 
 /// One resolver, or several.
@@ -450,7 +452,12 @@ impl RawConflict {
             Some(RawResolve::One(one)) => vec![one],
             Some(RawResolve::Several(several)) => several,
         };
-        Ok(ConflictSpec { detect, resolve })
+        Ok(ConflictSpec {
+            detect,
+            resolve,
+            rank: self.rank,
+            centre_rank: self.centre_rank,
+        })
     }
 }
 

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use tidewater_carrier::proxied::{Network, NetworkError, Networks};
 use tidewater_carrier::{Compression, NoCompression, Packing, ServerUrl};
 use tidewater_centre::{PublicationSpec, nearest};
+use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
 
 use super::handler::{Handlers, RawHandler};
 use super::images::RawImages;
@@ -108,6 +109,9 @@ struct RawTls {
     key: Option<PathBuf>,
 }
 
+/// A piece of an answer has so many.
+const LEAST_MESSAGE_BYTES: usize = 64 << 10;
+
 #[derive(Deserialize, Default)]
 struct RawLimits {
     connections: Option<u64>,
@@ -122,6 +126,8 @@ struct RawLimits {
     upload_bytes: Option<RawSize>,
     upload_rows: Option<u64>,
     row_bytes: Option<RawSize>,
+    message: Option<RawSize>,
+    answer: Option<RawSize>,
     subscriptions: Option<u64>,
     password_checks: Option<u64>,
     handshake: Option<String>,
@@ -373,6 +379,13 @@ impl RawLimits {
                 default.row_bytes as u64,
             )?)
             .unwrap_or(usize::MAX),
+            message_bytes: message_bytes(self.message, default.message_bytes)?,
+            answer_bytes: usize::try_from(bytes(
+                "answer",
+                self.answer,
+                default.answer_bytes as u64,
+            )?)
+            .unwrap_or(usize::MAX),
             subscriptions: count("subscriptions", self.subscriptions, default.subscriptions)?,
             password_checks: count(
                 "password_checks",
@@ -445,6 +458,19 @@ fn bytes(key: &str, value: Option<RawSize>, default: u64) -> Result<u64, ServerE
             "write a number of bytes, or \"64KiB\", \"256MiB\", \"4GiB\"",
         )
     })
+}
+
+/// A call or an event goes in one frame, and both sides hold it in memory.
+fn message_bytes(value: Option<RawSize>, default: usize) -> Result<usize, ServerError> {
+    let bytes = bytes("message", value, default as u64)?;
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    match bytes {
+        LEAST_MESSAGE_BYTES..=MAX_MESSAGE_BYTES => Ok(bytes),
+        _ => Err(ServerError::configuration(
+            format!("server.limits.message is {bytes} bytes"),
+            "write a size from \"64KiB\" to \"16MiB\"",
+        )),
+    }
 }
 
 fn deadline(key: &str, value: Option<String>, default: Duration) -> Result<Duration, ServerError> {

@@ -8,7 +8,6 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use tidewater_protocol::Code;
-use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
 use tidewater_protocol::message::CallFailed;
 
 use crate::fault::Fault;
@@ -31,7 +30,7 @@ pub(super) async fn of_response(response: Response) -> Response {
     let (code, hint) = match status {
         StatusCode::PAYLOAD_TOO_LARGE => (
             Code::LimitExceeded,
-            format!("send at most {MAX_MESSAGE_BYTES} bytes at once"),
+            "send less at once: the server's limits.message says how much".to_owned(),
         ),
         _ => (Code::Usage, "see /openapi.json for what there is".into()),
     };

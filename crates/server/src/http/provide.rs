@@ -81,7 +81,11 @@ impl WebProviders {
         let key = (who.caller.user.clone(), name.to_owned());
         let mut all = self.all();
         if !all.of.contains_key(&key) {
-            let post = Post::new(who.caller.clone(), &server.budget);
+            let post = Post::new(
+                who.caller.clone(),
+                &server.budget,
+                server.limits.answer_bytes,
+            );
             server.calls.provide(name, &post)?;
             all.last += 1;
             let seat = Seat {

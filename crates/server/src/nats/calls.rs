@@ -330,7 +330,7 @@ impl Nats {
         call: Call,
         to: &Address,
         deadline: Instant,
-        budget: &MemoryBudget,
+        (budget, answer_bytes): (&MemoryBudget, usize),
     ) -> Result<Option<Outcome>, Gone> {
         let far = &self.far;
         let id = far.last_id.fetch_add(1, Ordering::Relaxed);
@@ -358,7 +358,7 @@ impl Nats {
             let is_large = error.kind() == PublishErrorKind::MaxPayloadExceeded;
             return Ok(is_large.then(|| Err(too_large())));
         }
-        let mut gathered = Gathered::default();
+        let mut gathered = Gathered::of_at_most(answer_bytes);
         // What is gathered, until all of it is.
         let mut pieces = Vec::new();
         let mut place = 0;

@@ -170,6 +170,35 @@ fn a_commit_wakes_exactly_the_live_remotes_whose_partitions_it_touches<B: Backen
     lives.into_iter().for_each(Live::end);
 }
 
+fn a_live_remote_hears_at_once_of_partitions_that_its_user_gains_and_loses<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut devices = ["bob", "cleo"].map(|user| world.device(user));
+    devices.iter_mut().for_each(|it| drop(it.sync()));
+    let lives = devices.each_ref().map(live);
+    let [bob, cleo] = &lives;
+    lives.iter().for_each(Live::has_connected);
+    // Until the server has looked for the first time, anybody may be told.
+    world.execute("UPDATE customer SET name = 'All'");
+    for live in &lives {
+        assert!(matches!(live.next_change(), Told::Synced("told", _)));
+        live.settle();
+    }
+    let theirs = || Told::Synced("told", vec!["customer".into(), "invoice".into()]);
+    world.execute("INSERT INTO assignment VALUES ('bob', 3)");
+    assert_eq!(bob.next(), theirs());
+    cleo.stays_quiet();
+    world.execute("DELETE FROM assignment WHERE login = 'bob' AND region = 3");
+    assert_eq!(bob.next(), theirs());
+    cleo.stays_quiet();
+    world.execute("UPDATE assignment SET region = 2 WHERE login = 'cleo'");
+    assert_eq!(cleo.next(), theirs());
+    bob.stays_quiet();
+    // Of whom nothing has changed, nobody is told.
+    world.execute("INSERT INTO assignment VALUES ('dora', 2)");
+    lives.iter().for_each(Live::stays_quiet);
+    lives.into_iter().for_each(Live::end);
+}
+
 fn a_live_remote_comes_back_when_its_server_does<B: Backend>() {
     let world = World::<B>::open(shop());
     let mut bob = world.device("bob");
@@ -364,6 +393,7 @@ on_both_adapters!(
     a_live_remote_hears_of_durable_events_at_once_and_of_a_burst_once,
     a_live_remote_executes_what_is_put_into_the_outbox,
     a_commit_wakes_exactly_the_live_remotes_whose_partitions_it_touches,
+    a_live_remote_hears_at_once_of_partitions_that_its_user_gains_and_loses,
     a_live_remote_comes_back_when_its_server_does,
     a_live_remote_goes_on_at_another_server_when_its_own_shuts_down,
 );

@@ -54,6 +54,7 @@ mod handlers;
 mod hierarchy;
 mod hostile;
 mod images;
+mod larger;
 mod live;
 mod meeting;
 mod names;

@@ -16,10 +16,10 @@ use tidewater_centre::records::{
     SigningKey, SubscriptionRecord, SyncRecord, UserImport, UserRecord,
 };
 use tidewater_centre::{
-    Appended, Begun, CallOutcome, Centre, CentreError, Checkpoint, Choice, DeployReport, Deployed,
-    DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloaded, Downloading,
-    FollowPosition, Followed, Holding, Interrupt, ListedTable, NewEvents, OwnUpload, Parameters,
-    Procedure, ProcedureCall, ProcedureSpec, PublicationSpec, RefusedChoice, ScriptRun,
+    Appended, AskedHolding, Begun, CallOutcome, Centre, CentreError, Checkpoint, Choice,
+    DeployReport, Deployed, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloaded,
+    Downloading, FollowPosition, Followed, Holding, Interrupt, ListedTable, NewEvents, OwnUpload,
+    Parameters, Procedure, ProcedureCall, ProcedureSpec, PublicationSpec, RefusedChoice, ScriptRun,
     SettleOutcome, SpaceRetention, StoredEvent, SyncContext, SyncUpload, ToldSettled,
     UploadOutcome, UploadResult, Worker,
 };
@@ -338,6 +338,12 @@ impl Worker for MeddlingWorker {
     }
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
         self.inner.hand_out(asked)
+    }
+    fn holdings_now(
+        &mut self,
+        asked: Vec<AskedHolding>,
+    ) -> CentreResult<'_, Vec<Option<Vec<Holding>>>> {
+        self.inner.holdings_now(asked)
     }
     fn holdings<'a>(
         &'a mut self,

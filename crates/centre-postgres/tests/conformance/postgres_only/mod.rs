@@ -8,6 +8,7 @@ mod partitions;
 mod plans;
 mod races;
 mod replication;
+mod scope_sources;
 mod script_times;
 mod serving;
 mod tls;

@@ -30,6 +30,8 @@ pub struct Resolver {
     pub computed: Vec<(usize, Computed)>,
     /// Whose the others are.
     pub winner: Winner,
+    /// The rank of what no upload has written; above all if there is none.
+    pub centre_rank: Option<i64>,
     /// By whose remotes a conflict ends so; for the others the centre's row stands. Empty: by all.
     pub users: Vec<String>,
 }
@@ -57,6 +59,8 @@ pub enum Winner {
     Greater(usize),
     /// Whose value in this column is less; the centre's if they are equal.
     Less(usize),
+    /// Whose user has the higher rank: that of the remote, or who has written the centre's row.
+    Rank,
     /// The centre's, until the operator decides.
     Nobody,
     /// Whose a handler says.
@@ -79,6 +83,17 @@ pub struct Sides<'r, 'a> {
     /// The centre may have the remote's change already: the remote's file is a copy, and the
     /// original may have sent it.
     pub may_be_in: bool,
+    /// The remote's user has a higher rank than who has written the centre's row.
+    pub outranks: bool,
+}
+
+/// Who has written a row of the centre.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowWriter {
+    /// A user of this rank, by an upload.
+    User(Option<i64>),
+    /// Somebody else: an application of the centre.
+    Centre,
 }
 
 impl Sides<'_, '_> {
@@ -151,6 +166,7 @@ impl Resolver {
             detect: Detect::Column,
             computed: sums.filter(|it| it.1 == Computed::Additive).collect(),
             winner: Winner::Remote,
+            centre_rank: None,
             users: Vec::new(),
         }
     }
@@ -245,7 +261,7 @@ impl Resolver {
         if !contended.is_empty() && self.winner == Winner::Nobody {
             return Resolved::Parked;
         }
-        if self.remote_wins(new, central) {
+        if self.remote_wins(sides) {
             from_remote.append(&mut contended);
         }
         match from_remote.is_empty() && computed.is_empty() {
@@ -265,15 +281,28 @@ impl Resolver {
             Winner::Centre | Winner::Nobody | Winner::Handler | Winner::Script => !by_remote,
             Winner::Remote => by_remote,
             // There is nothing to compare with: whoever has worked on the row keeps it.
-            Winner::Greater(_) | Winner::Less(_) => true,
+            Winner::Greater(_) | Winner::Less(_) | Winner::Rank => true,
         }
     }
 
-    fn remote_wins(&self, new: &[Datum<'_>], central: &[Datum<'_>]) -> bool {
+    /// Whether a user of this rank goes before who has written the centre's row. Who has no rank
+    /// goes before nobody.
+    pub fn outranks(&self, rank: Option<i64>, writer: RowWriter) -> bool {
+        match (rank, writer) {
+            (None, _) => false,
+            (Some(_), RowWriter::User(None)) => true,
+            (Some(rank), RowWriter::User(Some(theirs))) => rank > theirs,
+            (Some(rank), RowWriter::Centre) => self.centre_rank.is_some_and(|it| rank > it),
+        }
+    }
+
+    fn remote_wins(&self, sides: Sides<'_, '_>) -> bool {
+        let Sides { new, central, .. } = sides;
         let order = |column: usize| compare_nullable(&new[column], &central[column]);
         match self.winner {
             Winner::Centre | Winner::Nobody | Winner::Handler | Winner::Script => false,
             Winner::Remote => true,
+            Winner::Rank => sides.outranks,
             Winner::Greater(column) => order(column) == Some(Ordering::Greater),
             Winner::Less(column) => order(column) == Some(Ordering::Less),
         }

@@ -12,9 +12,10 @@ use crate::publication::{Detect, TableSpec};
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// What resolvers are called, how one is written, and what its columns have to be.
-const RESOLVERS: [(&str, &str, Columns); 13] = [
+const RESOLVERS: [(&str, &str, Columns); 14] = [
     ("server_wins", "server_wins", Columns::None),
     ("client_wins", "client_wins", Columns::Users),
+    ("rank", "rank", Columns::None),
     ("park", "park", Columns::None),
     ("handler", "handler", Columns::None),
     ("script", "script", Columns::None),
@@ -98,6 +99,7 @@ pub fn compile(
 ) -> Result<Resolver> {
     let mut resolver = Resolver {
         detect: spec.conflict.detect,
+        centre_rank: spec.conflict.centre_rank,
         ..Resolver::default()
     };
     if spec.conflict == crate::publication::ConflictSpec::default() {
@@ -222,6 +224,7 @@ pub fn compile(
             resolver.computed.push((position, how));
         }
     }
+    check_rank(&place, spec, resolver.winner)?;
     let is_alone = resolver.computed.is_empty() && resolver.detect == Detect::Row;
     if resolver.winner == Winner::Script && !is_alone {
         return Err(wrong(
@@ -230,6 +233,23 @@ pub fn compile(
         ));
     }
     Ok(resolver)
+}
+
+/// Whether the keys about ranks go with the resolver.
+fn check_rank(place: &str, spec: &TableSpec, winner: Winner) -> Result<()> {
+    let conflict = &spec.conflict;
+    match (winner, &conflict.rank, conflict.centre_rank) {
+        (Winner::Rank, None, _) => Err(wrong(
+            format!("{place}: nothing says which rank a user has"),
+            "write conflict.rank = \"SELECT level FROM staff WHERE login = {s.username}\", or \
+             conflict.rank = \"{s.claims.level}\"",
+        )),
+        (Winner::Rank, Some(_), _) | (_, None, None) => Ok(()),
+        _ => Err(wrong(
+            format!("{place}: `rank` and `centre_rank` are for the resolver rank"),
+            "write conflict.resolve = \"rank\", or leave them out",
+        )),
+    }
 }
 
 /// Sets whose values count. One resolver of a table says so, and no more.
@@ -248,6 +268,7 @@ fn set_winner<'n>(
     }
     resolver.winner = match name {
         "client_wins" => Winner::Remote,
+        "rank" => Winner::Rank,
         "park" => Winner::Nobody,
         "handler" => Winner::Handler,
         "script" => Winner::Script,

@@ -56,8 +56,9 @@ proptest! {
             true => Detect::Column,
             false => Detect::Row,
         };
-        let resolver = Resolver { detect, computed, winner, users: Vec::new() };
+        let resolver = Resolver { detect, computed, winner, users: Vec::new(), centre_rank: None };
         let sides = Sides {
+            outranks: false,
             old, new: &new, central: &central, written: &[0, 1, 2, 3], may_be_in: false,
         };
         let (from_remote, computed, is_conflict) = match resolver.resolve(&TYPES, sides) {

@@ -18,6 +18,7 @@ use super::incoming::{FEW_INSERTS, Incoming, RowRef};
 use super::made;
 use super::outcomes::Outcomes;
 use super::own;
+use super::row_writers;
 use super::rows::{Admitted, Failed, OnDelete, Refusal, Rows, TargetTable, try_again};
 use super::scoped::BeforeHandingOver;
 use super::settled;
@@ -442,6 +443,16 @@ impl<'r, R: Rows> Run<'r, R> {
             self.tables,
             (admission, self.scripting.as_ref()),
             &mut progress.outcomes,
+        )
+        .await?;
+        let ranks = &self.admission.scope.ranks;
+        let who = (self.upload, &ranks[..]);
+        row_writers::record(
+            self.rows,
+            self.publication,
+            self.tables,
+            who,
+            &progress.outcomes,
         )
         .await?;
         self.leaves_to_download = progress.outcomes.leaves_to_download();

@@ -92,7 +92,7 @@ pub(super) async fn find<R: Rows>(
 }
 
 /// Finds rows that handlers have changed, or that are kept.
-async fn find_all<R: Rows>(
+pub(super) async fn find_all<R: Rows>(
     rows: &mut R,
     publication: &Publication<R::Table>,
     table: &Incoming<'_, R::Table>,

@@ -11,6 +11,7 @@ use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Table, Val
 
 use super::apply::{Progress, Purpose, Run};
 use super::incoming::{Incoming, RowRef, Uploaded};
+use super::row_writers::RowWriters;
 use super::rows::{Batch, Failed, Image, OnDelete, Refusal, Rows, TargetTable, Written};
 use super::settle::{Ready, find_changed, obstacle};
 use crate::engine::exact::{canonical, pack_row, unpack};
@@ -42,6 +43,9 @@ pub(super) struct Resolving<'p> {
     sent_before: &'p SentBefore,
     /// Deletes take along what refers to their rows.
     insists: bool,
+    /// The user's, where conflicts go by it, and who has written the rows of the centre.
+    rank: Option<i64>,
+    pub(super) writers: RowWriters,
 }
 
 /// A row that is resolved.
@@ -90,7 +94,19 @@ impl<'p> Resolving<'p> {
             contended: Vec::new(),
             sent_before,
             insists: purpose.insists(),
+            rank: None,
+            writers: RowWriters::default(),
         }
+    }
+
+    /// The same for a user of this rank.
+    pub(super) fn with_rank(self, rank: Option<i64>) -> Resolving<'p> {
+        Resolving { rank, ..self }
+    }
+
+    /// Whether conflicts go by who has written the row of the centre.
+    pub(super) fn asks_who_wrote(&self) -> bool {
+        self.resolver.winner == Winner::Rank
     }
 
     /// Whether a conflict can end otherwise than as the centre has it.
@@ -106,10 +122,16 @@ impl<'p> Resolving<'p> {
         new: &'r [Datum<'a>],
         central: &'r [Datum<'a>],
     ) -> Sides<'r, 'a> {
+        let central = &central[..self.shape.columns.len()];
+        let outranks = self.asks_who_wrote() && {
+            let writer = self.writers.of(self.table, self.shape, central);
+            self.resolver.outranks(self.rank, writer)
+        };
         Sides {
             old: uploaded.old,
             new,
-            central: &central[..self.shape.columns.len()],
+            central,
+            outranks,
             written: &table.updatable,
             may_be_in: self.may_be_in(table.index, uploaded.key),
         }

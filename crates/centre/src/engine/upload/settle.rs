@@ -8,6 +8,7 @@ use tidewater_protocol::{Code, Datum, Op, pack};
 use super::apply::{Earlier, Progress, Purpose, Run};
 use super::incoming::{Incoming, RowRef, Uploaded};
 use super::resolved::Resolving;
+use super::row_writers;
 use super::rows::{Batch, Failed, Image, Met, OnDelete, Refusal, Rows, TargetTable, Written};
 use crate::engine::exact::{Barrier, canonical};
 use crate::engine::publication::Publication;
@@ -340,6 +341,11 @@ impl<'r, R: Rows> Run<'r, R> {
         let winner = self.publication.resolvers[table.index].winner;
         let (by_script, mut fought) = (winner == Winner::Script && op == Op::Update, Vec::new());
         let mut resolving = self.resolving(table);
+        if resolving.asks_who_wrote() {
+            let publication = self.publication;
+            let found = row_writers::find(self.rows, publication, table.index, &met).await?;
+            resolving.writers = found;
+        }
         let resolves = resolving.resolves();
         let is_insert = op == Op::Insert;
         let insists = self.purpose.insists();
@@ -595,7 +601,14 @@ impl<'r, R: Rows> Run<'r, R> {
     /// What is to be resolved of a table.
     fn resolving(&self, table: &Incoming<'_, R::Table>) -> Resolving<'r> {
         let how = (self.purpose, self.sent_before);
-        Resolving::new(self.publication, table.index, self.upload, how)
+        let rank = self
+            .admission
+            .scope
+            .ranks
+            .get(table.index)
+            .copied()
+            .flatten();
+        Resolving::new(self.publication, table.index, self.upload, how).with_rank(rank)
     }
 
     /// Settles updates of rows that somebody has deleted.

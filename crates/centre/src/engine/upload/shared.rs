@@ -24,6 +24,7 @@ use super::{Admission, store};
 use crate::engine::connection::{Connection as _, each, own_row};
 use crate::engine::exact::{Membership, pack_exact, types_of};
 use crate::engine::publication::{Publication, Rule};
+use crate::engine::resolve::Winner;
 use crate::engine::scripts::chosen;
 use crate::error::CentreError;
 use crate::scope::RuleScope;
@@ -274,7 +275,9 @@ impl<'s, R: Rows> Sharing<'s, R> {
     /// Takes the numbers of all uploads; false if something is in the way of some.
     async fn admit(&mut self) -> Result<bool> {
         for table in self.tables {
-            let is_in_the_way = !table.is_open || decides_scopes(self.publication, table.index);
+            let is_in_the_way = !table.is_open
+                || decides_scopes(self.publication, table.index)
+                || self.publication.resolvers[table.index].winner == Winner::Rank;
             if is_in_the_way && table.count() > 0 {
                 let owners = self.merged[table.place].owners.iter();
                 self.apart.extend(owners);

@@ -213,6 +213,7 @@ impl Centre {
             centre: NAME.into(),
             user: String::new(),
             above: Vec::new(),
+            message_bytes: 0,
         }));
         let reply = Reply::default().connection(signed_in);
         let reply = reply.control(Control::Welcome(welcome));

@@ -1,0 +1,135 @@
+//! Who has written the rows of the centre, where conflicts go by the rank of users.
+//!
+//! What an upload has made of a row is remembered by its image: as long as the row is that, the user
+//! who uploaded it has written it. Any other image is the centre's own doing, whoever did it and
+//! however, and so is a row of which nothing is remembered.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tidewater_protocol::{Datum, RowShape, Table};
+
+use super::incoming::{Incoming, RowRef};
+use super::made;
+use super::outcomes::Outcomes;
+use super::rows::{Met, Rows};
+use crate::engine::connection::{Connection as _, each, own_row};
+use crate::engine::exact::pack_row;
+use crate::engine::publication::Publication;
+use crate::engine::resolve::{RowWriter, Winner};
+use crate::engine::upload::decided::pack_key;
+use crate::error::CentreError;
+use crate::scope::{Digest, digest};
+use crate::upload::SyncUpload;
+
+/// So many are written at once.
+const AT_ONCE: usize = 500;
+
+/// Who repeats what somebody of a higher rank has written does not take the row from him.
+const RECORD: &str = "INSERT INTO tidewater.row_writer
+    (publication, table_name, row_key, user_name, user_rank, image, at_ms)
+    SELECT c1, c2, c3, c4, c5, c6, c7 FROM {rows TEXT TEXT BLOB TEXT INTEGER BLOB INTEGER} WHERE true
+    ON CONFLICT (publication, table_name, row_key) DO UPDATE SET user_name = excluded.user_name,
+      user_rank = excluded.user_rank, image = excluded.image, at_ms = excluded.at_ms
+    WHERE tidewater.row_writer.image <> excluded.image OR tidewater.row_writer.user_rank IS NULL
+      OR tidewater.row_writer.user_rank <= excluded.user_rank";
+
+const FIND: &str = "SELECT v.n, user_rank, image FROM {rows TEXT TEXT BLOB}
+    JOIN tidewater.row_writer ON publication = v.c1 AND table_name = v.c2 AND row_key = v.c3";
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// Who has written some rows of a table, by key: the rank, and what the row was then.
+#[derive(Default)]
+pub(super) struct RowWriters(HashMap<Vec<u8>, (Option<i64>, Vec<u8>)>);
+
+impl RowWriters {
+    /// Who has written a row of the centre, of which the published columns are given.
+    pub(super) fn of(&self, table: &Table, shape: &RowShape, central: &[Datum<'_>]) -> RowWriter {
+        match self.0.get(&key_of(table, central)) {
+            Some((rank, seen)) if seen[..] == image(shape, central)[..] => RowWriter::User(*rank),
+            _ => RowWriter::Centre,
+        }
+    }
+}
+
+/// Finds who has written rows that were met.
+pub(super) async fn find<R: Rows>(
+    rows: &mut R,
+    publication: &Publication<R::Table>,
+    index: usize,
+    met: &[Option<Met>],
+) -> Result<RowWriters> {
+    let schema = &publication.schema.tables[index];
+    let mut keys = Vec::with_capacity(met.len());
+    for met in met.iter().flatten() {
+        let central = met.central.values(&publication.row_types[index])?;
+        keys.push(key_of(schema, &central));
+    }
+    let asked = keys.iter();
+    let asked = asked.map(|key| own_row![publication.schema.name, schema.name, key[..]]);
+    let find = each(FIND, asked.collect());
+    let what = "looking who has written rows";
+    let answer = rows.connection().run_one(what, find).await?;
+    let mut writers = RowWriters::default();
+    for row in &answer.rows {
+        let (number, rank, image): (u64, Option<i64>, Vec<u8>) =
+            (row.get(0)?, row.get(1)?, row.get(2)?);
+        if let Some(key) = keys.get(number as usize - 1) {
+            writers.0.insert(key.clone(), (rank, image));
+        }
+    }
+    Ok(writers)
+}
+
+/// Remembers who has written the rows that took effect.
+pub(super) async fn record<R: Rows>(
+    rows: &mut R,
+    publication: &Publication<R::Table>,
+    tables: &[Incoming<'_, R::Table>],
+    (upload, ranks): (&SyncUpload, &[Option<i64>]),
+    outcomes: &Outcomes<'_>,
+) -> Result<()> {
+    for table in tables.iter().filter(|it| it.is_open) {
+        if publication.resolvers[table.index].winner != Winner::Rank {
+            continue;
+        }
+        let schema = &publication.schema.tables[table.index];
+        let shape = &publication.shapes[table.index];
+        let mut written = BTreeMap::new();
+        for (op, taken) in made::taken(publication, table, outcomes, true)? {
+            let mut take = |_: RowRef, central: &[Datum<'_>]| {
+                let central = &central[..shape.columns.len()];
+                written.insert(key_of(schema, central), image(shape, central));
+            };
+            made::find_all(rows, publication, table, (op, &taken), &mut take).await?;
+        }
+        let rank = ranks.get(table.index).copied().flatten();
+        let records = written.into_iter().map(|(key, image)| {
+            own_row![
+                upload.publication,
+                schema.name,
+                key,
+                upload.context.user,
+                rank,
+                image[..],
+                upload.context.now_ms,
+            ]
+        });
+        let records: Vec<_> = records.collect();
+        for some in records.chunks(AT_ONCE) {
+            let record = each(RECORD, some.to_vec());
+            let what = "recording who has written rows";
+            rows.connection().run_one(what, record).await?;
+        }
+    }
+    Ok(())
+}
+
+fn key_of(table: &Table, row: &[Datum<'_>]) -> Vec<u8> {
+    let key: Vec<Datum<'_>> = table.key.iter().map(|&column| row[column]).collect();
+    pack_key(table, &key)
+}
+
+fn image(shape: &RowShape, row: &[Datum<'_>]) -> Digest {
+    digest(&pack_row(&shape.columns, &row[..shape.columns.len()]))
+}

@@ -1,0 +1,112 @@
+//! Live remotes whose users hold other partitions than they did.
+//!
+//! When something was written that partition queries read, the queries are asked for each live
+//! remote, and those are told whose partitions differ. That costs a query for each, so it goes on
+//! in batches, with pauses between them as long as a few of them: the workers that answer are
+//! mostly there for others, however often such tables are written to. Writes in between are
+//! answered by the next round.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::time::{Duration, Instant, sleep};
+
+use tidewater_centre::{AskedHolding, Holding};
+
+use super::{State, Status};
+use crate::server::Shared;
+use crate::worker::SessionTask;
+
+/// So many remotes are asked about at once: others wait behind it.
+const ASKED_AT_ONCE: usize = 16;
+
+/// A pause is so many times as long as the batch before it took.
+const PAUSES: u32 = 3;
+
+/// How long after a batch without an answer the next one follows.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// A remote that is asked about.
+struct Asked {
+    /// The number of its connection.
+    number: u64,
+    /// When the download began that has brought what it holds.
+    since: Instant,
+    holding: AskedHolding,
+}
+
+/// Asks who holds other partitions, whenever somebody may, as long as the server runs.
+pub(crate) async fn ask_scopes(server: Arc<Shared>) {
+    loop {
+        let asked = server.wakes.state().to_ask();
+        if asked.is_empty() {
+            server.wakes.scopes.notified().await;
+            continue;
+        }
+        let at = Instant::now();
+        let (reply, answer) = oneshot::channel();
+        let holdings = asked.iter().map(|it| it.holding.clone()).collect();
+        server.workers.sessions.submit(SessionTask::HoldingsNow {
+            asked: holdings,
+            reply,
+        });
+        match answer.await {
+            Ok(Ok(answers)) => {
+                server.wakes.state().answered(at, &asked, answers);
+                sleep(at.elapsed() * PAUSES).await;
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "who holds other partitions is not known");
+                sleep(ASK_AGAIN_AFTER).await;
+            }
+            Err(_) => sleep(ASK_AGAIN_AFTER).await,
+        }
+    }
+}
+
+impl State {
+    /// The next remotes to ask about: those that have not synced, nor were asked about, since
+    /// something was written that partition queries read. Who is told or syncs, learns it by that.
+    fn to_ask(&self) -> Vec<Asked> {
+        let Some(written) = self.scopes_written else {
+            return Vec::new();
+        };
+        let remotes = self.remotes.iter().filter(|(_, remote)| {
+            let is_old = remote.since < written && remote.asked.is_none_or(|at| at < written);
+            is_old && remote.post.is_some() && remote.status == Status::Quiet
+        });
+        let asked = remotes.filter_map(|(number, remote)| {
+            let publications = remote.held.iter().map(|it| it.publication.clone());
+            Some(Asked {
+                number: *number,
+                since: remote.since,
+                holding: AskedHolding {
+                    context: remote.context.clone()?,
+                    publications: publications.collect(),
+                },
+            })
+        });
+        asked.take(ASKED_AT_ONCE).collect()
+    }
+
+    /// Tells those who hold others than they did. `at`: before they were asked about.
+    fn answered(&mut self, at: Instant, asked: &[Asked], answers: Vec<Option<Vec<Holding>>>) {
+        for (asked, answer) in asked.iter().zip(answers) {
+            let remote = self.remotes.get_mut(&asked.number);
+            let Some(remote) = remote.filter(|it| it.since == asked.since) else {
+                continue;
+            };
+            remote.asked = Some(at);
+            let Some(holdings) = answer else {
+                continue;
+            };
+            for (place, held) in remote.held.iter_mut().enumerate() {
+                held.touched |= holdings.get(place) != Some(&held.holding);
+            }
+            if remote.held.iter().any(|it| it.touched) {
+                self.queue(asked.number);
+            }
+        }
+        self.tell();
+    }
+}
