@@ -235,7 +235,12 @@ impl Catalog {
     /// Notes which tables have change logs.
     async fn take_tracked(&mut self, client: &impl GenericClient) -> Result<(), CentreError> {
         let error = |error| refused("reading the deployed state")(error);
-        let is_there = "SELECT to_regclass('tidewater.change_log') IS NOT NULL";
+        // Who looks at tables before he deploys may be another than who has deployed.
+        let is_there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c
+              JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = 'tidewater' AND c.relname = 'change_log'
+              AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')
+              AND pg_catalog.has_table_privilege(c.oid, 'SELECT'))";
         let is_there = client.query_one(is_there, &[]).await.map_err(error)?;
         if !is_there.get::<_, bool>(0) {
             return Ok(());

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use tokio_postgres::Row;
+use tokio_postgres::{GenericClient, Row};
 
 use super::catalog::Catalog;
 use super::connection::{Connection, refused};
@@ -137,7 +137,7 @@ pub(super) async fn of_deploying(
                 is_for_serving: false,
             });
         }
-    } else {
+    } else if !(asked.made.is_empty() && asked.removed.is_empty()) {
         rights.missing.extend(schema_ownership(connection).await?);
     }
     let by_row: HashSet<u32> = oids(asked.made.iter().filter(|it| it.by_row)).collect();
@@ -230,6 +230,28 @@ async fn schema_ownership(connection: &Connection) -> Result<Option<MissingRight
             is_for_serving: false,
         }
     }))
+}
+
+/// Whether our role may look into our schema at all, if there is one.
+///
+/// # Errors
+/// It may not: nothing can be deployed, undeployed or served.
+pub(super) async fn check_schema(client: &impl GenericClient) -> Result<()> {
+    let sql = "SELECT pg_catalog.quote_ident(o.rolname), pg_catalog.quote_ident(current_user)
+               FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles o ON o.oid = n.nspowner
+               WHERE n.nspname = $1 AND NOT pg_catalog.has_schema_privilege(n.oid, 'USAGE')";
+    let row = client.query_opt(sql, &[&SCHEMA]).await;
+    let Some(row) = row.map_err(refused("looking for the server's tables"))? else {
+        return Ok(());
+    };
+    let (owner, role): (String, String) = (row.get(0), row.get(1));
+    Err(CentreError::Configuration {
+        message: format!("{role} may not use the schema {SCHEMA}, which {owner} owns"),
+        hint: format!(
+            "to deploy or undeploy, be {owner}, or have a superuser run: GRANT {owner} TO {role}; \
+             to serve, see \"Rights in PostgreSQL\" in docs/operations.md"
+        ),
+    })
 }
 
 /// How many sessions there are of programs that call themselves as this one does.

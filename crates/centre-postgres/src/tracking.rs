@@ -657,6 +657,7 @@ async fn found_tables(
     client: &impl GenericClient,
     wanted: &[&'static str],
 ) -> Result<Vec<&'static str>, CentreError> {
+    rights::check_schema(client).await?;
     let sql = "SELECT to_regnamespace('tidewater') IS NOT NULL, \
                ARRAY (SELECT own FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NOT NULL)";
     let row = client.query_one(sql, &[&wanted]).await;

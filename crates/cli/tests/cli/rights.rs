@@ -90,7 +90,7 @@ fn a_role_that_may_not_deploy_is_told_what_mends_it() {
     place.write("cook.toml", &config(&cooks));
     place
         .tidewater(&["undeploy", "--yes", "-c", "cook.toml"])
-        .exits(5)
+        .exits(1)
         .tells(&[&format!("GRANT {clerk} TO {cook};")]);
     centre.execute(&mends[0]);
     place.tidewater(&["undeploy", "--yes"]).done();
