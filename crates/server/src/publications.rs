@@ -88,11 +88,14 @@ impl Served {
         self.by_name.get(name).cloned().ok_or_else(|| {
             let mut names: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
             names.sort_unstable();
-            Fault::new(
-                Code::UnknownPublication,
-                format!("the server has no publication {name:?}"),
-                format!("it has: {}", names.join(", ")),
-            )
+            Fault {
+                subject: name.to_owned(),
+                ..Fault::new(
+                    Code::UnknownPublication,
+                    format!("the server has no publication {name:?}"),
+                    format!("it has: {}", names.join(", ")),
+                )
+            }
         })
     }
 }

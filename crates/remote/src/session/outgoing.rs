@@ -345,8 +345,7 @@ impl Outgoing {
         let subscription = &subscriptions[index];
         let received = self.received.as_ref().and_then(|it| it.get(index).copied());
         let retried = database.retried(subscription)?;
-        let new_copy =
-            || UploadCopy::new(database.kept_limits()).of_retried(retried.clone());
+        let new_copy = || UploadCopy::new(database.kept_limits()).of_retried(retried.clone());
         let mut upload = Upload {
             subscription: index,
             cursor: beginning.cursor,

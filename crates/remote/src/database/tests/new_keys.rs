@@ -290,7 +290,10 @@ fn what_is_pending_in_a_copied_file_is_told_as_what_its_original_may_have_sent()
     assert!(remote.state().may_be_sent_twice(), "it was taken before");
     remote.acknowledge(|_| {});
     remote.run("UPDATE item SET amount = 28 WHERE id = 3");
-    assert!(!remote.begin().may_be_sent_twice(), "nothing was pending then");
+    assert!(
+        !remote.begin().may_be_sent_twice(),
+        "nothing was pending then"
+    );
     // What is written while a sync is under way may have been written before the file was copied.
     remote.run("UPDATE item SET amount = 27 WHERE id = 3");
     become_another(&mut remote);

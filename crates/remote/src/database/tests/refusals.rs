@@ -509,7 +509,11 @@ fn an_upload_names_those_with_which_its_changes_were_refused_before() {
 
 #[test]
 fn what_was_changed_before_the_word_of_an_operator_came_names_the_upload_that_he_has_settled() {
-    for (outcome, named) in [("replayed", vec![1]), ("edited", vec![1]), ("discarded", vec![])] {
+    for (outcome, named) in [
+        ("replayed", vec![1]),
+        ("edited", vec![1]),
+        ("discarded", vec![]),
+    ] {
         let mut remote = with_items();
         remote.run("UPDATE item SET amount = 9 WHERE id = 1");
         remote.acknowledge_refused_item();
