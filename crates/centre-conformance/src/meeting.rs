@@ -115,6 +115,49 @@ pub async fn an_upload_that_goes_in_whole_is_refused_with_an_order_that_met_anot
     }
 }
 
+/// Each row below the order meets a row of the other family, and would lose, be merged or win.
+pub async fn lines_that_all_meet_others_are_refused_with_their_order<F: Fixture>() {
+    for is_followed in [true, false] {
+        for resolve in ["server_wins", "client_wins", "additive(n)", "park"] {
+            let mut tables = tables("server_wins", is_followed);
+            tables[1].conflict.resolve = vec![resolve.into()];
+            let world = World::<F>::new(DDL, tables).await;
+            let mut berta = Remote::synced(&world, "berta").await;
+            let mut anna = Remote::synced(&world, "anna").await;
+            berta
+                .upload(&[
+                    insert("orders", "10|Nora|1"),
+                    insert("line", "10|apples|1"),
+                    insert("line", "10|plums|1"),
+                    insert("note", "1|10|apples|green"),
+                ])
+                .await;
+            let told = anna
+                .upload(&[
+                    insert("orders", "10|Sven|1"),
+                    insert("line", "10|apples|2"),
+                    insert("line", "10|plums|1"),
+                    insert("note", "1|10|apples|red"),
+                ])
+                .await;
+            assert_eq!(
+                told[0], "0 inserted, 0 updated, 0 deleted, 0 conflicts, 4 refused",
+                "{resolve} {told:?}"
+            );
+            assert_eq!(
+                world.fixture.query(LINES).await,
+                ["10|apples|1", "10|plums|1"],
+                "{resolve}"
+            );
+            let notes = world.fixture.query("SELECT body FROM note").await;
+            assert_eq!(notes, ["green"], "{resolve}");
+            let refused = world.centre.refused().await.unwrap();
+            let named = refused.iter().filter(|it| it.parent.is_some()).count();
+            assert_eq!(named, 3, "{resolve} {refused:?}");
+        }
+    }
+}
+
 /// The remote may not have heard yet that its order was refused, or its user has gone on with it.
 pub async fn what_is_uploaded_later_under_a_refused_insert_is_refused<F: Fixture>() {
     let world = World::<F>::new(DDL, tables("server_wins", true)).await;

@@ -409,6 +409,104 @@ pub async fn a_chosen_sum_leaves_what_others_have_added_since<F: Fixture>() {
     }
 }
 
+/// A copy has sold one that its original may have sold, too, and others have sold two.
+async fn park_a_difference<F: Fixture>(world: &World<F>) -> i64 {
+    let mut copy = Remote::synced(world, "anna").await;
+    world.execute("UPDATE item SET stock = 7").await;
+    let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|9")]);
+    upload.copied = true;
+    copy.apply(upload).await;
+    let conflict = world.centre.conflicts().await.unwrap().pop().unwrap();
+    assert_eq!(conflict.outcome, ConflictOutcome::Parked);
+    assert_eq!(world.fixture.query(ITEMS).await, ["1|tea|7"]);
+    conflict.id
+}
+
+pub async fn a_chosen_difference_is_added_by_its_script<F: Fixture>() {
+    const OF_ROWS: &str = "UPDATE item SET stock = stock + {r.stock} - {o.stock} WHERE id = {r.id}";
+    const OF_SETS: &str = "UPDATE item SET stock = item.stock + r.stock - r.old_stock
+         FROM {rows} AS r WHERE item.id = r.id";
+    for (winner, event, sql) in [
+        ("server_wins", "upload_update", OF_ROWS),
+        ("server_wins", "upload_update", OF_SETS),
+        ("script", "upload_new_row_insert", OF_ROWS),
+    ] {
+        for force in [false, true] {
+            let world = world::<F>(item(&[winner]), &[(event, sql)]).await;
+            let id = park_a_difference(&world).await;
+            let wanted = Choice {
+                force,
+                ..choose(id, Version::Uploaded)
+            };
+            assert_eq!(resolve(&world, wanted).await, row(1, "tea", 6), "{sql}");
+            assert_eq!(world.fixture.query(ITEMS).await, ["1|tea|6"], "{sql}");
+        }
+        // It counts, too, where the row is what the copy wanted.
+        let world = world::<F>(item(&[winner]), &[(event, sql)]).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let mut copy = Remote::synced(&world, "anna").await;
+        anna.upload(&[update("item", "1|tea|10", "1|tea|9")]).await;
+        let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|9")]);
+        upload.copied = true;
+        copy.apply(upload).await;
+        let conflict = world.centre.conflicts().await.unwrap().pop().unwrap();
+        let outcome = resolve(&world, choose(conflict.id, Version::Uploaded)).await;
+        assert_eq!(outcome, row(1, "tea", 8), "{sql}");
+    }
+    // A script that writes what it is given, if nobody has changed the row, leaves that alone.
+    let exact = "UPDATE item SET stock = {r.stock} WHERE id = {r.id} AND stock = {o.stock}";
+    let world = world::<F>(everyone("item"), &[("upload_update", exact)]).await;
+    let id = park_a_difference(&world).await;
+    let outcome = resolve(&world, choose(id, Version::Uploaded)).await;
+    assert!(
+        matches!(&outcome, SettleOutcome::Refused { reason, .. } if reason.contains("scripts")),
+        "{outcome:?}"
+    );
+    let given = Version::Given(Some(r#"{"stock":5}"#.into()));
+    let outcome = resolve(&world, choose(id, given)).await;
+    assert_eq!(outcome, row(1, "tea", 5));
+}
+
+pub async fn a_handler_is_asked_of_a_chosen_difference<F: Fixture>() {
+    let merged = || Becomes::Merged(vec![("stock".into(), Value::Integer(6))]);
+    for (becomes, force, stock) in [
+        (merged(), false, Some(6)),
+        (merged(), true, Some(6)),
+        (Becomes::Remote, false, Some(9)),
+        (Becomes::Parked, false, Some(9)),
+        (Becomes::Centre, false, None),
+        (Becomes::Centre, true, Some(9)),
+    ] {
+        let world = world::<F>(item(&["handler"]), &[]).await;
+        let id = park_a_difference(&world).await;
+        let mut wanted = Choice {
+            force,
+            ..choose(id, Version::Uploaded)
+        };
+        let SettleOutcome::Contended { rows, .. } = resolve(&world, wanted.clone()).await else {
+            panic!("the handler is not asked");
+        };
+        let theirs = rows[0].theirs.clone();
+        let resolution = Resolution {
+            theirs,
+            becomes: becomes.clone(),
+        };
+        let resolutions = &mut wanted.judgement.resolutions;
+        resolutions.insert(rows[0].row.clone(), resolution);
+        let outcome = resolve(&world, wanted).await;
+        let told = format!("{becomes:?} {force}");
+        match stock {
+            Some(stock) => assert_eq!(outcome, row(1, "tea", stock), "{told}"),
+            None => assert!(
+                matches!(outcome, SettleOutcome::Changed { .. }),
+                "{told} {outcome:?}"
+            ),
+        }
+        let left = format!("1|tea|{}", stock.unwrap_or(7));
+        assert_eq!(world.fixture.query(ITEMS).await, [left], "{told}");
+    }
+}
+
 /// The centre's version of a sum that waits leaves the remote's difference out, and nobody else's.
 pub async fn a_sum_that_is_left_out_takes_nothing_from_others<F: Fixture>() {
     let world = world::<F>(item(&["additive(stock)"]), &[]).await;

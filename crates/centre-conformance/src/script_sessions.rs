@@ -261,6 +261,20 @@ pub async fn a_row_that_a_script_does_not_give_is_not_shown<F: Fixture>() {
     );
 }
 
+/// What replaces all that a remote has of the table has its own rows, too.
+pub async fn rows_that_a_remote_uploads_stay_when_a_script_gives_all_of_its_rows<F: Fixture>() {
+    let cursor = "SELECT cust_id, name, rep FROM cust WHERE rep = {s.username}";
+    let world = world::<F>(vec![script("default", "cust", "download_cursor", cursor)]).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let new = [insert("cust", "1|Nora|anna")];
+    anna.write(&new);
+    anna.upload(&new).await;
+    // It asks for a row that it could not keep, so that all of them come.
+    let received = anna.download_requesting(&[("cust", "9|x|x")]).await;
+    assert_eq!(received.replaced, ["cust"]);
+    assert_eq!(anna.rows("cust"), ["1|Nora|anna"]);
+}
+
 pub async fn nobody_is_woken_by_a_table_of_which_a_script_says_who_gets_what<F: Fixture>() {
     let cursor = "SELECT cust_id, name, rep FROM cust WHERE rep = {s.username}";
     let mut world = World::<F>::new(DDL, vec![everyone("cust"), everyone("journal")]).await;

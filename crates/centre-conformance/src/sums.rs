@@ -323,6 +323,39 @@ pub async fn what_a_script_would_write_twice_of_a_copy_waits_for_the_operator<F:
     }
 }
 
+/// Told with the result, what others have sold would count as what the remote's next change was made
+/// from, where its answer was lost: then the script would add it back.
+pub async fn what_a_script_has_added_to_others_changes_comes_with_a_download<F: Fixture>() {
+    const OF_SETS: &str = "UPDATE product SET stock = product.stock + r.stock - r.old_stock
+         FROM {rows} AS r WHERE product.id = r.id";
+    for is_of_sets in [false, true] {
+        let mut world = scripted::<F>("server_wins", "upload_update").await;
+        if is_of_sets {
+            let event = ["default", "product", "upload_update"];
+            world.specs[0].scripts = vec![ScriptSpec::at("scripts", event, OF_SETS)];
+            world.deploy().await.unwrap();
+        }
+        let mut anna = Remote::synced(&world, "anna").await;
+        let mut berta = Remote::synced(&world, "berta").await;
+        berta
+            .upload(&[update("product", TEN, "1|pen|left|8|1.50")])
+            .await;
+        for [old, new] in [["10", "9"], ["9", "8"]] {
+            let of = |stock: &str| format!("1|pen|left|{stock}|1.50");
+            let sold = [update("product", &of(old), &of(new))];
+            anna.write(&sold);
+            let told = anna.upload(&sold).await;
+            assert_eq!(
+                told,
+                ["0 inserted, 1 updated, 0 deleted, 0 conflicts, 0 refused"]
+            );
+        }
+        assert_eq!(products(&world).await, ["1|pen|left|6"], "{is_of_sets}");
+        anna.download().await;
+        assert_eq!(anna.rows("product"), ["1|pen|left|6|1.50"], "{is_of_sets}");
+    }
+}
+
 pub async fn equal_inserts_of_a_file_and_its_copy_are_one<F: Fixture>() {
     let world = world::<F>(Detect::Row, &["additive(stock)"]).await;
     let mut anna = Remote::synced(&world, "anna").await;

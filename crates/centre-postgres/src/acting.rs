@@ -60,6 +60,16 @@ JOIN pg_catalog.pg_class c ON c.oid = k.conrelid JOIN pg_catalog.pg_class p ON p
 WHERE k.contype = 'f' AND c.oid = ANY ($1) AND p.oid = ANY ($1)
   AND p.relrowsecurity AND NOT c.relrowsecurity ORDER BY 1, 2";
 
+/// The policies of the tables `$1` that say who sees their rows by other tables: nothing is logged of a
+/// row when those change.
+const BY_OTHERS: &str = "
+SELECT DISTINCT c.oid::regclass::text, p.polname::text, d.refobjid::regclass::text
+FROM pg_catalog.pg_policy p JOIN pg_catalog.pg_class c ON c.oid = p.polrelid
+JOIN pg_catalog.pg_depend d ON d.objid = p.oid
+WHERE c.oid = ANY ($1) AND c.relrowsecurity AND p.polcmd IN ('*', 'r')
+  AND d.classid = 'pg_catalog.pg_policy'::regclass
+  AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid <> c.oid ORDER BY 1, 2, 3";
+
 /// A role that is assumed for statements on the application's tables; our own one if there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Acting {
@@ -284,14 +294,26 @@ pub(super) async fn check(
     let Some(hidden) = hidden else {
         let bare = client.query(BARE, &[&oids]).await;
         let bare = bare.map_err(refused("looking at row security"))?;
-        let warnings = bare.iter().map(|row| {
+        let bare = bare.iter().map(|row| {
             let (child, parent): (String, String) = (row.get(0), row.get(1));
             format!(
                 "{child}: row security may hide rows of {parent} to which its rows refer; give it \
                  a policy, too: CREATE POLICY ... ON {child} USING (EXISTS (SELECT FROM {parent} ...))"
             )
         });
-        return Ok(warnings.collect());
+        let by_others = client.query(BY_OTHERS, &[&oids]).await;
+        let by_others = by_others.map_err(refused("looking at row security"))?;
+        let by_others = by_others.iter().map(|row| {
+            let (table, policy, other): (String, String, String) =
+                (row.get(0), row.get(1), row.get(2));
+            format!(
+                "{table}: its policy {} reads {other}; where only {other} is changed, remotes keep \
+                 what they hold of {table} until its own rows are touched, too: UPDATE {table} SET \
+                 ... in the same transaction. Who holds what is better said with partitions",
+                ident(&policy)
+            )
+        });
+        return Ok(bare.chain(by_others).collect());
     };
     let (table, role): (String, String) = (hidden.get(0), hidden.get(1));
     let role = ident(&role);

@@ -231,10 +231,23 @@ impl CentreError {
             // insufficient_privilege
             CentreError::Refused {
                 sqlstate: Some(state),
+                message,
+                ..
+            } if state == "42501" && message.contains("schema tidewater") => {
+                "serving needs rights on the server's own tables; whoever deploys can give them: \
+                 GRANT USAGE ON SCHEMA tidewater TO the role of the consolidated URL; GRANT \
+                 SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tidewater TO it; GRANT \
+                 USAGE ON ALL SEQUENCES IN SCHEMA tidewater TO it"
+                    .into()
+            }
+            CentreError::Refused {
+                sqlstate: Some(state),
                 ..
             } if state == "42501" => "deploying needs CREATE on the database, and ownership of \
                                       the published tables or the TRIGGER privilege on them; \
-                                      serving needs SELECT, INSERT, UPDATE and DELETE on them; \
+                                      serving needs SELECT, INSERT, UPDATE and DELETE on them, \
+                                      and on all tables in the schema tidewater, with USAGE on \
+                                      its sequences; \
                                       undeploying, and deploying a table otherwise than before, \
                                       need ownership of the tables and of the schema tidewater. \
                                       tidewater check -c FILE prints the statement that gives each \

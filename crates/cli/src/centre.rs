@@ -86,12 +86,17 @@ impl OpenCentre {
             let loaded = self
                 .runtime
                 .block_on(self.centre.load(&config.publications));
-            if let Err(CentreError::NotDeployed { .. }) = loaded {
-                return Err(Failure::new(
-                    Code::NotDeployed,
-                    "the database is not prepared for Tidewater yet",
-                    "run: tidewater deploy -c FILE",
-                ));
+            if let Err(CentreError::NotDeployed { message }) = loaded {
+                let is_prepared = self.runtime.block_on(self.centre.signing_keys()).is_ok();
+                let what = match is_prepared {
+                    true => format!(
+                        "a published table or the configuration was altered since the last \
+                         deployment: {message}"
+                    ),
+                    false => "the database is not prepared for Tidewater yet".to_owned(),
+                };
+                let hint = "run: tidewater deploy -c FILE";
+                return Err(Failure::new(Code::NotDeployed, what, hint));
             }
         }
         Ok(result?)

@@ -205,7 +205,8 @@ impl Remote {
     }
 
     /// Ends a subscription, whose tables leave the file. If something of it is pending, a sync
-    /// takes that up first, unless it is to be discarded.
+    /// takes that up first, unless it is to be discarded. If the server has no such publication any
+    /// more, it is listed as refused.
     ///
     /// # Errors
     /// There is no such subscription, the sync failed, or the application went on writing.
@@ -215,7 +216,8 @@ impl Remote {
         discard_pending: bool,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<Vec<LeftTable>, ClientError> {
-        if !discard_pending && self.database()?.has_pending(publication)? {
+        let waits = !discard_pending && !self.database()?.is_dropped(publication)?;
+        if waits && self.database()?.has_pending(publication)? {
             self.sync(progress)?;
             // What was found to be untracked has gone up with a second one.
             if self.database()?.has_pending(publication)? {

@@ -718,6 +718,9 @@ pub struct Failure {
     /// When to come back, in milliseconds from now; 0 if that does not help.
     #[prost(uint64, tag = "4")]
     pub retry_after_ms: u64,
+    /// What it is about: of [`Code::UnknownPublication`] the publication.
+    #[prost(string, tag = "5")]
+    pub subject: String,
 }
 
 impl Failure {
@@ -728,6 +731,7 @@ impl Failure {
             message: message.into(),
             hint: hint.into(),
             retry_after_ms: 0,
+            subject: String::new(),
         }
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Fault {
     pub(crate) message: String,
     pub(crate) hint: String,
     pub(crate) retry_after_ms: u64,
+    /// What it is about: see [`Failure::subject`].
+    pub(crate) subject: String,
     /// For the log only: what the remote must not know.
     pub(crate) detail: String,
     /// Nobody is there who would understand an answer.
@@ -30,6 +32,7 @@ impl Fault {
             message: message.into(),
             hint: hint.into(),
             retry_after_ms: 0,
+            subject: String::new(),
             detail: String::new(),
             silent: false,
         }
@@ -183,6 +186,7 @@ impl Fault {
         }
         let mut failure = Failure::new(self.code, self.message.as_str(), self.hint.as_str());
         failure.retry_after_ms = self.retry_after_ms;
+        failure.subject.clone_from(&self.subject);
         Control::Failure(failure)
     }
 }

@@ -88,17 +88,21 @@ impl Served {
         self.by_name.get(name).cloned().ok_or_else(|| {
             let mut names: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
             names.sort_unstable();
-            Fault::new(
-                Code::UnknownPublication,
-                format!("the server has no publication {name:?}"),
-                match names.first() {
-                    Some(first) => format!(
-                        "it has: {}; subscribe to what you need: --publication {first}",
-                        names.join(", ")
-                    ),
-                    None => "it has none yet: see tidewater deploy".to_owned(),
-                },
-            )
+            let hint = match names.first() {
+                Some(first) => format!(
+                    "it has: {}; subscribe to what you need: --publication {first}",
+                    names.join(", ")
+                ),
+                None => "it has none yet: see tidewater deploy".to_owned(),
+            };
+            Fault {
+                subject: name.to_owned(),
+                ..Fault::new(
+                    Code::UnknownPublication,
+                    format!("the server has no publication {name:?}"),
+                    hint,
+                )
+            }
         })
     }
 }

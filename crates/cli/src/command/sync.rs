@@ -199,6 +199,7 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
     }
     let report = report?;
     let refused_before = refused_before(&mut remote, &report)?;
+    let dropped = dropped_publications(&mut remote)?;
     if args.json {
         output::json(&SyncObject::of(&report, refused_before))?;
     } else if !args.quiet {
@@ -238,6 +239,13 @@ fn remark(report: &Report, refused_before: u64, file: &Path) {
             interest.space, interest.subject, interest.reason
         );
         output::note(&output::printable(&told));
+    }
+    for dropped in dropped {
+        output::note(&output::printable(&format!(
+            "nothing of {dropped} is synced: the server has no such publication; to take its \
+             tables out of the file: tidewater unsubscribe {} {dropped}",
+            args.remote.display()
+        )));
     }
     if refused_before > 0 {
         output::note(&format!(
@@ -314,6 +322,13 @@ pub(super) fn signed_in<T>(
             result => return Ok(result?),
         }
     }
+}
+
+/// The publications of the file that the server has not any more.
+fn dropped_publications(remote: &mut Remote) -> Result<Vec<String>, Failure> {
+    let subscriptions = remote.database()?.subscriptions()?;
+    let dropped = subscriptions.into_iter().filter(|it| it.is_dropped);
+    Ok(dropped.map(|it| it.publication).collect())
 }
 
 /// How many rows wait in the file that earlier syncs were refused.

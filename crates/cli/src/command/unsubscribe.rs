@@ -25,6 +25,8 @@ use crate::remote_file;
 /// changed then, unless --discard-pending gives it up. With the tables go the indexes and
 /// triggers that you made on them. What was refused stays listed by `tidewater refused list`,
 /// with its values. The centre keeps its rows; subscribing again is a first download.
+/// Where a sync has found that the server has no such publication any more, what is pending is
+/// listed as refused, too.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -32,7 +34,7 @@ Examples:
   tidewater unsubscribe nancy.db project7 --discard-pending
 
 The object of --json:
-  {\"publication\",\"tables\":[{\"table\",\"rows\":n,\"discarded\":n}]}"))]
+  {\"publication\",\"tables\":[{\"table\",\"rows\":n,\"discarded\":n,\"refused\":n}]}"))]
 pub(crate) struct UnsubscribeArgs {
     /// The remote's file
     #[arg(value_name = "REMOTE.db")]
@@ -93,6 +95,7 @@ struct TableObject<'a> {
     table: &'a str,
     rows: u64,
     discarded: u64,
+    refused: u64,
 }
 
 impl UnsubscribeObject<'_> {
@@ -101,6 +104,7 @@ impl UnsubscribeObject<'_> {
             table: &it.table,
             rows: it.rows,
             discarded: it.discarded,
+            refused: it.refused,
         });
         UnsubscribeObject {
             publication,
@@ -118,6 +122,10 @@ fn describe(publication: &str, left: &[LeftTable]) -> String {
         if table.discarded > 0 {
             let changes = output::counted(table.discarded, "pending change", "pending changes");
             let _ = write!(text, ", {changes} discarded");
+        }
+        if table.refused > 0 {
+            let changes = output::counted(table.refused, "pending change", "pending changes");
+            let _ = write!(text, ", {changes} among the refused rows now");
         }
         text.push('\n');
     }

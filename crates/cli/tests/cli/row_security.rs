@@ -36,7 +36,16 @@ fn devices_act_under_the_roles_of_their_users() {
     ));
     let server = format!("[server]\nconsolidated = \"{}\"\n", centre.url());
     place.write("tidewater.toml", &format!("{server}{}", block("toml")));
-    place.tidewater(&["deploy"]).done();
+    // Nothing is logged of a line when its document is handed over.
+    for command in ["deploy", "check"] {
+        let told = place.tidewater(&[command]).done();
+        let told = format!("{}{}", told.stdout, told.stderr);
+        assert!(
+            told.contains("line: its policy \"own\" reads doc"),
+            "{told}"
+        );
+        assert!(!told.contains("doc: its policy"), "{told}");
+    }
     users(&place, &["ada", "bob", "eve"]);
     let running = place.serve(&[]);
     let sync = |user: &str| {
@@ -130,16 +139,21 @@ fn a_server_that_lacks_a_right_says_which_when_it_starts() {
     };
     place.write("tidewater.toml", &config(&centre.url(), ""));
     place.tidewater(&["deploy"]).done();
+    centre.execute(&format!("CREATE ROLE {keeper} LOGIN; CREATE ROLE {clerk}"));
+    let url = centre.url().replace("postgres@", &format!("{keeper}@"));
+    place.write("tidewater.toml", &config(&url, ""));
+    let told = place.tidewater(&["serve"]).exits(1);
+    told.tells(&[
+        "GRANT USAGE ON SCHEMA tidewater",
+        "GRANT USAGE ON ALL SEQUENCES IN SCHEMA tidewater",
+    ]);
     centre.execute(&format!(
-        "CREATE ROLE {keeper} LOGIN; CREATE ROLE {clerk};
-         GRANT USAGE ON SCHEMA tidewater TO {keeper};
+        "GRANT USAGE ON SCHEMA tidewater TO {keeper};
          GRANT ALL ON ALL TABLES IN SCHEMA tidewater TO {keeper};
          GRANT ALL ON ALL SEQUENCES IN SCHEMA tidewater TO {keeper};
          GRANT SELECT ON note TO {keeper}; GRANT SELECT ON price TO {keeper};
          REVOKE CREATE ON SCHEMA public FROM PUBLIC"
     ));
-    let url = centre.url().replace("postgres@", &format!("{keeper}@"));
-    place.write("tidewater.toml", &config(&url, ""));
     let (_, log) = place.serve(&[]).terminate();
     let grant = format!("GRANT INSERT, UPDATE, DELETE ON note TO \"{keeper}\"");
     assert!(log.contains(&grant), "{log}");

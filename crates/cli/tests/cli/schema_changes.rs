@@ -3,7 +3,7 @@
 use crate::centre::Centre;
 use crate::manual::blocks;
 use crate::program::Place;
-use crate::shop::{Shop, add_user, configure, password};
+use crate::shop::{Shop, TABLES, add_user, configure, password};
 
 const MANUAL: &str = include_str!("../../../../docs/schema-changes.md");
 
@@ -74,4 +74,87 @@ fn the_story_of_schema_changes_holds_on_sqlite() {
     let place = Place::new();
     let centre = Centre::sqlite(&place);
     goes_on_while_tables_change(place, centre);
+}
+
+const FIELD: &str = r#"
+[[publication]]
+name = "field"
+
+[[publication.table]]
+name = "note"
+partition = "everyone"
+"#;
+
+#[test]
+fn a_file_goes_on_without_a_publication_that_was_dropped() {
+    Shop::on_both_centres(|shop| {
+        let Shop { centre, place, .. } = &shop;
+        centre.execute("CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY, body TEXT)");
+        configure(place, centre, "", &format!("{TABLES}{FIELD}"));
+        place.tidewater(&["deploy"]).done();
+        let nancy = shop.remote("nancy");
+        let field = ["sync", "nancy.db", "--publication", "field"];
+        place.tidewater(&field).done();
+        nancy.execute("INSERT INTO note VALUES (1, 'typed'); UPDATE product SET name = 'typed'");
+        configure(place, centre, "", TABLES);
+        let held_up = place.tidewater(&["deploy"]).exits(1);
+        held_up.tells(&["--refuse-pending"]);
+        place.tidewater(&["deploy", "--refuse-pending"]).done();
+        let told = place.tidewater(&["sync", "nancy.db"]).exits(4);
+        told.tells(&[
+            "the server has no publication \"field\"",
+            "tidewater unsubscribe FILE field",
+        ]);
+        nancy.execute("INSERT INTO note VALUES (2, 'typed later')");
+        let told = place.tidewater(&["sync", "nancy.db"]).done();
+        assert!(
+            told.stderr.contains("tidewater unsubscribe nancy.db field"),
+            "{told:#?}"
+        );
+        let products = "SELECT DISTINCT name FROM product";
+        assert_eq!(centre.rows(products), ["typed"]);
+        assert_eq!(nancy.rows("SELECT count(*) FROM note"), ["2"]);
+
+        let left = place.tidewater(&["unsubscribe", "nancy.db", "field"]);
+        let left = left.done().stdout;
+        assert!(
+            left.contains("2 pending changes among the refused rows now"),
+            "{left}"
+        );
+        let refused = place.tidewater(&["refused", "list", "nancy.db"]).done();
+        for part in ["not_published", "typed later"] {
+            assert!(refused.stdout.contains(part), "{refused:#?}");
+        }
+        nancy.execute("UPDATE product SET name = 'goes on'");
+        place.tidewater(&["sync", "nancy.db"]).done();
+        assert_eq!(centre.rows(products), ["goes on"]);
+
+        // It comes back.
+        configure(place, centre, "", &format!("{TABLES}{FIELD}"));
+        place.tidewater(&["deploy"]).done();
+        place.tidewater(&field).done();
+        nancy.execute("INSERT INTO note VALUES (3, 'again')");
+        place.tidewater(&["sync", "nancy.db"]).done();
+        assert_eq!(centre.rows("SELECT body FROM note"), ["again"]);
+    });
+}
+
+#[test]
+fn an_operator_is_told_that_a_table_was_altered_since_the_deployment() {
+    Shop::on_both_centres(|shop| {
+        let nancy = shop.remote("nancy");
+        nancy.execute("INSERT INTO customer VALUES (13, 1, '', 'empty name')");
+        shop.sync(&nancy).exits(6);
+        let add = "ALTER TABLE customer ADD COLUMN phone TEXT";
+        shop.centre.execute(add);
+        let edit = ["refused", "edit", "1", "--set", "name=Eve"];
+        for command in [&edit[..], &["refused", "replay", "1"]] {
+            let told = shop.place.tidewater(command).exits(1);
+            told.tells(&["altered since the last deployment", "run: tidewater deploy"]);
+        }
+        shop.place.tidewater(&["deploy"]).done();
+        shop.place.tidewater(&edit).done();
+        let name = "SELECT name FROM customer WHERE customer_id = 13";
+        assert_eq!(shop.centre.rows(name), ["Eve"]);
+    });
 }

@@ -24,6 +24,7 @@ impl Shared {
                     message: error.to_string(),
                     hint: "update the older of the two, this program or the server".into(),
                     retry_after_ms: 0,
+                    subject: String::new(),
                 };
                 state.lose(SyncError::from(failure).into());
                 return;

@@ -36,7 +36,7 @@ pub(crate) fn is_own_trigger(name: &str) -> bool {
 /// server is to hear of the last compare that it had asked for; `image`: the SHA-256 of the image
 /// from which the file began, as long as the checkpoint is that of the image; `copied_until`: the last
 /// generation whose changes another copy of the file may have sent, too, as it was made before this
-/// one was told that it is a copy.
+/// one was told that it is a copy; `is_dropped`: 1 where the server has no such publication any more.
 /// In `tidewater_refused`, `again` is 1 where the next sync tries the change again: it was
 /// refused by the very sync that changed the scope or the schema, and stays listed until then;
 /// `copied` is 1 where it was refused before the file was told that it is a copy.
@@ -95,7 +95,8 @@ CREATE TABLE tidewater_subscription (
   transactional INTEGER NOT NULL DEFAULT 0,
   verified BLOB,
   image BLOB,
-  copied_until INTEGER NOT NULL DEFAULT 0
+  copied_until INTEGER NOT NULL DEFAULT 0,
+  is_dropped INTEGER NOT NULL DEFAULT 0
 );
 CREATE VIEW tidewater_transaction AS SELECT NULL AS ended;
 CREATE TRIGGER tidewater_transaction_ends INSTEAD OF INSERT ON tidewater_transaction BEGIN

@@ -112,6 +112,8 @@ pub struct SubscriptionState {
     pub(crate) taken_under: Option<i64>,
     /// The last generation whose changes another copy of the file may have sent, too.
     pub(crate) copied_until: i64,
+    /// Whether the server has no such publication any more.
+    pub is_dropped: bool,
 }
 
 impl SubscriptionState {
@@ -160,7 +162,8 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
              (SELECT min(sequence) FROM tidewater_refused \
              WHERE publication = s.publication AND sequence > 0), \
              EXISTS (SELECT 1 FROM tidewater_settled \
-             WHERE publication = s.publication AND generation IS NOT NULL), verified, image, copied_until \
+             WHERE publication = s.publication AND generation IS NOT NULL), verified, image, copied_until, \
+             is_dropped \
              FROM tidewater_subscription AS s ORDER BY id",
         )
         .doing(doing)?;
@@ -188,6 +191,14 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
         subscriptions.push(subscription);
     }
     Ok(subscriptions)
+}
+
+/// Those that sync: the server has no publication of the others any more. If it has none of all of
+/// them, all are asked for.
+pub(crate) fn leave_out_dropped(subscriptions: &mut Vec<SubscriptionState>) {
+    if subscriptions.iter().any(|it| !it.is_dropped) {
+        subscriptions.retain(|it| !it.is_dropped);
+    }
 }
 
 /// What most files have nothing of, and is only then read.
@@ -242,6 +253,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Has)> {
         verified: as_blob(row.get_ref(23)?)?.and_then(Verified::from_bytes),
         image: row.get::<_, Option<Vec<u8>>>(24)?.unwrap_or_default(),
         copied_until: row.get(25)?,
+        is_dropped: row.get(26)?,
         compares: false,
     };
     Ok((subscription, has))

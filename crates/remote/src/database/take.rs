@@ -9,7 +9,7 @@ use tidewater_protocol::{PublicationSchema, Table, UploadId};
 
 use super::outbox;
 use super::refused;
-use super::subscription::load_all;
+use super::subscription::{leave_out_dropped, load_all};
 use super::tables::{Names, TABLES_AT_ONCE, change_table};
 use super::transactions::{self, STEP};
 use super::{
@@ -58,6 +58,7 @@ impl Database {
         }
         snapshot.commit().doing(doing)?;
         if in_order && !to_take {
+            leave_out_dropped(&mut subscriptions);
             return Ok(subscriptions);
         }
         let transaction = self.write(doing)?;
@@ -71,6 +72,7 @@ impl Database {
             compare::note_untracked(&transaction, &untracked).doing(doing)?;
             subscriptions = load_all(&transaction)?;
         }
+        leave_out_dropped(&mut subscriptions);
         if direction != SyncDirection::DownloadOnly {
             let mut all_taken = true;
             for subscription in &mut subscriptions {

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use tidewater_protocol::Table;
 
 use super::apply::{ApplySummary, keep_values};
-use super::subscription::load_all;
+use super::subscription::{leave_out_dropped, load_all};
 use super::tables::{Names, name_is_taken};
 use super::take::PARKED;
 use super::{CompareDue, Database, SubscriptionState, compare, inbox, outbox, quote, triggers};
@@ -18,6 +18,7 @@ const DOING: &str = "ending a subscription";
 
 /// Why the values of a change are among the refused.
 const LEFT: &str = "the remote does not subscribe to the publication any more";
+const DROPPED: &str = "the server has no such publication any more";
 
 /// A table that has left the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,9 @@ pub struct LeftTable {
     pub rows: u64,
     /// How many rows had pending changes, which are gone.
     pub discarded: u64,
+    /// How many rows had pending changes that nobody takes any more: their values are among the
+    /// refused ones.
+    pub refused: u64,
 }
 
 impl Database {
@@ -44,13 +48,36 @@ impl Database {
         Ok(found)
     }
 
+    /// Whether the server has no publication of this name any more, as far as it was asked.
+    ///
+    /// # Errors
+    /// There is no such subscription, or SQLite failed.
+    pub fn is_dropped(&self, publication: &str) -> Result<bool, RemoteError> {
+        let subscriptions = load_all(&self.connection)?;
+        Ok(find(&subscriptions, publication)?.is_dropped)
+    }
+
+    /// Notes that the server has no such publication any more; whether the remote has one that has
+    /// synced. Its tables stay, and others sync without it, until it is subscribed to again.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub(crate) fn note_dropped(&mut self, publication: &str) -> Result<bool, RemoteError> {
+        let sql = "UPDATE tidewater_subscription SET is_dropped = 1 \
+                   WHERE publication = ?1 AND schema IS NOT NULL";
+        let noted = self.connection.execute(sql, [publication]);
+        Ok(noted.doing("noting that a publication is gone")? > 0)
+    }
+
     /// Whether a sync has something to bring up: changes, or what is in the outbox and was not tried
     /// yet; or something to ask for that was not asked for yet.
     ///
     /// # Errors
     /// SQLite failed.
     pub fn has_something_to_upload(&self) -> Result<bool, RemoteError> {
-        for subscription in load_all(&self.connection)? {
+        let mut subscriptions = load_all(&self.connection)?;
+        leave_out_dropped(&mut subscriptions);
+        for subscription in subscriptions {
             if has_pending(&self.connection, &subscription)? {
                 return Ok(true);
             }
@@ -68,7 +95,7 @@ impl Database {
 
     /// Ends a subscription. Its tables go, with whatever the application has made on them. What of
     /// it was refused stays listed, with its values. Pending changes go only if they are to be
-    /// discarded.
+    /// discarded; where the server has no such publication any more, they are listed as refused.
     ///
     /// # Errors
     /// There is no such subscription, something of it is pending, or SQLite failed.
@@ -83,7 +110,8 @@ impl Database {
             false => checked(&transaction)?,
         };
         let subscription = find(&subscriptions, publication)?;
-        if !discard_pending && has_pending(&transaction, subscription)? {
+        let refuses = subscription.is_dropped && !discard_pending;
+        if !discard_pending && !refuses && has_pending(&transaction, subscription)? {
             return Err(RemoteError::Usage {
                 what: format!("something of {publication:?} is not uploaded yet"),
                 hint: "sync, then try again; or give it up with --discard-pending".into(),
@@ -91,7 +119,7 @@ impl Database {
         }
         let mut left = Vec::new();
         for table in subscription.schema.iter().flat_map(|it| &it.tables) {
-            left.push(drop_table(&transaction, subscription, table)?);
+            left.push(drop_table(&transaction, subscription, table, refuses)?);
         }
         remember(&transaction, subscription.id).doing(DOING)?;
         transaction.commit().doing(DOING)?;
@@ -168,19 +196,24 @@ fn drop_table(
     connection: &Connection,
     subscription: &SubscriptionState,
     table: &Table,
+    refuses: bool,
 ) -> Result<LeftTable, RemoteError> {
     let names = Names::of(table);
-    let discarded = pending(connection, table).doing(DOING)?;
+    let pending = pending(connection, table).doing(DOING)?;
     let mut rows = 0;
     // A table that was dropped or taken apart has nothing more to tell.
     if name_is_taken(connection, &table.name)? && triggers::lack(connection, table)?.is_none() {
         let forget = || -> rusqlite::Result<i64> {
-            connection.execute_batch(&format!(
-                "DELETE FROM {} WHERE generation > {PARKED}",
-                names.change
-            ))?;
             let mut told = ApplySummary::default();
-            keep_values(connection, subscription, table, LEFT, &mut told)?;
+            let reason = match refuses {
+                true => DROPPED,
+                false => {
+                    let sql = format!("DELETE FROM {} WHERE generation > {PARKED}", names.change);
+                    connection.execute_batch(&sql)?;
+                    LEFT
+                }
+            };
+            keep_values(connection, subscription, table, reason, &mut told)?;
             let count = format!("SELECT count(*) FROM {}", names.table);
             connection.query_row(&count, [], |row| row.get(0))
         };
@@ -202,7 +235,8 @@ fn drop_table(
     Ok(LeftTable {
         table: table.name.clone(),
         rows,
-        discarded,
+        discarded: if refuses { 0 } else { pending },
+        refused: if refuses { pending } else { 0 },
     })
 }
 
@@ -237,6 +271,9 @@ pub(super) fn subscribe(connection: &Connection, publication: &str) -> rusqlite:
          WHERE NOT EXISTS (SELECT 1 FROM tidewater_subscription WHERE publication = ?1)",
         params![publication],
     )?;
+    // The server may have it again.
+    let sql = "UPDATE tidewater_subscription SET is_dropped = 0 WHERE publication = ?1";
+    connection.execute(sql, [publication])?;
     let sql = "DELETE FROM tidewater_unsubscribed WHERE publication = ?1";
     connection.execute(sql, [publication]).map(drop)
 }

@@ -331,6 +331,7 @@ mod tests {
             message: "no\x1b[2J\nway".into(),
             hint: String::new(),
             retry_after_ms: 0,
+            subject: String::new(),
         };
         let error = SyncError::from(failure);
         assert_eq!(error.to_string(), "no [2J way");

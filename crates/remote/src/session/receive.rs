@@ -299,12 +299,21 @@ impl Session {
     }
 
     /// The server cannot go on.
-    fn failure(&mut self, failure: Failure) -> Result<(), SyncError> {
+    fn failure(&mut self, mut failure: Failure) -> Result<(), SyncError> {
         if failure.code == Code::UnknownPublication.number()
             && let Store::Idle(database) = &mut self.store
         {
             // Most likely mistyped: it would make every further sync fail.
             database.forget_never_synced(&[])?;
+            let publication = &failure.subject;
+            if !publication.is_empty() && database.note_dropped(publication)? {
+                failure.hint = format!(
+                    "its tables stay as they are, and the file's other publications sync without \
+                     it; tidewater unsubscribe FILE {publication} takes its tables out of the \
+                     file, and keeps what is pending in them among the refused rows; {}",
+                    failure.hint
+                );
+            }
         }
         Err(failure.into())
     }

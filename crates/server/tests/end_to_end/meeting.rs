@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use tempfile::TempDir;
+use tidewater_centre::ScriptSpec;
 use tidewater_client::{Adopt, SyncDirection};
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
@@ -179,6 +180,64 @@ fn an_order_that_met_another_waits_with_its_lines_and_goes_up_under_a_new_key<B:
             assert_converged(&world, &[&ada]);
         }
     }
+}
+
+/// Each line of the order meets one of the other's.
+fn lines_that_all_meet_others_stay_with_their_order<B: Backend>() {
+    const AMOUNTS: &str = "SELECT order_id || ' ' || customer || ' ' || product || ' ' || n
+        FROM line JOIN orders ON orders.id = order_id ORDER BY order_id";
+    let world = World::<B>::open(orders("", ""));
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    bob.edit("INSERT INTO orders VALUES (10, 'Nora'); INSERT INTO line VALUES (10, 'apples', 1)");
+    bob.sync();
+    ada.edit("INSERT INTO orders VALUES (10, 'Sven'); INSERT INTO line VALUES (10, 'apples', 2)");
+    let report = ada.try_sync().expect("it syncs");
+    assert_eq!((report.refused, report.conflicts), (2, 0));
+    ada.try_sync().expect("it syncs");
+    assert_eq!(ada.rows(AMOUNTS), ["10 Sven apples 2"]);
+    let order = ada
+        .refused()
+        .iter()
+        .find(|it| it.table == "orders")
+        .map(|it| it.id);
+    let order = order.expect("the order is refused");
+    let key = ada.remote.renumber_refused(order, Some("11"));
+    assert_eq!(key.expect("it gets a key"), "[11]");
+    for _ in 0..3 {
+        ada.try_sync().expect("it syncs");
+    }
+    bob.sync();
+    let both = ["10 Nora apples 1", "11 Sven apples 2"];
+    assert_eq!(world.rows(AMOUNTS), both);
+    assert_converged(&world, &[&ada, &bob]);
+}
+
+/// What others have sold is not what the next change was made from.
+fn a_script_adds_each_difference_once_where_an_answer_is_lost<B: Backend>() {
+    let script = ScriptSpec::at(
+        "scripts",
+        ["default", "product", "upload_update"],
+        "UPDATE product SET stock = stock + {r.stock} - {o.stock} WHERE id = {r.id}",
+    );
+    let world = World::<B>::open_changed(B::new(), resolving("", "", ""), |config| {
+        config.publications[0].scripts = vec![script];
+    });
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    bob.edit("UPDATE product SET stock = stock - 2");
+    bob.sync();
+    ada.edit("UPDATE product SET stock = stock - 1");
+    let place = Place::message(Way::Down, |it| matches!(it, Control::ResultEnd(_)));
+    ada.network.plan(place, Accident::CutInside);
+    ada.try_sync().expect_err("it is cut");
+    assert!(ada.network.finish_plan());
+    assert_eq!(world.rows(STOCK), ["7"]);
+    ada.edit("UPDATE product SET stock = stock - 1");
+    for _ in 0..2 {
+        ada.sync();
+    }
+    bob.sync();
+    assert_eq!(world.rows(STOCK), ["6"]);
+    assert_converged(&world, &[&ada, &bob]);
 }
 
 /// A phone that is restored from a backup numbers on from there.
@@ -453,6 +512,8 @@ fn live_devices_that_count_together_lose_nothing<B: Backend>() {
 
 on_both_adapters!(
     an_order_that_met_another_waits_with_its_lines_and_goes_up_under_a_new_key,
+    lines_that_all_meet_others_stay_with_their_order,
+    a_script_adds_each_difference_once_where_an_answer_is_lost,
     a_restored_file_that_numbers_on_keeps_its_orders_apart,
     a_copy_keeps_what_it_adds_to_a_refused_order_apart,
     rows_that_refer_to_each_other_do_not_wait_for_each_other,

@@ -160,6 +160,8 @@ impl<'a> TableReading<'a, '_> {
         if whole {
             output.announce();
         }
+        // What replaces all that the remote has must have its own rows, too.
+        let own = own.filter(|_| !whole);
         let statements = |event| {
             let script = scripting.scripts.of_table(table, event);
             script.into_iter().flat_map(|it| &it.statements)

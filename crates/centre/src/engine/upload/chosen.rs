@@ -3,17 +3,21 @@
 
 use tidewater_protocol::{Code, Datum, Table};
 
-use super::operator::{self, Change, Place, Sender, Values, is_so, refused};
+use super::operator::{self, Change, Place, Sender, Sent, Values, is_so, refused};
 use super::row_json;
 use super::rows::{Rows, try_again};
 use crate::engine::connection::{Connection as _, Own, own};
 use crate::engine::records;
-use crate::engine::resolve::Resolver;
+use crate::engine::resolve::{Resolver, Winner};
 use crate::error::CentreError;
 use crate::records::{ConflictOutcome, ConflictRecord};
 use crate::settling::{Choice, SettleOutcome, Version};
+use crate::verdict::Becomes;
 
 type Result<T> = std::result::Result<T, CentreError>;
+
+/// Why a remote's change is not taken that its scripts do not find, or resolve for the centre.
+const KEPT_BY_SCRIPTS: &str = "the scripts of the table leave the centre's row as it is";
 
 /// Settles a conflict; see [`crate::Worker::settle_conflict`].
 pub async fn settle(rows: &mut impl Rows, choice: &Choice) -> Result<SettleOutcome> {
@@ -111,6 +115,12 @@ impl ChosenRow {
         })
     }
 
+    /// The update that the remote has made, from its pre-image, where its version is chosen.
+    fn change_made(&self, table: &Table) -> Option<Change> {
+        let (old, new) = (self.old.as_ref()?, self.new.as_ref()?);
+        Some(Change::of_columns(table, Some(old), Some(new)))
+    }
+
     /// Where the conflict has left a remote's change of sums out, the centre's version does so, too:
     /// what others have added since stays.
     fn leave_sums(&mut self, resolver: &Resolver, central: &[Datum<'_>]) {
@@ -166,6 +176,31 @@ impl ChosenRow {
     }
 }
 
+/// Whether the remote's change of a row that waits, and not the row that it wanted, is what its scripts
+/// or its handler have to get: they may add the difference to what others have made of the row. Where
+/// the handler leaves the row to the operator, or the operator insists against it, the row is written
+/// as it was wanted.
+async fn is_made_of_both<R: Rows>(
+    rows: &mut R,
+    place: &Place<R::Table>,
+    sender: &Sender<'_>,
+    choice: &Choice,
+) -> Result<bool> {
+    let resolver = &place.publication.resolvers[place.index];
+    if resolver.winner == Winner::Handler {
+        let mut decided = choice.judgement.resolutions.values();
+        let writes_wanted = decided.any(|it| match it.becomes {
+            Becomes::Parked => true,
+            Becomes::Centre => choice.force,
+            Becomes::Remote | Becomes::Merged(_) => false,
+        });
+        return Ok(!writes_wanted);
+    }
+    // Of sums, the difference is added here.
+    let has_sums = resolver.sums().next().is_some();
+    Ok(!has_sums && operator::is_scripted(rows, place, sender).await?)
+}
+
 /// Writes what was chosen.
 async fn choose<R: Rows>(
     rows: &mut R,
@@ -187,6 +222,22 @@ async fn choose<R: Rows>(
     };
     let central = place.values(&found)?;
     let resolver = &place.publication.resolvers[place.index];
+    let notes = records::conflict_notes(rows.connection(), record.id).await?;
+    let sender = Sender {
+        user: &record.user,
+        remote_id: record.remote_id,
+        publication: &record.publication,
+        notes,
+        record: record.id,
+        now_ms: choice.now_ms,
+    };
+    let waits = record.outcome == ConflictOutcome::Parked
+        && choice.version == Version::Uploaded
+        && central.is_some();
+    let made = match waits && is_made_of_both(rows, &place, &sender, choice).await? {
+        true => wanted.change_made(table),
+        false => None,
+    };
     match (&central, &choice.version) {
         (Some(central), Version::Uploaded) => {
             wanted.add_up(table, resolver, record.outcome, central);
@@ -197,7 +248,7 @@ async fn choose<R: Rows>(
         _ => {}
     }
     let central = central.as_deref();
-    if is_so(table, wanted.new.as_ref(), central) {
+    if made.is_none() && is_so(table, wanted.new.as_ref(), central) {
         let row = place.json(&found)?;
         return Ok(SettleOutcome::settled(row));
     }
@@ -214,20 +265,22 @@ async fn choose<R: Rows>(
         let row = place.json(&found)?;
         return Ok(SettleOutcome::Changed { row });
     }
+    if let Some(change) = made {
+        let sent = operator::send(rows, &place, &sender, change, &choice.judgement, false).await?;
+        if let Sent::Lost = sent {
+            let row = place.json(&found)?;
+            return Ok(match resolver.winner {
+                Winner::Handler => SettleOutcome::Changed { row },
+                _ => refused(Code::RowConstraint, KEPT_BY_SCRIPTS),
+            });
+        }
+        return operator::conclude(rows, &place, sent, (&found, &wanted.key), false).await;
+    }
     let change = match (central, &wanted.new) {
         (None, None) => return Ok(SettleOutcome::settled(None)),
         (Some(central), None) => Change::delete(table, central),
         (Some(central), Some(new)) => Change::update(table, central, new),
         (None, Some(new)) => Change::insert(table, &wanted.key, new),
-    };
-    let notes = records::conflict_notes(rows.connection(), record.id).await?;
-    let sender = Sender {
-        user: &record.user,
-        remote_id: record.remote_id,
-        publication: &record.publication,
-        notes,
-        record: record.id,
-        now_ms: choice.now_ms,
     };
     let key = operator::key_of(table, wanted.new.as_ref()).unwrap_or(wanted.key);
     let sent = operator::send(

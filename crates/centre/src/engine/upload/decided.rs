@@ -400,8 +400,9 @@ impl Decided {
         }
         for (row, parent) in orphans {
             self.tables.insert(row.0);
-            // Why the database has refused it is said again, by the parent.
-            let is_said = is_vain(&row) && !builder.is_orphan(&row);
+            // Why the database has refused it is said again, by the parent. One that lost goes with
+            // its parent all the same: what it lost against belongs to another family.
+            let is_said = builder.is_refused(&row, Op::Update) && !builder.is_orphan(&row);
             if let Entry::Vacant(orphan) = self.orphans.entry(row) {
                 orphan.insert(parent);
                 anew |= !is_said;

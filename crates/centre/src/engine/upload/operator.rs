@@ -23,7 +23,7 @@ use crate::engine::connection::Connection;
 use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
 use crate::engine::records::claims_of;
-use crate::engine::scripts::Scripting;
+use crate::engine::scripts::{self, Scripting};
 use crate::engine::upload::columns::Announced;
 use crate::engine::upload::families::Families;
 use crate::engine::upload::sent_before::SentBefore;
@@ -256,6 +256,25 @@ pub(super) enum Sent {
     Untaken(SettleOutcome),
     /// It lost against what the centre has.
     Lost,
+}
+
+/// Whether scripts of a table write the updates of a remote, or resolve its conflicts.
+pub(super) async fn is_scripted<R: Rows>(
+    rows: &mut R,
+    place: &Place<R::Table>,
+    sender: &Sender<'_>,
+) -> Result<bool> {
+    let scripts = &place.publication.scripts;
+    if scripts.is_empty() {
+        return Ok(false);
+    }
+    let context = sender.context(rows.connection()).await?;
+    let scripts = scripts::chosen(scripts, &context, sender.publication)?;
+    let has = |event: &&str| {
+        let of_table = scripts.as_ref().map(|it| it.of_table(place.index, event));
+        of_table.flatten().is_some()
+    };
+    Ok(["upload_update"].iter().chain(&scripts::RESOLVING).any(has))
 }
 
 /// Sends one row the way of an upload, and keeps nothing of it if it is not taken.

@@ -3,6 +3,8 @@
 //! What a remote may write is judged as ever: by the scope, and by the centre's row where a table is
 //! partitioned. Then the script decides what becomes of a row; what it has made of it is read back.
 
+use std::collections::HashSet;
+
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, Value, pack};
 
 use super::apply::{Progress, Run, Step, Steps, order, rows_first, with_events};
@@ -625,35 +627,58 @@ impl<'r, R: Rows> Run<'r, R> {
             }
         }
         let event = "upload_update";
-        let before = match self.is_of_sets(table.index, event) {
-            true => {
-                let before = self.rows.find(table, Op::Update, &plain, Image::Old);
-                Some(before.await?)
-            }
-            false => None,
-        };
+        let before = self.rows.find(table, Op::Update, &plain, Image::Old);
+        let before = before.await?;
         let ran = self.run_for(table, &[event], &plain).await?;
-        let mut unchanged = Vec::new();
+        let (mut taken, mut unchanged) = (Vec::with_capacity(plain.len()), Vec::new());
         for (at, (row, ran)) in plain.iter().zip(ran).enumerate() {
             match ran {
                 ScriptRan::Done {
                     changed: Some(0), ..
                 } => unchanged.push(at),
-                ScriptRan::Done { .. } => progress.outcomes.applied(Op::Update, 1),
+                ScriptRan::Done { .. } => taken.push(at),
                 ScriptRan::Refused(refusal) => failed.push(Failed::new(*row, refusal)),
             }
         }
-        if let Some(before) = before.filter(|_| !unchanged.is_empty()) {
+        if self.is_of_sets(table.index, event) && !unchanged.is_empty() {
             let found = unchanged.iter().map(|&at| (plain[at], &before[at]));
             let found: Vec<(RowRef, &Option<Met>)> = found.collect();
             let missed = self.missed(table, &found).await?;
-            let taken = found.len() - missed.len();
-            progress.outcomes.applied(Op::Update, taken as u64);
-            fought.extend(missed);
+            fought.extend(&missed);
+            let missed: HashSet<RowRef> = missed.into_iter().collect();
+            taken.extend(unchanged.iter().filter(|&&at| !missed.contains(&plain[at])));
+            taken.sort_unstable();
         } else {
             fought.extend(unchanged.into_iter().map(|at| plain[at]));
         }
+        progress.outcomes.applied(Op::Update, taken.len() as u64);
+        let taken = taken.into_iter().map(|at| (plain[at], &before[at]));
+        self.leave_others_to_download(table, &taken.collect::<Vec<_>>(), progress)?;
         self.fight(table, fought, progress, failed).await
+    }
+
+    /// What others had made of rows before their script wrote them reaches the remote with a download,
+    /// like any other change of theirs: told with the result, it would count as what the remote's next
+    /// change was made from, and a script that adds the difference would add another one. `taken`:
+    /// rows with what the centre had before.
+    fn leave_others_to_download(
+        &self,
+        table: &Incoming<'_, R::Table>,
+        taken: &[(RowRef, &Option<Met>)],
+        progress: &mut Progress<'_>,
+    ) -> Result<()> {
+        let rows: Vec<RowRef> = taken.iter().map(|it| it.0).collect();
+        let types = &self.publication.row_types[table.index];
+        let outcomes = &mut progress.outcomes;
+        table.images(&rows, |at, uploaded| {
+            let (Some(before), Some(old)) = (taken[at].1, uploaded.old) else {
+                return Ok(());
+            };
+            if !are_same(&table.sent, old, &before.central.values(types)?) {
+                outcomes.resolved(table, uploaded, None);
+            }
+            Ok(())
+        })
     }
 
     /// Of updates that went to a script as a set, those that it has not found: their rows are not as
