@@ -1,16 +1,17 @@
 //! Calls of procedures: what goes in, what comes out, and what happens in between.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tidewater_centre::{
-    ArgumentSpec, CallOutcome, Caller, Procedure, ProcedureCall, ProcedureSpec, Returns,
+    AnswerColumn, AnswerSink, ArgumentSpec, CallAnswer, CallOutcome, Caller, Procedure,
+    ProcedureCall, ProcedureSpec, Returns, Taken,
 };
 use tidewater_protocol::{ColumnType, RemoteId, Value};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
 use crate::procedures::{
-    call, failed, integer, procedures, reading, rows, run, run_one, spec, words, world,
+    call, failed, integer, procedures, reading, rows, run, run_one, spec, unpacked, words, world,
 };
 use crate::remote::fresh_id;
 use crate::world::{NOW_MS, World, everyone};
@@ -168,6 +169,133 @@ pub async fn a_call_that_is_too_large_is_undone_and_others_go_on<F: Fixture>() {
     assert_eq!(rows(answer).len(), 29_994);
     assert!(answer.rows.len() > 5, "{} pieces", answer.rows.len());
     assert!(answer.rows.iter().all(|it| it.len() < 70_000));
+}
+
+/// Keeps what it is given, up to so many pieces.
+#[derive(Debug)]
+struct Kept {
+    pieces: Mutex<Vec<CallAnswer>>,
+    most: usize,
+}
+
+impl Kept {
+    fn of_at_most(most: usize) -> Arc<Kept> {
+        let pieces = Mutex::default();
+        Arc::new(Kept { pieces, most })
+    }
+
+    fn pieces(&self) -> Vec<CallAnswer> {
+        self.pieces.lock().unwrap().clone()
+    }
+}
+
+impl AnswerSink for Kept {
+    fn take(&self, columns: &Arc<[AnswerColumn]>, rows: Vec<u8>) -> Taken {
+        let mut pieces = self.pieces.lock().unwrap();
+        if pieces.len() == self.most {
+            return Taken::TooMuch;
+        }
+        pieces.push(CallAnswer {
+            columns: columns.clone(),
+            rows: vec![rows.into()],
+            count: 0,
+        });
+        Taken::More
+    }
+
+    fn has_begun(&self) -> bool {
+        !self.pieces().is_empty()
+    }
+}
+
+/// A procedure with 30,000 rows, and one that changes them.
+async fn long<F: Fixture>() -> (World<F>, [Arc<Procedure>; 3]) {
+    let world = world::<F>().await;
+    world
+        .execute(
+            "CREATE TABLE long (id INTEGER NOT NULL PRIMARY KEY, name TEXT);
+             WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)
+             INSERT INTO long SELECT i, 'the name of ' || i FROM n",
+        )
+        .await;
+    let read = procedures(
+        &world,
+        [
+            reading(
+                "all",
+                "SELECT id, name FROM long ORDER BY id",
+                &[],
+                Returns::Rows,
+            ),
+            reading(
+                "few",
+                "SELECT id, name FROM long WHERE id < 4",
+                &[],
+                Returns::Rows,
+            ),
+            spec(
+                "touch",
+                "UPDATE long SET name = name RETURNING id, name",
+                &[],
+                Returns::Rows,
+            ),
+        ],
+    );
+    let read = read.await;
+    (world, read)
+}
+
+fn into(sink: &Arc<Kept>, call: ProcedureCall) -> ProcedureCall {
+    let sink = sink.clone() as Arc<dyn AnswerSink>;
+    ProcedureCall {
+        sink: Some(sink),
+        // What a sink takes is not in memory.
+        max_bytes: 200_000,
+        ..call
+    }
+}
+
+pub async fn a_long_answer_goes_to_its_sink_while_it_is_read<F: Fixture>() {
+    let (world, [all, few, touch]) = long::<F>().await;
+    let mut worker = world.worker().await;
+    let sink = Kept::of_at_most(1_000);
+    let calls = vec![into(&sink, call(&all, &[]))];
+    let outcomes = worker.call(calls, NOW_MS).await.unwrap();
+    let [CallOutcome::Answer(rest)] = &outcomes[..] else {
+        panic!("{outcomes:?}");
+    };
+    let pieces = sink.pieces();
+    assert!(pieces.len() > 5, "{} pieces", pieces.len());
+    assert!(pieces.iter().all(|it| it.columns == rest.columns));
+    let read: Vec<_> = pieces.iter().chain([rest]).flat_map(unpacked).collect();
+    assert_eq!(read.len(), 30_000);
+    assert_eq!(rest.count as usize, unpacked(rest).len());
+    let expected = (1..=30_000).map(|id| format!("{id}|the name of {id}"));
+    assert_eq!(read, expected.collect::<Vec<_>>());
+    // Short answers come whole, and what changes something is told when it is done.
+    let sink = Kept::of_at_most(1_000);
+    let calls = [&few, &touch].map(|it| into(&sink, call(it, &[])));
+    let outcomes = worker.call(calls.to_vec(), NOW_MS).await.unwrap();
+    let [CallOutcome::Answer(few), CallOutcome::TooLarge] = &outcomes[..] else {
+        panic!("{outcomes:?}");
+    };
+    assert_eq!((rows(few).len(), sink.pieces().len()), (3, 0));
+}
+
+pub async fn a_sink_that_takes_no_more_ends_the_reading<F: Fixture>() {
+    let (world, [all, few, _]) = long::<F>().await;
+    let mut worker = world.worker().await;
+    let sink = Kept::of_at_most(3);
+    let calls = vec![into(&sink, call(&all, &[])), call(&few, &[])];
+    let outcomes = worker.call(calls, NOW_MS).await.unwrap();
+    assert!(
+        matches!(
+            outcomes[..],
+            [CallOutcome::TooLarge, CallOutcome::Answer(_)]
+        ),
+        "{outcomes:?}"
+    );
+    assert_eq!(sink.pieces().len(), 3);
 }
 
 pub async fn triggers_of_the_application_know_who_calls<F: Fixture>() {

@@ -74,6 +74,8 @@ macro_rules! suite {
             calling::each_call_of_a_list_is_a_transaction_of_its_own,
             calling::a_call_with_another_answer_than_it_returns_is_undone,
             calling::a_call_that_is_too_large_is_undone_and_others_go_on,
+            calling::a_long_answer_goes_to_its_sink_while_it_is_read,
+            calling::a_sink_that_takes_no_more_ends_the_reading,
             calling::triggers_of_the_application_know_who_calls,
             calling::every_type_goes_in_and_comes_out,
             calling::a_table_that_is_altered_is_no_obstacle_to_calls,

@@ -78,6 +78,7 @@ pub fn call(procedure: &Arc<Procedure>, arguments: &[Value]) -> ProcedureCall {
         once: None,
         timeout: Duration::from_secs(600),
         max_bytes: 1 << 20,
+        sink: None,
         cancel: Cancel::default(),
     }
 }
@@ -108,6 +109,13 @@ pub(crate) async fn run_one(worker: &mut dyn Worker, call: ProcedureCall) -> Str
 
 /// The rows of an answer as text.
 pub(crate) fn rows(answer: &CallAnswer) -> Vec<String> {
+    let all = unpacked(answer);
+    assert_eq!(all.len() as u64, answer.count);
+    all
+}
+
+/// The same of a piece, which does not say how many there are.
+pub(crate) fn unpacked(answer: &CallAnswer) -> Vec<String> {
     let shape = RowShape {
         columns: answer.columns.iter().map(|it| it.column_type).collect(),
         key: Vec::new(),
@@ -121,7 +129,6 @@ pub(crate) fn rows(answer: &CallAnswer) -> Vec<String> {
             all.push(text(&row.new));
         }
     }
-    assert_eq!(all.len() as u64, answer.count);
     all
 }
 

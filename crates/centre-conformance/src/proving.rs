@@ -132,6 +132,7 @@ fn call(procedure: &Arc<Procedure>, claims: Claims) -> ProcedureCall {
         once: None,
         timeout: Duration::from_secs(600),
         max_bytes: 1 << 20,
+        sink: None,
         cancel: Cancel::default(),
     }
 }

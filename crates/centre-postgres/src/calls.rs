@@ -330,11 +330,11 @@ async fn answer(
     let mut decoder = RowDecoder::new(run.kinds.iter().copied());
     let mut writer = RowsWriter::new(&run.shape);
     let mut values = Vec::new();
-    let (mut count, mut bytes, mut is_too_large) = (0u64, 0, false);
+    let (mut count, mut held, mut bytes, mut ends) = (0u64, 0, 0, None);
     while let Some(row) = rows.next().await {
         let row = match row {
             // We have ended it.
-            Err(_) if is_too_large => break,
+            Err(_) if ends.is_some() => break,
             row => row?,
         };
         count += 1;
@@ -343,7 +343,7 @@ async fn answer(
             Returns::Value | Returns::Row => count > 1,
             Returns::Rows => false,
         };
-        if is_left_out || is_too_large {
+        if is_left_out || ends.is_some() {
             continue;
         }
         let mut datums = recycle(values);
@@ -355,24 +355,35 @@ async fn answer(
         }
         let before = writer.len();
         writer.row(Op::Upsert, &datums);
+        held += 1;
         bytes += writer.len() - before;
-        is_too_large = bytes > call.max_bytes || too_long(&datums).is_some();
+        if bytes > call.max_bytes || too_long(&datums).is_some() {
+            ends = Some(CallOutcome::TooLarge);
+        }
         values = recycle(datums);
-        if is_too_large {
+        if ends.is_none() && writer.len() >= ROWS_PAYLOAD_BYTES {
+            let rows = writer.take();
+            match call.streams_to() {
+                Some(sink) => {
+                    (bytes, held) = (bytes - rows.len(), 0);
+                    ends = sink.take(&run.columns, rows).ends();
+                }
+                None => read.rows.push(Bytes::from(rows)),
+            }
+        }
+        if ends.is_some() {
             interruption.end_running();
-        } else if writer.len() >= ROWS_PAYLOAD_BYTES {
-            read.rows.push(Bytes::from(writer.take()));
         }
     }
-    if is_too_large {
-        return Ok(CallOutcome::TooLarge);
+    if let Some(ends) = ends {
+        return Ok(ends);
     }
     if matches!(returns, Returns::Value | Returns::Row) && count > 1 {
         return Ok(CallOutcome::SeveralRows);
     }
     if returns != Returns::Nothing {
         read.columns = run.columns.clone();
-        read.count = count;
+        read.count = held;
         if !writer.is_empty() {
             read.rows.push(Bytes::from(writer.take()));
         }

@@ -85,6 +85,9 @@ fn settle(row: &Row, sources: &mut ScopeSources) {
     let (is_watched, fires): (bool, bool) = (row.get(5), row.get(6));
     let lock = format!("SHARE ROW EXCLUSIVE on {title}");
     let drop = format!("DROP TRIGGER IF EXISTS {} ON {table};\n", ident(TRIGGER));
+    if is_read && is_watched && fires {
+        return;
+    }
     if !is_read {
         let description = format!(
             "remove the trigger that notes writes to {title}: no partition query reads the table"
@@ -92,7 +95,6 @@ fn settle(row: &Row, sources: &mut ScopeSources) {
         sources
             .steps
             .push(Step::sql(description, lock, drop).unneeded());
-    } else if is_watched && fires {
     } else if !can_be_watched || !may {
         let why = match can_be_watched {
             true => "the role that deploys has no TRIGGER privilege on it",

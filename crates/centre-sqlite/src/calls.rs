@@ -25,11 +25,14 @@ use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts::Statement;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::{
-    AnswerColumn, CallAnswer, CallOutcome, Cancel, Interrupt, ProcedureCall, Returns,
+    AnswerColumn, AnswerSink, CallAnswer, CallOutcome, Cancel, Interrupt, ProcedureCall, Returns,
 };
 
 /// So many steps of a statement are between two looks whether it is to end.
 pub(super) const STEPS: i32 = 1_000;
+
+/// So many rows are held before a sink is given them.
+const ROWS_AT_ONCE: usize = 4_000;
 
 /// Interrupts the calls of a worker: each looks by itself.
 pub(super) struct Interrupter;
@@ -208,6 +211,16 @@ fn run(
             return Ok(CallOutcome::TooLarge);
         }
         found.push(values);
+        if let Some(sink) = call
+            .streams_to()
+            .filter(|_| bytes >= ROWS_PAYLOAD_BYTES || found.len() >= ROWS_AT_ONCE)
+            && let Some(columns) = &mut columns
+        {
+            bytes = 0;
+            if let Some(ends) = hand_out(columns, &mut found, sink) {
+                return Ok(ends);
+            }
+        }
     }
     drop(rows);
     if matches!(returns, Returns::Value | Returns::Row) && count > 1 {
@@ -240,6 +253,26 @@ fn columns_of(statement: &rusqlite::Statement<'_>) -> Columns {
         (column.name().to_owned(), declared)
     });
     columns.unzip()
+}
+
+/// Gives rows to a sink; what becomes of the call, if that takes no more. What their columns are, is
+/// settled with that.
+fn hand_out(
+    columns: &mut Columns,
+    found: &mut Vec<Vec<Native>>,
+    sink: &dyn AnswerSink,
+) -> Option<CallOutcome> {
+    let Some(answer) = pack(columns.clone(), found, usize::MAX) else {
+        return Some(CallOutcome::TooLarge);
+    };
+    found.clear();
+    columns.1 = answer
+        .columns
+        .iter()
+        .map(|it| Some(it.column_type))
+        .collect();
+    let mut pieces = answer.rows.into_iter();
+    pieces.find_map(|rows| sink.take(&answer.columns, rows.into()).ends())
 }
 
 /// The bytes of texts and blobs.

@@ -74,10 +74,58 @@ pub struct ProcedureCall {
     pub once: Option<[u8; 16]>,
     /// How long each statement may take; longer ones are interrupted.
     pub timeout: Duration,
-    /// The most bytes that the answer's rows may have, packed.
+    /// The most bytes that the answer's rows may have, packed; what a sink takes does not count.
     pub max_bytes: usize,
+    /// Takes the rows of a long answer while they are read, if the procedure only reads and answers
+    /// with rows. Of a short one it is given nothing.
+    pub sink: Option<Arc<dyn AnswerSink>>,
     /// Ends it early.
     pub cancel: Cancel,
+}
+
+/// Takes the rows of an answer while the database is still read. What is left of them in the end, and
+/// what became of the call, its outcome tells.
+pub trait AnswerSink: fmt::Debug + Send + Sync {
+    /// Takes whole packed rows, without waiting for anybody.
+    fn take(&self, columns: &Arc<[AnswerColumn]>, rows: Vec<u8>) -> Taken;
+
+    /// Whether it has been given something: then the call is not run once more.
+    fn has_begun(&self) -> bool;
+}
+
+/// Whether a sink takes more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It does.
+    More,
+    /// The whole answer has more bytes than it may.
+    TooMuch,
+    /// Nobody waits for the answer any more.
+    Unwanted,
+}
+
+impl Taken {
+    /// What becomes of a call whose sink takes no more.
+    pub fn ends(self) -> Option<CallOutcome> {
+        match self {
+            Taken::More => None,
+            Taken::TooMuch => Some(CallOutcome::TooLarge),
+            Taken::Unwanted => Some(CallOutcome::Interrupted),
+        }
+    }
+}
+
+impl ProcedureCall {
+    /// What takes the rows while they are read.
+    pub fn streams_to(&self) -> Option<&dyn AnswerSink> {
+        let streams = self.procedure.is_read_only() && self.procedure.returns() == Returns::Rows;
+        self.sink.as_deref().filter(|_| streams)
+    }
+
+    /// Whether rows have left already, so that it cannot be run once more.
+    pub fn has_begun_to_answer(&self) -> bool {
+        self.sink.as_ref().is_some_and(|it| it.has_begun())
+    }
 }
 
 /// Stands for a call that somebody may want to end. Clones stand for the same one.
@@ -153,9 +201,10 @@ impl CallOutcome {
 pub struct CallAnswer {
     /// What the rows have; nothing if it returns nothing.
     pub columns: Arc<[AnswerColumn]>,
-    /// Packed rows of operation Upsert, whole ones, about 64 KiB in each piece.
+    /// Packed rows of operation Upsert, whole ones, about 64 KiB in each piece: those that no sink has
+    /// taken.
     pub rows: Vec<Bytes>,
-    /// How many rows.
+    /// How many rows these are.
     pub count: u64,
 }
 

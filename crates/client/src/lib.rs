@@ -51,7 +51,7 @@ mod word;
 pub use error::ClientError;
 pub use identity::{Bearer, ClientCertificate};
 pub use image::{ImageWanted, begin_from_image};
-pub use link::{Link, Pending};
+pub use link::{AnswerRows, Link, Pending};
 pub use live::{LiveCallback, LiveEvent, LiveOptions, Why};
 pub use options::SyncOptions;
 pub use ping::{PingReport, ping};

@@ -11,6 +11,7 @@ pub(crate) mod lane;
 mod outcome;
 pub(crate) mod post;
 mod providers;
+mod stream;
 mod unawaited;
 
 use std::collections::{HashMap, HashSet};
@@ -24,7 +25,9 @@ use tokio::time::{Instant, timeout_at};
 
 pub(crate) use tidewater_centre::procedure::Begun;
 pub(crate) use tidewater_centre::procedure::Caller;
-use tidewater_centre::procedure::{CallOutcome, Cancel, Procedure as Script, ProcedureCall};
+use tidewater_centre::procedure::{
+    AnswerSink, CallOutcome, Cancel, Procedure as Script, ProcedureCall,
+};
 use tidewater_centre::records::Claims;
 use tidewater_centre::{Centre, CentreError};
 use tidewater_protocol::argument::{coerce, given, type_name};
@@ -34,10 +37,12 @@ use tidewater_protocol::{Code, RemoteId, Value, json};
 pub(crate) use self::built_in::PUBLISH;
 pub use self::declared::check;
 use self::declared::{Declared, read, read_rule};
-use self::lane::{CallTask, Pace};
-pub(crate) use self::outcome::{in_pieces, key_taken, no_room, of_fault};
+use self::lane::{CallTask, Kept, Pace};
+pub(crate) use self::outcome::{in_pieces, key_taken, no_room, of_fault, put_in_pieces};
 use self::post::{Gone, Post};
 use self::providers::Providers;
+use self::stream::Beginning;
+pub(crate) use self::stream::{AnswerPart, AnswerStream, Streamed};
 use self::unawaited::Unawaited;
 use crate::config::{Config, ProcedureConfig, Provision, Work};
 use crate::fault::Fault;
@@ -435,13 +440,32 @@ impl Prepared {
     pub(crate) async fn run(self, server: &Arc<Shared>) -> Outcome {
         let (name, deadline) = (self.procedure.config.name.clone(), self.deadline);
         let done = timeout_at(deadline, self.go(server)).await;
-        done.unwrap_or_else(|_| {
-            Err(CallFailed::new(
-                Code::DeadlineExceeded,
-                format!("the procedure {name:?} took longer than it was given"),
-                "give it more time, or have the server's operator raise its timeout",
-            ))
-        })
+        done.unwrap_or_else(|_| Err(too_late(&name)))
+    }
+
+    /// The same; an answer of many rows begins before all of it is read. The deadline is that of its
+    /// beginning, and of the statement: the caller takes it as fast as it likes.
+    pub(crate) async fn run_streaming(self, server: &Arc<Shared>) -> Result<Streamed, CallFailed> {
+        let streams = self.procedure.script.as_ref().is_some_and(|script| {
+            !script.is_provided() && script.is_read_only() && script.returns() == Returns::Rows
+        });
+        if !streams {
+            return self.run(server).await.map(Streamed::Whole);
+        }
+        let (name, deadline) = (self.procedure.config.name.clone(), self.deadline);
+        let begun = timeout_at(deadline, self.stream(server)).await;
+        begun.unwrap_or_else(|_| Err(too_late(&name)))
+    }
+
+    /// Has the database run the statement, and answer while it reads.
+    async fn stream(self, server: &Arc<Shared>) -> Result<Streamed, CallFailed> {
+        let Some(script) = &self.procedure.script else {
+            return Err(outcome::internal("a procedure without a statement"));
+        };
+        let beginning = Beginning::new(&server.budget, server.limits.answer_stream_bytes);
+        let reply = self.submit(server, script, Some(beginning.sink()));
+        let name = &self.procedure.config.name;
+        beginning.begun(name, script.returns(), reply).await
     }
 
     async fn go(self, server: &Arc<Shared>) -> Outcome {
@@ -461,6 +485,20 @@ impl Prepared {
         let Some(script) = &self.procedure.script else {
             return Err(outcome::internal("a procedure without a statement"));
         };
+        let answer = self.submit(server, script, None);
+        let is_repeatable = self.key.is_some() || script.is_read_only();
+        let done = answered(answer).await?;
+        let done = done.ok_or_else(|| outcome::no_room(is_repeatable))?;
+        outcome::of_script(&self.procedure.config.name, script.returns(), done)
+    }
+
+    /// Hands the statement to a worker.
+    fn submit(
+        &self,
+        server: &Arc<Shared>,
+        script: &Arc<Script>,
+        sink: Option<Arc<dyn AnswerSink>>,
+    ) -> oneshot::Receiver<Result<Kept, CentreError>> {
         let (reply, answer) = oneshot::channel();
         server.workers.calls.submit(CallTask::Run {
             call: ProcedureCall {
@@ -471,15 +509,13 @@ impl Prepared {
                 once: self.key.filter(|_| !script.is_provided()),
                 timeout: self.deadline.saturating_duration_since(Instant::now()),
                 max_bytes: server.limits.answer_bytes,
+                sink,
                 cancel: Cancel::default(),
             },
             pace: self.procedure.pace.clone(),
             reply,
         });
-        let is_repeatable = self.key.is_some() || script.is_read_only();
-        let done = answered(answer).await?;
-        let done = done.ok_or_else(|| outcome::no_room(is_repeatable))?;
-        outcome::of_script(&self.procedure.config.name, script.returns(), done)
+        answer
     }
 
     /// Has a provider do it.
@@ -627,6 +663,14 @@ pub(crate) async fn begin_once(
     answered(answer).await
 }
 
+fn too_late(procedure: &str) -> CallFailed {
+    CallFailed::new(
+        Code::DeadlineExceeded,
+        format!("the procedure {procedure:?} took longer than it was given"),
+        "give it more time, or have the server's operator raise its timeout",
+    )
+}
+
 fn under_way() -> CallFailed {
     CallFailed {
         hint: "call again later under the same key, to hear what came of it".into(),
@@ -659,7 +703,13 @@ pub(crate) fn no_memory() -> CallFailed {
 
 /// The answer of a worker.
 async fn answered<T>(answer: oneshot::Receiver<Result<T, CentreError>>) -> Result<T, CallFailed> {
-    match answer.await {
+    answered_by(answer.await)
+}
+
+fn answered_by<T>(
+    answer: Result<Result<T, CentreError>, oneshot::error::RecvError>,
+) -> Result<T, CallFailed> {
+    match answer {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(outcome::of_fault(Fault::from(error))),
         Err(_) => Err(outcome::internal("a worker dropped its task")),
@@ -683,6 +733,7 @@ pub(crate) async fn is_allowed(
             once: None,
             timeout: RULE_TIMEOUT,
             max_bytes: server.limits.answer_bytes,
+            sink: None,
             cancel: Cancel::default(),
         },
         pace: Arc::default(),

@@ -218,6 +218,8 @@ pub struct Limits {
     pub message_bytes: usize,
     /// Bytes of the rows of one answer, which come in pieces.
     pub answer_bytes: usize,
+    /// The same of one that is sent while it is read.
+    pub answer_stream_bytes: u64,
     /// Publications in one sync.
     pub subscriptions: usize,
     /// Passwords that are checked at the same time (19 MiB and some ten milliseconds
@@ -253,6 +255,7 @@ impl Default for Limits {
             row_bytes: 80 << 20,
             message_bytes: DEFAULT_MESSAGE_BYTES,
             answer_bytes: 16 << 20,
+            answer_stream_bytes: 1 << 30,
             subscriptions: 64,
             password_checks: half_of_the_cores(),
             handshake: Duration::from_secs(15),

@@ -18,13 +18,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state, map_response, map_response_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use futures_util::stream::unfold;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -36,14 +37,16 @@ use tokio_io_timeout::TimeoutWriter;
 use tidewater_carrier::listen::{Shown, Stream};
 use tidewater_carrier::{DEFAULT_PATH, MAX_BODY_BYTES};
 use tidewater_protocol::json;
-use tidewater_protocol::message::{Answer, Argument, Call, MAX_BEARER_BYTES};
+use tidewater_protocol::message::{
+    Answer, Argument, Call, ColumnHeader, MAX_BEARER_BYTES, Returns,
+};
 
 use self::caller::{Identified, Peer};
 use self::carry::Carried;
 use self::images::Allowed;
 use self::problem::Problem;
 use self::provide::WebProviders;
-use crate::calls::{self, built_in};
+use crate::calls::{self, AnswerPart, AnswerStream, Streamed, built_in};
 use crate::fault::Fault;
 use crate::listener::Spoken;
 use crate::server::Shared;
@@ -302,10 +305,66 @@ async fn call(
         });
         return Ok(StatusCode::ACCEPTED.into_response());
     }
-    let outcome = prepared.run(&server).await;
+    let outcome = prepared.run_streaming(&server).await;
     let failed = outcome.as_ref().err();
     server.metrics.call(failed.map(|it| it.code()));
-    answered(outcome?.into())
+    match outcome? {
+        Streamed::Whole(answer) => answered(answer.into()),
+        Streamed::Rows(stream) => Ok(streamed(*stream)),
+    }
+}
+
+/// The list of rows, as it is read. If that does not come to its end, nor does the body.
+fn streamed(stream: AnswerStream) -> Response {
+    let columns = stream.columns.clone();
+    let pieces = unfold(Some((stream, true)), move |state| {
+        let columns = columns.clone();
+        async move {
+            let (mut stream, is_first) = state?;
+            let piece = match stream.next().await {
+                Ok(AnswerPart::Rows(rows)) => listed(columns, rows, is_first, false),
+                Ok(AnswerPart::Last(answered)) => {
+                    let rows = Answer::from(answered).rows;
+                    return Some((listed(columns, rows, is_first, true), None));
+                }
+                Err(failed) => Err(std::io::Error::other(failed.message)),
+            };
+            let goes_on = piece.is_ok().then_some((stream, false));
+            Some((piece, goes_on))
+        }
+    });
+    let headers = [(header::CONTENT_TYPE, "application/json")];
+    (headers, Body::from_stream(pieces)).into_response()
+}
+
+/// Rows as a part of a list in JSON.
+fn listed(
+    columns: Vec<ColumnHeader>,
+    rows: Bytes,
+    is_first: bool,
+    is_last: bool,
+) -> std::io::Result<Bytes> {
+    let answer = Answer {
+        returns: Returns::Rows as i32,
+        columns,
+        rows,
+    };
+    let value = json::answer(&answer).map_err(std::io::Error::other)?;
+    let list = value.to_string();
+    let inner = list
+        .strip_prefix('[')
+        .and_then(|it| it.strip_suffix(']'))
+        .unwrap_or_default();
+    let comma = if is_first || inner.is_empty() {
+        ""
+    } else {
+        ","
+    };
+    let (begin, end) = (
+        if is_first { "[" } else { "" },
+        if is_last { "]" } else { "" },
+    );
+    Ok(format!("{begin}{comma}{inner}{end}").into())
 }
 
 fn answered(answer: Answer) -> Result<Response, Problem> {

@@ -396,6 +396,8 @@ async fn read_all(calls: &mut impl Calls, list: &[ProcedureCall]) -> Result<Vec<
         for (place, ran) in left.into_iter().zip(ran) {
             outcomes[place] = match ran {
                 Ran::Done(outcome) => outcome,
+                // Its caller has seen rows of it.
+                Ran::Again(outcome) if list[place].has_begun_to_answer() => outcome,
                 Ran::Again(outcome) => {
                     again.push(place);
                     outcome

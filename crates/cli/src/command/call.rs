@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
+use tidewater_client::AnswerRows;
+use tidewater_protocol::message::{Answer, Returns};
 use tidewater_protocol::{RemoteId, json};
 
 use super::program::{self, CallArgument, ProgramArgs};
@@ -66,30 +68,49 @@ pub(crate) fn run(args: &CallArgs) -> Result<Done, Failure> {
         request = request.within(time);
     }
     let link = args.program.connect(&args.program.options()?)?;
-    let answer = match args.one_way {
-        true => {
-            link.tell(&request)?;
-            Value::Null
+    if args.one_way {
+        link.tell(&request)?;
+        if args.json {
+            output::json(&serde_json::json!({ "answer": null }))?;
         }
-        false => {
-            let answer = link.call(&request)?;
-            json::answer(&answer).map_err(|error| {
-                Failure::new(
-                    tidewater_protocol::Code::MalformedMessage,
-                    format!("the answer cannot be read: {error}"),
-                    "update the older of the two, this program or the server",
-                )
-            })?
-        }
-    };
-    if args.json {
+    } else if args.json {
+        let answer = read(&link.call(&request)?)?;
         output::json(&serde_json::json!({ "answer": answer }))?;
     } else {
-        match answer {
-            Value::Null => {}
-            Value::String(text) => output::text(&format!("{text}\n"))?,
-            value => output::text(&format!("{value}\n"))?,
-        }
+        print(link.rows(&request)?)?;
     }
     Ok(Done::Fully)
+}
+
+/// Prints an answer; rows while they come.
+fn print(mut rows: AnswerRows) -> Result<(), Failure> {
+    let mut separator = "[";
+    while let Some(piece) = rows.next_piece()? {
+        match read(&piece)? {
+            Value::Null => return Ok(()),
+            Value::String(text) => return output::text(&format!("{text}\n")),
+            Value::Array(list) if piece.returns() == Returns::Rows => {
+                let mut text = String::new();
+                for row in list {
+                    text.push_str(&format!("{separator}{row}"));
+                    separator = ",";
+                }
+                if !output::text_to_reader(&text)? {
+                    return Ok(());
+                }
+            }
+            value => return output::text(&format!("{value}\n")),
+        }
+    }
+    output::text(if separator == "[" { "[]\n" } else { "]\n" })
+}
+
+fn read(answer: &Answer) -> Result<Value, Failure> {
+    json::answer(answer).map_err(|error| {
+        Failure::new(
+            tidewater_protocol::Code::MalformedMessage,
+            format!("the answer cannot be read: {error}"),
+            "update the older of the two, this program or the server",
+        )
+    })
 }

@@ -1,5 +1,6 @@
 //! Calls that the program makes, and their answers.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread::{self, Thread};
@@ -14,14 +15,14 @@ use tidewater_protocol::message::{Answer, CallFailed, CallKind};
 use tidewater_remote::SyncError;
 
 use super::Link;
-use super::state::Shared;
+use super::state::{Shared, State};
 use crate::line::TICK;
 use crate::request::{CallError, Request};
 
 /// A call that was made. To drop it is to cancel it.
 pub struct Pending {
-    shared: Arc<Shared>,
-    id: u64,
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: u64,
 }
 
 /// A call whose answer has not come, or that nobody has taken yet.
@@ -29,6 +30,8 @@ pub(super) struct Waiting {
     pub(super) thread: Option<Thread>,
     returns: Answer,
     rows: BytesMut,
+    /// Pieces are handed out as they come, with what each takes.
+    pieces: Option<VecDeque<(Answer, usize)>>,
     outcome: Option<Result<Answer, CallError>>,
 }
 
@@ -57,11 +60,11 @@ impl Link {
     /// # Errors
     /// There is no connection any more, or the request is too large.
     pub fn begin(&self, request: &Request) -> Result<Pending, CallError> {
-        self.shared.begin(request, CallKind::Call)
+        self.shared.begin(request, CallKind::Call, false)
     }
 
     pub(crate) fn begin_telling(&self, request: &Request) -> Result<Pending, CallError> {
-        self.shared.begin(request, CallKind::OneWay)
+        self.shared.begin(request, CallKind::OneWay, false)
     }
 
     /// Has a procedure called whose outcome is of no interest. Waits until the server has accepted
@@ -70,7 +73,7 @@ impl Link {
     /// # Errors
     /// The server does not accept it.
     pub fn tell(&self, request: &Request) -> Result<(), CallError> {
-        let accepted = self.shared.begin(request, CallKind::OneWay)?.wait();
+        let accepted = self.shared.begin(request, CallKind::OneWay, false)?.wait();
         accepted.map(|_| ())
     }
 }
@@ -97,7 +100,12 @@ impl Drop for Pending {
 }
 
 impl Shared {
-    fn begin(self: &Arc<Self>, request: &Request, kind: CallKind) -> Result<Pending, CallError> {
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        request: &Request,
+        kind: CallKind,
+        in_pieces: bool,
+    ) -> Result<Pending, CallError> {
         let payload = Bytes::from(request.call.encode_to_vec());
         let within = request.within.map(|it| it.as_millis().max(1));
         let deadline_ms = within.map_or(0, |it| u32::try_from(it).unwrap_or(u32::MAX));
@@ -112,12 +120,16 @@ impl Shared {
             flags: kind as u8,
             payload,
         })?;
+        // What nobody takes is not to hold up this one.
+        let held = state.held;
+        state.let_go(held);
         state.waiting.insert(
             id,
             Waiting {
                 thread: None,
                 returns: Answer::default(),
                 rows: BytesMut::new(),
+                pieces: in_pieces.then(VecDeque::new),
                 outcome: None,
             },
         );
@@ -128,12 +140,44 @@ impl Shared {
         })
     }
 
-    /// Reads for all until this call is answered, unless somebody else does.
+    /// Waits until this call is answered.
     fn wait(
         self: &Arc<Self>,
         id: u64,
-        mut go_on: Option<&mut dyn FnMut() -> ControlFlow<()>>,
+        go_on: Option<&mut dyn FnMut() -> ControlFlow<()>>,
     ) -> Result<Answer, CallError> {
+        let ended = self.wait_for(id, go_on, |state| {
+            let outcome = state.waiting.get_mut(&id)?.outcome.take()?;
+            state.waiting.remove(&id);
+            Some(outcome)
+        });
+        ended.and_then(|outcome| outcome)
+    }
+
+    /// The next piece of an answer; `None` behind the last one.
+    pub(super) fn next_piece(self: &Arc<Self>, id: u64) -> Result<Option<Answer>, CallError> {
+        let piece = self.wait_for(id, None, |state| {
+            let waiting = state.waiting.get_mut(&id)?;
+            if let Some((piece, credit)) = waiting.pieces.as_mut()?.pop_front() {
+                state.let_go(credit);
+                return Some(Ok(Some(piece)));
+            }
+            let outcome = waiting.outcome.take()?;
+            state.waiting.remove(&id);
+            Some(outcome.map(|_| None))
+        });
+        let piece = piece.and_then(|piece| piece);
+        self.flush(self.state());
+        piece
+    }
+
+    /// Reads for all until something is there for this call, unless somebody else does.
+    fn wait_for<T>(
+        self: &Arc<Self>,
+        id: u64,
+        mut go_on: Option<&mut dyn FnMut() -> ControlFlow<()>>,
+        mut take: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, CallError> {
         let mut state = self.state();
         let mut leads = false;
         loop {
@@ -148,16 +192,15 @@ impl Shared {
                     return Err(CallError::Lost(Arc::new(SyncError::Cancelled.into())));
                 }
             }
-            let led = state.led;
-            let waiting = state.waiting.get_mut(&id);
-            let waiting = waiting.expect("its call waits");
-            if let Some(outcome) = waiting.outcome.take() {
-                state.waiting.remove(&id);
+            if let Some(found) = take(&mut state) {
                 if leads {
                     state.resign();
                 }
-                return outcome;
+                return Ok(found);
             }
+            let led = state.led;
+            let waiting = state.waiting.get_mut(&id);
+            let waiting = waiting.expect("its call waits");
             if leads || !led {
                 leads = true;
                 state.led = true;
@@ -176,7 +219,12 @@ impl Shared {
 
     fn cancel(self: &Arc<Self>, id: u64) {
         let mut state = self.state();
-        if state.waiting.remove(&id).is_some() && state.lost.is_none() {
+        // What was held of it is nobody's any more.
+        let waiting = state.waiting.remove(&id);
+        let pieces = waiting.as_ref().and_then(|it| it.pieces.as_ref());
+        let held = pieces.map_or(0, |it| it.iter().map(|(_, takes)| takes).sum());
+        state.let_go(held);
+        if waiting.is_some() && state.lost.is_none() {
             let cancel = Message {
                 id,
                 deadline_ms: 0,
@@ -191,7 +239,8 @@ impl Shared {
 }
 
 impl Waiting {
-    pub(super) fn take(&mut self, kind: CallKind, payload: Bytes) {
+    /// Whether it holds a piece, which takes so much, until somebody takes that.
+    pub(super) fn take(&mut self, kind: CallKind, payload: Bytes, takes: usize) -> bool {
         let malformed = || {
             CallError::Failed(CallFailed::new(
                 Code::MalformedMessage,
@@ -205,6 +254,18 @@ impl Waiting {
                 self.end(Err(failed.map_or_else(|it| it, CallError::Failed)));
             }
             CallKind::Accepted => self.end(Ok(Answer::nothing())),
+            _ if self.pieces.is_some() => match Answer::decode(payload) {
+                Err(_) => self.end(Err(malformed())),
+                Ok(piece) => {
+                    let pieces = self.pieces.get_or_insert_default();
+                    pieces.push_back((piece, takes));
+                    match kind {
+                        CallKind::Answer => self.end(Ok(Answer::nothing())),
+                        _ => self.wake(),
+                    }
+                    return true;
+                }
+            },
             _ => match Answer::decode(payload) {
                 Err(_) => self.end(Err(malformed())),
                 Ok(answer) if kind == CallKind::Answer && self.rows.is_empty() => {
@@ -226,10 +287,15 @@ impl Waiting {
                 }
             },
         }
+        false
     }
 
     pub(super) fn end(&mut self, outcome: Result<Answer, CallError>) {
         self.outcome = Some(outcome);
+        self.wake();
+    }
+
+    fn wake(&mut self) {
         if let Some(thread) = self.thread.take() {
             thread.unpark();
         }

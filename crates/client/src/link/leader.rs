@@ -7,7 +7,7 @@ use std::time::Duration;
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use tidewater_protocol::frame::Message;
+use tidewater_protocol::frame::{MESSAGE_HEADER_BYTES, Message};
 use tidewater_protocol::message::{Call, CallKind};
 use tidewater_remote::{Event, SyncError};
 
@@ -60,8 +60,12 @@ impl Shared {
                 state.lose(error.into());
             }
         }
-        while let Some(message) = state.line.connection.poll_call() {
-            state.take(message, self);
+        while let Some(message) = state.line.connection.poll_call_to_hold() {
+            let credit = message.credit();
+            match state.take(message, self) {
+                true => state.held += credit,
+                false => state.line.connection.let_go(credit),
+            }
         }
         self.poll_events(state);
         if let Err(error) = state.line.give() {
@@ -113,15 +117,17 @@ impl State {
         }
     }
 
-    fn take(&mut self, message: Message, shared: &Arc<Shared>) {
+    /// Whether the server is not to send more in its place yet.
+    fn take(&mut self, message: Message, shared: &Arc<Shared>) -> bool {
         let Message {
             id,
             deadline_ms,
             flags,
             payload,
         } = message;
+        let credit = MESSAGE_HEADER_BYTES + payload.len();
         let Some(kind) = CallKind::from_flags(flags) else {
-            return;
+            return false;
         };
         match kind {
             CallKind::Call | CallKind::OneWay => {
@@ -129,19 +135,22 @@ impl State {
                 shared.spaces.told(&call);
                 if let Some(word) = Word::of(&call) {
                     shared.words.say(word);
-                    return;
+                    return false;
                 }
                 if call.procedure.starts_with("tidewater.") {
-                    return;
+                    return false;
                 }
                 shared.providers.called(shared, id, kind, call, deadline_ms);
             }
             CallKind::Cancel => shared.providers.cancelled(id),
             CallKind::Accepted | CallKind::Answer | CallKind::Piece | CallKind::Failed => {
+                // Others would wait behind what this one does not take.
+                let is_alone = self.waiting.len() == 1;
                 if let Some(waiting) = self.waiting.get_mut(&id) {
-                    waiting.take(kind, payload);
+                    return waiting.take(kind, payload, credit) && is_alone;
                 }
             }
         }
+        false
     }
 }

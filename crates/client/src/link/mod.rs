@@ -11,6 +11,7 @@ mod events;
 mod keeper;
 mod leader;
 mod provided;
+mod rows;
 mod state;
 mod sync;
 
@@ -26,6 +27,7 @@ use tidewater_protocol::message::{Failure, Proof};
 use tidewater_remote::{Event, SyncError};
 
 pub use self::calls::Pending;
+pub use self::rows::AnswerRows;
 pub(crate) use self::state::Shared;
 use crate::clock::Clock;
 use crate::error::ClientError;

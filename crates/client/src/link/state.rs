@@ -53,6 +53,8 @@ pub(super) struct State {
     /// A sync is under way, and its thread may wait for others to read.
     pub(super) syncing: Option<Option<Thread>>,
     pub(super) last_id: u64,
+    /// Bytes of pieces of an answer that were not asked to be replaced yet.
+    pub(super) held: usize,
     pub(super) last_call: Instant,
     pub(super) lost: Option<Arc<ClientError>>,
     /// The same, for the sync that it broke.
@@ -71,6 +73,7 @@ impl Shared {
                 waiting: HashMap::new(),
                 syncing: None,
                 last_id: 0,
+                held: 0,
                 last_call: Instant::now(),
                 lost: None,
                 broken: None,
@@ -125,6 +128,15 @@ impl State {
         match &self.lost {
             Some(lost) => Err(CallError::Lost(lost.clone())),
             None => Ok(()),
+        }
+    }
+
+    /// The server may send as much more as this took, if it was held.
+    pub(super) fn let_go(&mut self, credit: usize) {
+        let credit = credit.min(self.held);
+        self.held -= credit;
+        if credit > 0 {
+            self.line.connection.let_go(credit);
         }
     }
 

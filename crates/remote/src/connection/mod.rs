@@ -186,13 +186,28 @@ impl Connection {
 
     /// What came next on the channel of calls. What is no message there is skipped.
     pub fn poll_call(&mut self) -> Option<Message> {
+        let message = self.poll_call_to_hold()?;
+        self.let_go(message.credit());
+        Some(message)
+    }
+
+    /// The same, of which nothing more is asked for in its place: what it takes is let go by
+    /// [`Connection::let_go`].
+    pub fn poll_call_to_hold(&mut self) -> Option<Message> {
         loop {
             let incoming = self.wire.receive(CALL_CHANNEL)?;
-            self.wire.consumed(CALL_CHANNEL, incoming.credit());
-            if let Incoming::Message(message) = incoming {
-                return Some(message);
+            let credit = incoming.credit();
+            match incoming {
+                Incoming::Message(message) => return Some(message),
+                _ => self.let_go(credit),
             }
         }
+    }
+
+    /// So many bytes of what came on the channel of calls are done with: the server may send as many
+    /// more.
+    pub fn let_go(&mut self, credit: usize) {
+        self.wire.consumed(CALL_CHANNEL, credit);
     }
 
     /// Queues packed events, beyond credit too: see [`Connection::unsent_events`].

@@ -17,7 +17,7 @@ use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Call, CallFailed, CallKind};
 
 use super::post::Post;
-use super::{Answered, Outcome, built_in, outcome};
+use super::{AnswerPart, AnswerStream, Answered, Outcome, Streamed, built_in, outcome};
 use crate::calls;
 use crate::fault::Fault;
 use crate::memory::Held;
@@ -33,7 +33,13 @@ const MAX_RUNNING: usize = 1_024;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A call under way: its id, and what came of it unless it was cancelled.
-type Running = BoxFuture<'static, (u64, Result<Outcome, Aborted>)>;
+type Running = BoxFuture<'static, (u64, Result<Ended, Aborted>)>;
+
+/// What came of it, or begins to come.
+type Ended = Result<Streamed, CallFailed>;
+
+/// What comes next of an answer that goes on, unless its call was cancelled.
+type Reading = BoxFuture<'static, Option<(u64, Box<AnswerStream>, Result<AnswerPart, CallFailed>)>>;
 
 /// The channel of one connection.
 pub(crate) struct Desk<'a> {
@@ -43,6 +49,8 @@ pub(crate) struct Desk<'a> {
     member: &'a Arc<Member>,
     stay: &'a Stay<'a>,
     running: FuturesUnordered<Running>,
+    /// Answers that go on.
+    streams: FuturesUnordered<Reading>,
     cancels: HashMap<u64, AbortHandle>,
     draining: bool,
     /// The memory of answers that have not left yet.
@@ -67,6 +75,7 @@ impl<'a> Desk<'a> {
             member,
             stay,
             running: FuturesUnordered::new(),
+            streams: FuturesUnordered::new(),
             cancels: HashMap::new(),
             draining: false,
             unsent: Vec::new(),
@@ -80,7 +89,7 @@ impl<'a> Desk<'a> {
     /// The other side broke the protocol, or is gone.
     pub(crate) async fn run(mut self) -> Result<(), Fault> {
         let (channel, post, server) = (self.channel, self.post, self.server);
-        while !(self.draining && self.running.is_empty() && post.is_idle()) {
+        while !(self.draining && self.is_idle() && post.is_idle()) {
             let mut is_full = channel.is_full();
             while !is_full && let Some(message) = post.next() {
                 channel.send_message(message)?;
@@ -90,7 +99,8 @@ impl<'a> Desk<'a> {
             if !is_full {
                 self.unsent.clear();
             }
-            let takes_more = !is_full && self.running.len() < MAX_RUNNING;
+            let under_way = self.running.len() + self.streams.len();
+            let takes_more = !is_full && under_way < MAX_RUNNING;
             let next = match takes_more {
                 true => channel.try_incoming(),
                 false => None,
@@ -110,8 +120,16 @@ impl<'a> Desk<'a> {
                 }
                 Some((id, outcome)) = self.running.next(), if !is_full && !self.running.is_empty() => {
                     self.cancels.remove(&id);
-                    if let Ok(outcome) = outcome {
-                        self.answer(id, outcome)?;
+                    match outcome {
+                        Ok(Ok(Streamed::Rows(stream))) => self.read_on(id, stream),
+                        Ok(Ok(Streamed::Whole(answered))) => self.answer(id, Ok(answered))?,
+                        Ok(Err(failed)) => self.answer(id, Err(failed))?,
+                        Err(Aborted) => {}
+                    }
+                }
+                Some(read) = self.streams.next(), if !is_full && !self.streams.is_empty() => {
+                    if let Some((id, stream, next)) = read {
+                        self.pass_on(id, stream, next)?;
                     }
                 }
                 () = post.ready(), if !is_full => {}
@@ -185,8 +203,8 @@ impl<'a> Desk<'a> {
                 let _held = held;
                 let run = built_in::run_waiting(&server, &member, &caller, &call);
                 let run = timeout(deadline.unwrap_or(PATIENCE), run);
-                run.await
-                    .map_or_else(|_| Err(too_late()), |it| it.map(Answered::from))
+                let answer = run.await.unwrap_or_else(|_| Err(too_late()));
+                answer.map(|it| Streamed::Whole(it.into()))
             };
             return self.go(id, kind, run);
         }
@@ -204,9 +222,13 @@ impl<'a> Desk<'a> {
         };
         let server = self.server.clone();
         let outlives_us = kind == CallKind::Call && prepared.outlives_its_caller();
+        let streams = kind == CallKind::Call && !outlives_us;
         let run = async move {
             let _held = held;
-            prepared.run(&server).await
+            match streams {
+                true => prepared.run_streaming(&server).await,
+                false => prepared.run(&server).await.map(Streamed::Whole),
+            }
         };
         if outlives_us {
             let goes_on = match self.server.calls.unawaited.enter(&self.post.who().user) {
@@ -234,7 +256,7 @@ impl<'a> Desk<'a> {
         &mut self,
         id: u64,
         kind: CallKind,
-        run: impl Future<Output = Outcome> + Send + 'static,
+        run: impl Future<Output = Ended> + Send + 'static,
     ) -> Result<(), Fault> {
         if kind == CallKind::OneWay {
             let goes_on = match self.server.calls.unawaited.enter(&self.post.who().user) {
@@ -253,6 +275,47 @@ impl<'a> Desk<'a> {
         self.cancels.insert(id, cancel);
         self.running.push(Box::pin(async move { (id, run.await) }));
         Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.streams.is_empty()
+    }
+
+    /// Waits for what comes next of an answer.
+    fn read_on(&mut self, id: u64, mut stream: Box<AnswerStream>) {
+        let (read, cancel) = abortable(async move {
+            let next = stream.next().await;
+            (id, stream, next)
+        });
+        self.cancels.insert(id, cancel);
+        self.streams.push(Box::pin(async move { read.await.ok() }));
+    }
+
+    /// Passes on what came next of an answer.
+    fn pass_on(
+        &mut self,
+        id: u64,
+        mut stream: Box<AnswerStream>,
+        next: Result<AnswerPart, CallFailed>,
+    ) -> Result<(), Fault> {
+        match next {
+            Ok(AnswerPart::Rows(rows)) => {
+                let (returns, columns) = (stream.returns, &mut stream.columns);
+                calls::put_in_pieces(returns, columns, rows, |piece| {
+                    self.say(id, CallKind::Piece, piece)
+                })?;
+                self.read_on(id, stream);
+                Ok(())
+            }
+            Ok(AnswerPart::Last(answered)) => {
+                self.cancels.remove(&id);
+                self.answer(id, Ok(answered))
+            }
+            Err(failed) => {
+                self.cancels.remove(&id);
+                self.answer(id, Err(failed))
+            }
+        }
     }
 
     fn answer(&mut self, id: u64, outcome: Outcome) -> Result<(), Fault> {

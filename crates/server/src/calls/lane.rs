@@ -227,7 +227,11 @@ async fn run_together(
                 for (running, outcome) in calls.into_iter().zip(outcomes) {
                     running.pace.took(each);
                     let bytes = bytes_of(&outcome);
-                    running.pace.answered(bytes);
+                    // Others would wait behind it.
+                    let streamed = running.call.has_begun_to_answer();
+                    running
+                        .pace
+                        .answered(if streamed { usize::MAX } else { bytes });
                     // It waits until its caller, who may be slow, takes it.
                     let kept = budget.hold(bytes).map(|held| (outcome, held));
                     // Nobody waits when the caller has gone.
@@ -245,7 +249,8 @@ async fn run_together(
                 for running in calls {
                     let call = &running.call;
                     let harmless = call.once.is_some() || call.procedure.is_read_only();
-                    if repeats && harmless && !running.left {
+                    let is_unseen = !call.has_begun_to_answer();
+                    if repeats && harmless && is_unseen && !running.left {
                         rest.push(running);
                     } else {
                         let message = message.clone();

@@ -132,7 +132,7 @@ pub(crate) fn of_fault(fault: Fault) -> CallFailed {
     }
 }
 
-fn headers(columns: &Arc<[AnswerColumn]>) -> Vec<ColumnHeader> {
+pub(super) fn headers(columns: &Arc<[AnswerColumn]>) -> Vec<ColumnHeader> {
     let columns = columns.iter();
     let headers = columns.map(|it| ColumnHeader::of(it.name.as_str(), it.column_type));
     headers.collect()
@@ -172,6 +172,24 @@ pub(crate) fn in_pieces(outcome: Outcome) -> impl Iterator<Item = (CallKind, Byt
         answer.columns.clear();
         Some((kind, piece))
     })
+}
+
+/// The same of rows of an answer that goes on: `columns` are told with the first of them.
+pub(crate) fn put_in_pieces(
+    returns: Returns,
+    columns: &mut Vec<ColumnHeader>,
+    mut rows: Bytes,
+    mut put: impl FnMut(Bytes) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    while !rows.is_empty() {
+        let answer = Answer {
+            returns: returns as i32,
+            columns: std::mem::take(columns),
+            rows: rows.split_to(rows.len().min(PIECE_BYTES)),
+        };
+        put(answer.encode_to_vec().into())?;
+    }
+    Ok(())
 }
 
 /// What is kept of what a provider made of a call: one byte, 1 for an answer and 2 for a failure,

@@ -177,6 +177,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "row_bytes",
             "message",
             "answer",
+            "answer_stream",
             "subscriptions",
             "password_checks",
             "handshake",

@@ -108,6 +108,11 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("server.limits.row_bytes", Size, "row_bytes = \"80MiB\""),
     ("server.limits.message", Size, "message = \"1MiB\""),
     ("server.limits.answer", Size, "answer = \"16MiB\""),
+    (
+        "server.limits.answer_stream",
+        Size,
+        "answer_stream = \"1GiB\"",
+    ),
     ("server.limits.subscriptions", Number, "subscriptions = 64"),
     (
         "server.limits.password_checks",

@@ -128,6 +128,7 @@ struct RawLimits {
     row_bytes: Option<RawSize>,
     message: Option<RawSize>,
     answer: Option<RawSize>,
+    answer_stream: Option<RawSize>,
     subscriptions: Option<u64>,
     password_checks: Option<u64>,
     handshake: Option<String>,
@@ -386,6 +387,11 @@ impl RawLimits {
                 default.answer_bytes as u64,
             )?)
             .unwrap_or(usize::MAX),
+            answer_stream_bytes: bytes(
+                "answer_stream",
+                self.answer_stream,
+                default.answer_stream_bytes,
+            )?,
             subscriptions: count("subscriptions", self.subscriptions, default.subscriptions)?,
             password_checks: count(
                 "password_checks",

@@ -1,0 +1,214 @@
+//! Answers that leave while the database is still read.
+//!
+//! The worker that reads never waits for a caller: rows go into a spool, in memory and behind that
+//! in a temporary file, and the caller's connection takes them out as fast as the caller takes them.
+//! Whoever drops the stream ends the reading.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::{Notify, oneshot};
+
+use tidewater_centre::procedure::{AnswerColumn, AnswerSink, Returns, Taken};
+use tidewater_centre::{CentreError, DownloadSink};
+use tidewater_protocol::message::{CallFailed, ColumnHeader};
+
+use super::lane::Kept;
+use super::{Answered, Outcome, outcome};
+use crate::memory::MemoryBudget;
+use crate::spool::{SpoolItem, SpoolReader, SpoolWriter, download_spool};
+
+/// What a worker's answer comes by.
+type Reply = oneshot::Receiver<Result<Kept, CentreError>>;
+
+/// The worker's end.
+pub(super) struct Spooling {
+    state: Mutex<State>,
+    begun: AtomicBool,
+    /// The most bytes of the whole answer.
+    most: u64,
+    first: Arc<Notify>,
+}
+
+struct State {
+    writer: SpoolWriter,
+    columns: Option<Arc<[AnswerColumn]>>,
+    bytes: u64,
+}
+
+impl std::fmt::Debug for Spooling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spooling").finish_non_exhaustive()
+    }
+}
+
+impl AnswerSink for Spooling {
+    fn take(&self, columns: &Arc<[AnswerColumn]>, rows: Vec<u8>) -> Taken {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.bytes += rows.len() as u64;
+        if state.bytes > self.most {
+            return Taken::TooMuch;
+        }
+        state.columns.get_or_insert_with(|| columns.clone());
+        match state.writer.rows(rows) {
+            Ok(()) => {}
+            Err(CentreError::Cancelled) => return Taken::Unwanted,
+            Err(error) => {
+                tracing::warn!(%error, "an answer cannot be spooled");
+                return Taken::Unwanted;
+            }
+        }
+        drop(state);
+        if !self.begun.swap(true, Ordering::AcqRel) {
+            self.first.notify_one();
+        }
+        Taken::More
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire)
+    }
+}
+
+impl Spooling {
+    fn columns(&self) -> Vec<ColumnHeader> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state
+            .columns
+            .as_ref()
+            .map_or_else(Vec::new, outcome::headers)
+    }
+}
+
+/// A call that may answer while it is read.
+pub(super) struct Beginning {
+    spooling: Arc<Spooling>,
+    reader: SpoolReader,
+    first: Arc<Notify>,
+}
+
+impl Beginning {
+    /// `most`: the most bytes of the whole answer.
+    pub(super) fn new(budget: &MemoryBudget, most: u64) -> Beginning {
+        let (writer, reader) = download_spool(budget);
+        let first = Arc::new(Notify::new());
+        let spooling = Spooling {
+            state: Mutex::new(State {
+                writer,
+                columns: None,
+                bytes: 0,
+            }),
+            begun: AtomicBool::new(false),
+            most,
+            first: first.clone(),
+        };
+        Beginning {
+            spooling: Arc::new(spooling),
+            reader,
+            first,
+        }
+    }
+
+    /// Takes the rows for it.
+    pub(super) fn sink(&self) -> Arc<dyn AnswerSink> {
+        self.spooling.clone()
+    }
+
+    /// Waits until the call has come to something: all of it, or its first rows.
+    pub(super) async fn begun(
+        self,
+        procedure: &str,
+        returns: Returns,
+        mut reply: Reply,
+    ) -> Result<Streamed, CallFailed> {
+        let done = tokio::select! {
+            biased;
+            () = self.first.notified() => None,
+            done = &mut reply => Some(done),
+        };
+        if done.is_some() && !self.spooling.has_begun() {
+            let whole = ended(procedure, returns, done.expect("it is done"))?;
+            return Ok(Streamed::Whole(whole));
+        }
+        let mut stream = AnswerStream {
+            procedure: procedure.to_owned(),
+            returns,
+            columns: self.spooling.columns(),
+            reader: self.reader,
+            reply,
+            end: None,
+        };
+        if let Some(done) = done {
+            stream.end = Some(ended(procedure, returns, done));
+        }
+        Ok(Streamed::Rows(Box::new(stream)))
+    }
+}
+
+/// What a call came to, or begins to come to.
+pub(crate) enum Streamed {
+    /// All of it.
+    Whole(Answered),
+    /// Rows, of which the first are there.
+    Rows(Box<AnswerStream>),
+}
+
+/// An answer that is still read. To drop it is to end that.
+pub(crate) struct AnswerStream {
+    procedure: String,
+    pub(crate) returns: Returns,
+    pub(crate) columns: Vec<ColumnHeader>,
+    reader: SpoolReader,
+    reply: Reply,
+    end: Option<Outcome>,
+}
+
+/// What comes next of an answer.
+pub(crate) enum AnswerPart {
+    /// These rows, whole ones.
+    Rows(Bytes),
+    /// These are the last ones.
+    Last(Answered),
+}
+
+impl AnswerStream {
+    /// What comes next; safe to drop.
+    ///
+    /// # Errors
+    /// The answer does not come to its end.
+    pub(crate) async fn next(&mut self) -> Result<AnswerPart, CallFailed> {
+        loop {
+            match self.reader.try_next() {
+                Ok(Some(SpoolItem::Rows(rows))) => return Ok(AnswerPart::Rows(rows)),
+                Ok(Some(_)) => continue,
+                Ok(None) => {}
+                Err(error) => {
+                    let detail = format!("an answer cannot be read from its spool: {error}");
+                    return Err(outcome::internal(&detail));
+                }
+            }
+            if let Some(end) = self.end.take() {
+                return end.map(AnswerPart::Last);
+            }
+            tokio::select! {
+                biased;
+                () = self.reader.ready() => {}
+                done = &mut self.reply => {
+                    self.end = Some(ended(&self.procedure, self.returns, done));
+                }
+            }
+        }
+    }
+}
+
+/// What a worker says of a call that it has done.
+fn ended(
+    procedure: &str,
+    returns: Returns,
+    done: Result<Result<Kept, CentreError>, oneshot::error::RecvError>,
+) -> Outcome {
+    let done = super::answered_by(done)?;
+    let done = done.ok_or_else(|| outcome::no_room(true))?;
+    outcome::of_script(procedure, returns, done)
+}
