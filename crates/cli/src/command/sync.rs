@@ -206,7 +206,7 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
         output::text(&describe(&report))?;
     }
     if !args.quiet {
-        remark(&report, refused_before, &args.remote);
+        remark(&report, refused_before, &dropped, &args.remote);
     }
     if report.refused > 0 {
         tell_refused(args, &report);
@@ -217,7 +217,7 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
 }
 
 /// Says on standard error what of a sync deserves a remark.
-fn remark(report: &Report, refused_before: u64, file: &Path) {
+fn remark(report: &Report, refused_before: u64, dropped: &[String], file: &Path) {
     if report.starts_over {
         output::note(
             "the file is a copy, or was restored from a backup, or its server forgot it: it is another \
@@ -244,7 +244,7 @@ fn remark(report: &Report, refused_before: u64, file: &Path) {
         output::note(&output::printable(&format!(
             "nothing of {dropped} is synced: the server has no such publication; to take its \
              tables out of the file: tidewater unsubscribe {} {dropped}",
-            args.remote.display()
+            file.display()
         )));
     }
     if refused_before > 0 {

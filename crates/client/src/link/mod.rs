@@ -159,6 +159,7 @@ impl Link {
                 message: failed.message,
                 hint: failed.hint,
                 retry_after_ms: failed.retry_after_ms,
+                subject: String::new(),
             })
             .into(),
         })
