@@ -249,7 +249,9 @@ pub(super) async fn check_schema(client: &impl GenericClient) -> Result<()> {
         message: format!("{role} may not use the schema {SCHEMA}, which {owner} owns"),
         hint: format!(
             "to deploy or undeploy, be {owner}, or have a superuser run: GRANT {owner} TO {role}; \
-             to serve, see \"Rights in PostgreSQL\" in docs/operations.md"
+             to serve, have {owner} run: GRANT USAGE ON SCHEMA {SCHEMA} TO {role}; GRANT SELECT, \
+             INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {SCHEMA} TO {role}; GRANT USAGE ON ALL \
+             SEQUENCES IN SCHEMA {SCHEMA} TO {role} (docs/operations.md, \"Rights in PostgreSQL\")"
         ),
     })
 }

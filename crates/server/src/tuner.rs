@@ -257,7 +257,7 @@ mod tests {
         let mut climber = Climber::new(3, 3..=5);
         for _ in 0..100 {
             let level = climber.next(1.0, true);
-            assert_eq!(level, 3);
+            assert!((3..=5).contains(&level), "{level}");
         }
         let mut climber = Climber::new(3, 3..=5);
         let levels: Vec<usize> = (0..200)

@@ -22,6 +22,11 @@ use crate::output::{self, counted, printable};
 
 /// Print, try or take over scripts
 #[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater script print customer upload_update
+  tidewater script try customer upload_insert --row '{\"id\": 7, \"name\": \"Ida\"}'
+  tidewater script import sync_setup.sql"))]
 pub(crate) struct ScriptArgs {
     #[command(subcommand)]
     command: ScriptCommand,

@@ -329,7 +329,7 @@ fn what_the_manual_of_conflicts_shows_works() {
     };
     desk.run(shop);
     // The first one shows a table alone.
-    let configuration = &blocks(MANUAL, "toml")[1];
+    let configuration = &blocks(MANUAL, "toml")[2];
     desk.place
         .write("tidewater.toml", &desk.text(configuration));
     desk.run(prepare);

@@ -259,7 +259,7 @@ fn whoever_gets_nowhere_is_told_why_at_once() {
     assert!(alert.starts_with('\x15'), "{alert:?}");
     place
         .tidewater(&["ping", &ports.url("tcp")])
-        .exits(5)
+        .exits(1)
         .tells(&["listens on tls://"]);
     place
         .tidewater(&["ping", &ports.url("http")])

@@ -146,6 +146,7 @@ fn a_server_that_lacks_a_right_says_which_when_it_starts() {
     told.tells(&[
         "GRANT USAGE ON SCHEMA tidewater",
         "GRANT USAGE ON ALL SEQUENCES IN SCHEMA tidewater",
+        "operations.md",
     ]);
     centre.execute(&format!(
         "GRANT USAGE ON SCHEMA tidewater TO {keeper};

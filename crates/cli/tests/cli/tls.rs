@@ -157,7 +157,7 @@ fn the_wrong_scheme_is_told_with_the_right_one() {
         place.tidewater_as(&password("nancy"), &[&arguments[..], &account].concat())
     };
     for run in [place.tidewater(&["ping", &to_tls]), sync(&to_tls)] {
-        run.exits(5)
+        run.exits(1)
             .tells(&["listens on tls://", "tls:// in front instead of tcp://"]);
     }
     for run in [place.tidewater(&["ping", &to_plain]), sync(&to_plain)] {

@@ -127,21 +127,19 @@ impl Beginning {
             () = self.first.notified() => None,
             done = &mut reply => Some(done),
         };
-        if done.is_some() && !self.spooling.has_begun() {
-            let whole = ended(procedure, returns, done.expect("it is done"))?;
-            return Ok(Streamed::Whole(whole));
-        }
-        let mut stream = AnswerStream {
+        let end = done.map(|done| ended(procedure, returns, done));
+        let end = match end {
+            Some(end) if !self.spooling.has_begun() => return end.map(Streamed::Whole),
+            end => end,
+        };
+        let stream = AnswerStream {
             procedure: procedure.to_owned(),
             returns,
             columns: self.spooling.columns(),
             reader: self.reader,
             reply,
-            end: None,
+            end,
         };
-        if let Some(done) = done {
-            stream.end = Some(ended(procedure, returns, done));
-        }
         Ok(Streamed::Rows(Box::new(stream)))
     }
 }

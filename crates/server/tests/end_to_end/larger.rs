@@ -213,10 +213,10 @@ fn rows_go_over_http_as_a_list_that_is_sent_in_pieces<B: Backend>() {
     // What fails in the middle is no list.
     let failed = whole(web.ask("POST /v1/call/failing", "{}"));
     let (body, is_whole) = joined(&failed);
+    let (begin, end) = (&body[..40], &body[body.len() - 40..]);
     assert!(
-        body.starts_with("[{\"i\":1,") && !is_whole,
-        "{}",
-        body.len()
+        begin.starts_with("[{") && begin.contains("\"i\":1}") && !is_whole,
+        "{begin} ... {end} {is_whole}"
     );
 }
 

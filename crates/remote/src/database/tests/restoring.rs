@@ -248,13 +248,16 @@ fn an_insert_is_not_written_onto_the_row_of_somebody_else() {
             rows.refused(&[Datum::Integer(9)], Op::Insert, code, "key in use");
         });
     });
-    remote.download(|server| {
-        server.table("item", |rows| rows.key(Op::Remove, &[Datum::Integer(9)]));
-    });
-    assert_eq!(remote.kept_values().len(), 1);
-    remote.download(|server| {
-        server.table("item", |rows| rows.row(Op::Upsert, &item(9, "theirs", 19)));
-    });
+    // A device that has begun anew has the row of somebody else, and of its own the values.
+    remote
+        .application()
+        .execute_batch(
+            "UPDATE tidewater_refused SET row_values = '{\"id\":9,\"name\":\"mine\",\"amount\":90}';
+             DELETE FROM tidewater_change_item;
+             UPDATE item SET name = 'theirs', amount = 19 WHERE id = 9;
+             DELETE FROM tidewater_change_item",
+        )
+        .unwrap();
     assert_eq!(restored(&mut remote), 0);
     assert_eq!(
         remote.query("SELECT name FROM item WHERE id = 9"),
