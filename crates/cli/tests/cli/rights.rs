@@ -121,7 +121,7 @@ fn a_table_whose_triggers_fire_always_needs_its_owner() {
     let checked = place.tidewater(&["check"]).exits(5).stdout;
     // Nobody is made as mighty as a superuser.
     let give = format!("ALTER TABLE price OWNER TO {clerk};");
-    assert_eq!(statements(&checked), [give.clone()]);
+    assert_eq!(statements(&checked), std::slice::from_ref(&give));
     centre.execute(&give);
     place.tidewater(&["deploy"]).done();
     centre.execute(&format!(

@@ -319,7 +319,7 @@ mod tests {
             assert_eq!(error.code(), Code::Usage);
             assert!(!error.hint().is_empty());
         }
-        for frame in [&[5, 0, 0, 0, 1, 0][..], &[b'H', b'T'], &[]] {
+        for frame in [&[5, 0, 0, 0, 1, 0][..], b"HT", &[]] {
             assert!(SyncError::check_first(frame).is_ok());
         }
     }
