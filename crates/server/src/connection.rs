@@ -170,7 +170,7 @@ async fn admit(
     server: &Arc<Shared>,
     wire: &Wire,
     origin: Origin<'_>,
-) -> Result<(Guest, Option<Box<Arrival>>), Fault> {
+) -> Result<(Box<Guest>, Option<Box<Arrival>>), Fault> {
     let peer = origin.peer;
     let sign_in = first_message(server, wire.own())
         .await
@@ -230,7 +230,7 @@ async fn enter(
     claim: Claim,
     mut arrival: Option<Box<Arrival>>,
     origin: Origin<'_>,
-) -> Result<(Guest, Option<Box<Arrival>>), Fault> {
+) -> Result<(Box<Guest>, Option<Box<Arrival>>), Fault> {
     if claim.is_program && arrival.is_some() {
         return Err(Fault::unexpected("a sync of a program without a file"));
     }
@@ -270,7 +270,7 @@ async fn enter(
             bytes => bytes as u32,
         },
     })))?;
-    let guest = Guest {
+    let guest = Box::new(Guest {
         remote_id: entered.remote_id,
         unknown: entered.unknown,
         was: entered.was,
@@ -278,7 +278,7 @@ async fn enter(
         device_name: claim.device_name,
         client: claim.client,
         peer: origin.peer.to_owned(),
-    };
+    });
     let state = entered.state;
     if let Some(arrival) = arrival.as_mut().filter(|it| it.greeting.is_ok()) {
         arrival.looked_up = Some(LookedUp { keyring, state });

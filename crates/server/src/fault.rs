@@ -18,12 +18,16 @@ pub(crate) struct Fault {
     pub(crate) hint: String,
     pub(crate) retry_after_ms: u64,
     /// What it is about: see [`Failure::subject`].
-    pub(crate) subject: String,
+    pub(crate) subject: Option<Box<Subject>>,
     /// For the log only: what the remote must not know.
     pub(crate) detail: String,
     /// Nobody is there who would understand an answer.
     pub(crate) silent: bool,
 }
+
+/// What a fault is about. Few are about something, and whatever may fail has room for a fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subject(pub(crate) String);
 
 impl Fault {
     pub(crate) fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Fault {
@@ -32,7 +36,7 @@ impl Fault {
             message: message.into(),
             hint: hint.into(),
             retry_after_ms: 0,
-            subject: String::new(),
+            subject: None,
             detail: String::new(),
             silent: false,
         }
@@ -186,7 +190,9 @@ impl Fault {
         }
         let mut failure = Failure::new(self.code, self.message.as_str(), self.hint.as_str());
         failure.retry_after_ms = self.retry_after_ms;
-        failure.subject.clone_from(&self.subject);
+        if let Some(subject) = &self.subject {
+            failure.subject.clone_from(&subject.0);
+        }
         Control::Failure(failure)
     }
 }

@@ -13,6 +13,9 @@ use super::fronted::Begun;
 /// As many bytes as tell protocols apart.
 const BYTES: usize = 4;
 
+/// The first bytes of a connection's preface.
+const PREFACE: &[u8] = b"TIDE";
+
 /// What is spoken, by the first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
@@ -31,7 +34,7 @@ impl First {
         match bytes {
             // A record with a handshake, of any version.
             [0x16, 3, ..] => First::Tls,
-            b"TIDE" => First::Preface,
+            PREFACE => First::Preface,
             b"GET " | b"POST" | b"HEAD" | b"PUT " | b"OPTI" | b"CONN" | b"PRI " => First::Http,
             _ => First::Other,
         }
@@ -79,6 +82,10 @@ async fn read(
 }
 
 fn begun(stream: Box<dyn Stream>, bytes: &[u8]) -> (First, Box<dyn Stream>) {
-    let seen = Bytes::copy_from_slice(bytes);
-    (First::of(bytes), Box::new(Begun { seen, stream }))
+    let first = First::of(bytes);
+    let seen = match first {
+        First::Preface => Bytes::from_static(PREFACE),
+        _ => Bytes::copy_from_slice(bytes),
+    };
+    (first, Box::new(Begun { seen, stream }))
 }

@@ -144,7 +144,10 @@ impl Door {
                 return;
             }
         };
-        let heard = match timeout(shared.limits.handshake, self.hear(stream)).await {
+        // What only some connections go through waits in boxes of its own, so that a connection costs no
+        // more than what it is served by.
+        let hearing = Box::pin(timeout(shared.limits.handshake, self.hear(stream)));
+        let heard = match hearing.await {
             Ok(Ok(heard)) => heard,
             Ok(Err(error)) => {
                 tracing::warn!(peer, %error, "no connection");
@@ -163,20 +166,15 @@ impl Door {
             router,
         } = heard;
         if router.is_none() && begins.is_none() {
-            let Ok((first, again)) = first_within(stream, shared.limits.handshake).await else {
+            let meeting = Box::pin(meet(stream, scheme, shared.limits.handshake, &peer));
+            let Some(met) = meeting.await else {
                 return;
             };
-            stream = again;
-            if matches!(first, First::Http | First::Tls) {
-                tracing::debug!(peer, "somebody speaks another protocol");
-                // Whoever takes longer is cut off.
-                let _ = timeout(LINGER, tell_stranger(stream, scheme)).await;
-                return;
-            }
+            stream = met;
         }
         match (&self.site, router) {
             (Some(site), Some(router)) => {
-                site.serve(router.clone(), stream, peer, shown).await;
+                Box::pin(site.serve(router.clone(), stream, peer, shown)).await;
             }
             _ => {
                 let origin = Origin {
@@ -237,6 +235,24 @@ struct Heard<'d> {
     scheme: &'static str,
     /// What there is, if it is HTTP.
     router: Option<&'d Router>,
+}
+
+/// Hears what a connection begins with, and gives it back; nothing if somebody speaks another protocol,
+/// who has been told.
+async fn meet(
+    stream: Box<dyn Stream>,
+    scheme: &str,
+    handshake: Duration,
+    peer: &str,
+) -> Option<Box<dyn Stream>> {
+    let (first, stream) = first_within(stream, handshake).await.ok()?;
+    if !matches!(first, First::Http | First::Tls) {
+        return Some(stream);
+    }
+    tracing::debug!(peer, "somebody speaks another protocol");
+    // Whoever takes longer is cut off.
+    let _ = timeout(LINGER, tell_stranger(stream, scheme)).await;
+    None
 }
 
 /// Tells whoever speaks HTTP, or TLS, where neither is spoken for what this is an address. A client of
