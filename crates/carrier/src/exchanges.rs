@@ -330,10 +330,16 @@ impl Lines {
             }
             Ok(None) if flight.since.elapsed() < HOLD + LATE => Ok(()),
             Ok(None) => self.repeat(flight, ErrorKind::TimedOut.into()),
-            Err(error) if error.kind() == ErrorKind::InvalidData => Err(CarrierError::Mistaken {
-                server: self.dialer.url.to_string(),
-                what: "what answers there does not speak HTTP".into(),
-            }),
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                // Over TLS it may be a line that damages what goes over it, which passes.
+                Err(match self.dialer.url.transport.is_encrypted() {
+                    true => self.other(error.to_string()),
+                    false => CarrierError::Mistaken {
+                        server: self.dialer.url.to_string(),
+                        what: "what answers there does not speak HTTP".into(),
+                    },
+                })
+            }
             Err(error) => self.repeat(flight, error),
         }
     }

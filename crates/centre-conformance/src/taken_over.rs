@@ -2,7 +2,7 @@
 //! order of events, forced conflicts, temporary tables, errors and figures.
 
 use tidewater_centre::engine::scripts::Transaction;
-use tidewater_centre::{ScriptSpec, UploadOrder};
+use tidewater_centre::{ScriptNotes, ScriptSpec, UploadOrder};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
@@ -496,6 +496,7 @@ pub async fn figures_of_a_sync_are_counted<F: Fixture>() {
         "{lines:?}"
     );
     anna.now_ms = now_ms();
+    anna.scripts = ScriptNotes::default();
     anna.upload(&[insert("cust", "2|Ole|x")]).await;
     anna.download().await;
     assert_eq!(journal(&world).await, ["cust 3 1 0"]);
