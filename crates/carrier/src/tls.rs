@@ -445,13 +445,7 @@ pub(crate) fn objection(error: &io::Error, server: &str) -> Option<CarrierError>
             by_the_clock: is_of_the_clock(what),
             what: what.to_string(),
         },
-        // The first byte is none of TLS. Anything else may be a line that damages what goes over it.
-        rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType) => {
-            CarrierError::Mistaken {
-                server,
-                what: "what answers there does not speak TLS".into(),
-            }
-        }
+        // Another program, or a line that damages what goes over it, which passes.
         rustls::Error::InvalidMessage(_) => CarrierError::Tls {
             server,
             what: "what it answers is not TLS".into(),

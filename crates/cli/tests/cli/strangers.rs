@@ -113,6 +113,14 @@ fn first_sync(place: &Place, url: &str) -> Run {
     place.tidewater_as("secret", &arguments)
 }
 
+/// What answers no TLS may be a line that damages what goes over it: the sync says what it may be, and
+/// is worth another try.
+#[track_caller]
+fn has_no_encryption(url: &str) {
+    let run = first_sync(&Place::new(), url).exits(2);
+    run.tells(&["what it answers is not TLS", "listens for this scheme"]);
+}
+
 /// What people write for the address of another program, or of a server that listens for another
 /// scheme: it is told at once, as a mistake of the address.
 fn is_told(url: &str, parts: &[&str]) {
@@ -139,7 +147,7 @@ fn an_ssh_server_behind_the_address_is_told() {
         }
     });
     is_told(&format!("tcp://{address}"), &["SSH", "host and port"]);
-    is_told(&format!("tls://{address}"), &["does not speak TLS"]);
+    has_no_encryption(&format!("tls://{address}"));
     is_told(&format!("http://{address}"), &["does not speak HTTP"]);
     is_told(&format!("ws://{address}"), &["does not speak HTTP"]);
 }
@@ -187,7 +195,7 @@ fn a_web_server_behind_the_address_is_told() {
     let web = WebServer::start(&place);
     let address = &web.address;
     is_told(&format!("tcp://{address}"), &["host and port"]);
-    is_told(&format!("tls://{address}"), &["does not speak TLS"]);
+    has_no_encryption(&format!("tls://{address}"));
     is_told(
         &format!("http://{address}"),
         &["a web server answers there"],
@@ -203,7 +211,7 @@ fn a_server_that_listens_for_another_scheme_says_so() {
         let url = tcp.replace("tcp", scheme);
         is_told(&url, &["a Tidewater server listens there, but for tcp://"]);
     }
-    is_told(&tcp.replace("tcp", "tls"), &["does not speak TLS"]);
+    has_no_encryption(&tcp.replace("tcp", "tls"));
     let place = Place::new();
     let centre = prepared(&place);
     let cert = ["cert", "--out", "tls", "--host", "127.0.0.1"];

@@ -161,7 +161,7 @@ fn the_wrong_scheme_is_told_with_the_right_one() {
             .tells(&["listens on tls://", "tls:// in front instead of tcp://"]);
     }
     for run in [place.tidewater(&["ping", &to_plain]), sync(&to_plain)] {
-        run.exits(1)
-            .tells(&["what answers there does not speak TLS", "see that scheme"]);
+        run.exits(2)
+            .tells(&["no encrypted connection", "listens for this scheme"]);
     }
 }
