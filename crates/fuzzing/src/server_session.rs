@@ -71,8 +71,12 @@ pub(crate) async fn ping(mut stream: DuplexStream) -> bool {
     said && heard_all && matches!(&pong, Ok(Some(frame)) if is_pong(frame))
 }
 
-/// All that the server says is frames, and no row in them is of another region than Ada's.
+/// All that the server says is frames, and no row in them is of another region than Ada's; or that it
+/// does not speak HTTP, to whoever does.
 fn shows_only_what_is_adas(heard: &[u8]) {
+    if heard.starts_with(b"HTTP/1.1 400 Bad Request\r\n") {
+        return;
+    }
     let mut rest = BytesMut::from(heard);
     let mut table: Option<(TableBegin, Vec<u8>)> = None;
     loop {
