@@ -93,7 +93,10 @@ impl State {
     fn answered(&mut self, at: Instant, asked: &[Asked], answers: Vec<Option<Vec<Holding>>>) {
         for (asked, answer) in asked.iter().zip(answers) {
             let remote = self.remotes.get_mut(&asked.number);
-            let Some(remote) = remote.filter(|it| it.since == asked.since) else {
+            // Who was told meanwhile, or syncs, learns it by that.
+            let is_same =
+                |it: &&mut super::Remote| it.since == asked.since && it.status == Status::Quiet;
+            let Some(remote) = remote.filter(is_same) else {
                 continue;
             };
             remote.asked = Some(at);
