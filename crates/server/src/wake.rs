@@ -151,6 +151,8 @@ impl Wakes {
         if remote.post.replace(post.clone()).is_none() {
             state.live += 1;
             state.watch(number);
+            // What was touched between its download and now, nobody tells it otherwise.
+            state.tell();
         }
         drop(state);
         self.ask.notify_one();
@@ -556,5 +558,21 @@ mod tests {
         assert_eq!(wakes.figures(), (0, 0));
         assert_eq!(wakes.state().told, 0);
         assert!(wakes.state().index.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_becomes_live_is_told_at_once_what_was_touched_since_its_download() {
+        let wakes = Wakes::new(&[]);
+        let (ada, bob) = (post(), post());
+        wakes.enter(0, &ada);
+        let began = Instant::now();
+        let held = || vec![("main".to_owned(), Holding::default())];
+        wakes.synced(1, held(), began, None);
+        tokio::time::advance(Duration::from_millis(50)).await;
+        // What is not remembered may have touched it.
+        wakes.state().forgotten = Some(Instant::now());
+        wakes.enter(1, &bob);
+        assert!(bob.next().is_some());
+        assert!(ada.next().is_none());
     }
 }
