@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tidewater_centre::{
     AnswerColumn, AnswerSink, ArgumentSpec, CallAnswer, CallOutcome, Caller, Procedure,
-    ProcedureCall, ProcedureSpec, Returns, Taken,
+    ProcedureCall, ProcedureSpec, Returns, SinkReply,
 };
 use tidewater_protocol::{ColumnType, RemoteId, Value};
 use tidewater_testing::generate::Dialect;
@@ -190,17 +190,17 @@ impl Kept {
 }
 
 impl AnswerSink for Kept {
-    fn take(&self, columns: &Arc<[AnswerColumn]>, rows: Vec<u8>) -> Taken {
+    fn take(&self, columns: &Arc<[AnswerColumn]>, rows: Vec<u8>) -> SinkReply {
         let mut pieces = self.pieces.lock().unwrap();
         if pieces.len() == self.most {
-            return Taken::TooMuch;
+            return SinkReply::TooMuch;
         }
         pieces.push(CallAnswer {
             columns: columns.clone(),
             rows: vec![rows.into()],
             count: 0,
         });
-        Taken::More
+        SinkReply::More
     }
 
     fn has_begun(&self) -> bool {

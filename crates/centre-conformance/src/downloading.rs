@@ -569,7 +569,12 @@ pub async fn an_untracked_table_is_sent_whole<F: Fixture>() {
         tracking: Tracking::Off,
         ..partitioned("customer", &["region"], REGIONS)
     }];
-    let world = World::<F>::new(SHOP_DDL, tables).await;
+    let mut world = World::<F>::new(SHOP_DDL, tables).await;
+    let warnings = world.deploy().await.unwrap().warnings.join("\n");
+    assert!(
+        warnings.contains("sends its partitions whole"),
+        "{warnings}"
+    );
     let mut anna = Remote::synced(&world, "anna").await;
     world
         .execute("DELETE FROM customer WHERE customer_id = 2")
@@ -582,9 +587,12 @@ pub async fn an_untracked_table_is_sent_whole<F: Fixture>() {
 pub async fn an_upload_only_table_is_not_downloaded<F: Fixture>() {
     let tables = vec![TableSpec {
         direction: Direction::Upload,
+        tracking: Tracking::Off,
         ..partitioned("customer", &["region"], REGIONS)
     }];
-    let world = World::<F>::new(SHOP_DDL, tables).await;
+    let mut world = World::<F>::new(SHOP_DDL, tables).await;
+    let warnings = world.deploy().await.unwrap().warnings.join("\n");
+    assert!(!warnings.contains("partitions whole"), "{warnings}");
     let mut anna = Remote::new(&world, "anna").await;
     assert_eq!(anna.download().await.rows(), [] as [&str; 0]);
     let result = anna

@@ -40,7 +40,8 @@ async fn world<F: Fixture>(scripts: Vec<ScriptSpec>) -> World<F> {
     world
 }
 
-async fn journal<F: Fixture>(world: &World<F>) -> Vec<String> {
+/// The lines that scripts have written, which are forgotten.
+pub async fn journal<F: Fixture>(world: &World<F>) -> Vec<String> {
     let lines = world
         .fixture
         .query("SELECT line FROM journal ORDER BY id")

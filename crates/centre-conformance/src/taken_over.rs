@@ -7,7 +7,7 @@ use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
 use crate::remote::{Remote, delete, insert, update};
-use crate::scripting::{now_ms, script};
+use crate::scripting::{journal, now_ms, script};
 use crate::world::{World, everyone};
 
 const DDL: &str = "
@@ -21,15 +21,6 @@ async fn world<F: Fixture>(scripts: Vec<ScriptSpec>) -> World<F> {
     world.specs[0].scripts = scripts;
     world.deploy().await.unwrap();
     world
-}
-
-async fn journal<F: Fixture>(world: &World<F>) -> Vec<String> {
-    let lines = world
-        .fixture
-        .query("SELECT line FROM journal ORDER BY id")
-        .await;
-    world.execute("DELETE FROM journal").await;
-    lines
 }
 
 /// A statement that writes a line.

@@ -40,7 +40,7 @@ WHERE n.nspname = ANY (pg_catalog.current_schemas(false))
   AND pg_catalog.has_schema_privilege('public', n.oid, 'CREATE') ORDER BY 1";
 
 /// What a role lacks on a table or sequence.
-pub(super) struct Lack {
+pub(super) struct MissingGrant {
     /// The table, or `SEQUENCE` and its name, in SQL.
     on: String,
     /// The privileges, by commas.
@@ -51,10 +51,10 @@ pub(super) struct Lack {
     role: String,
 }
 
-impl Lack {
+impl MissingGrant {
     /// The statement that gives what is missing.
     fn grant(&self) -> String {
-        let Lack {
+        let MissingGrant {
             on, missing, role, ..
         } = self;
         format!("GRANT {missing} ON {on} TO {role}")
@@ -96,7 +96,7 @@ pub(super) async fn tell_missing(
 pub(super) async fn missing(
     connection: &mut Connection,
     publications: &[Publication],
-) -> Result<Vec<Lack>, CentreError> {
+) -> Result<Vec<MissingGrant>, CentreError> {
     let all = publications.iter().flat_map(|it| &it.tables);
     let mut asked = vec![(None, all.collect::<Vec<_>>())];
     for publication in publications {
@@ -113,7 +113,7 @@ pub(super) async fn missing(
         let client = connection.client();
         let rows = client.query(MISSING, &[&all, &written, &role]).await;
         for row in rows.map_err(refused("reading the catalog"))? {
-            found.push(Lack {
+            found.push(MissingGrant {
                 on: row.get(0),
                 missing: row.get(1),
                 told: match role {
@@ -135,7 +135,7 @@ pub(super) async fn missing(
 async fn missing_on_sequences(
     connection: &mut Connection,
     publication: &Publication,
-) -> Result<Vec<Lack>, CentreError> {
+) -> Result<Vec<MissingGrant>, CentreError> {
     let mut found = Vec::new();
     let tables = publication.schema.tables.iter().zip(&publication.tables);
     for (table, of_centre) in tables {
@@ -148,7 +148,7 @@ async fn missing_on_sequences(
             .query_opt(&missing_on_sequence(), &[&of_centre.sql_name, column])
             .await;
         if let Some(row) = row.map_err(refused("reading the catalog"))? {
-            found.push(Lack {
+            found.push(MissingGrant {
                 on: format!("SEQUENCE {}", row.get::<_, String>(0)),
                 missing: row.get(1),
                 told: "the role that serves cannot give remotes numbers",

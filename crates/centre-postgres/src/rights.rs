@@ -165,7 +165,7 @@ pub(super) async fn of_deploying(
         rights.missing.extend(lacking);
     }
     let serving = grants::missing(connection, asked.publications).await?;
-    let serving = serving.iter().map(grants::Lack::to_right);
+    let serving = serving.iter().map(grants::MissingGrant::to_right);
     rights.missing.extend(serving);
     let mut told = HashSet::new();
     let is_new = |it: &MissingRight| told.insert(it.message.clone());

@@ -29,8 +29,8 @@ use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Failed, Image, MayWrite, Met, OnDelete, Part, Reference, Refusal, RowSet,
-    Rows, ScriptRan, TargetTable, Written,
+    Admitted, Batch, Failed, Image, MayWrite, Met, OnDelete, ParentReference, Part, Refusal,
+    RowSet, Rows, ScriptRan, TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
@@ -454,7 +454,7 @@ impl<'c> Rows for UploadRows<'c> {
     async fn without_parent(
         &mut self,
         table: &Incoming<'_>,
-        reference: &Reference<'_, PublishedTable>,
+        reference: &ParentReference<'_, PublishedTable>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
         self.find_orphans(table, reference, rows)

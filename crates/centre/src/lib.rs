@@ -40,7 +40,7 @@ pub use follow::{AskedHolding, FollowPosition, Followed, Holding, Interest};
 pub use nearest::nearest;
 pub use procedure::{
     AnswerColumn, AnswerSink, ArgumentSpec, Begun, CallAnswer, CallOutcome, Caller, Cancel,
-    Interrupt, Procedure, ProcedureCall, ProcedureSpec, Returns, Taken,
+    Interrupt, Procedure, ProcedureCall, ProcedureSpec, Returns, SinkReply,
 };
 pub use publication::{
     ActAs, ConflictSpec, DeployReport, DeployStep, Deployed, Detect, HandledSpec, HeldUpRemote,

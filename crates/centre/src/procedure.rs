@@ -87,7 +87,7 @@ pub struct ProcedureCall {
 /// what became of the call, its outcome tells.
 pub trait AnswerSink: fmt::Debug + Send + Sync {
     /// Takes whole packed rows, without waiting for anybody.
-    fn take(&self, columns: &Arc<[AnswerColumn]>, rows: Vec<u8>) -> Taken;
+    fn take(&self, columns: &Arc<[AnswerColumn]>, rows: Vec<u8>) -> SinkReply;
 
     /// Whether it has been given something: then the call is not run once more.
     fn has_begun(&self) -> bool;
@@ -95,7 +95,7 @@ pub trait AnswerSink: fmt::Debug + Send + Sync {
 
 /// Whether a sink takes more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum SinkReply {
     /// It does.
     More,
     /// The whole answer has more bytes than it may.
@@ -104,13 +104,13 @@ pub enum Taken {
     Unwanted,
 }
 
-impl Taken {
+impl SinkReply {
     /// What becomes of a call whose sink takes no more.
     pub fn ends(self) -> Option<CallOutcome> {
         match self {
-            Taken::More => None,
-            Taken::TooMuch => Some(CallOutcome::TooLarge),
-            Taken::Unwanted => Some(CallOutcome::Interrupted),
+            SinkReply::More => None,
+            SinkReply::TooMuch => Some(CallOutcome::TooLarge),
+            SinkReply::Unwanted => Some(CallOutcome::Interrupted),
         }
     }
 }

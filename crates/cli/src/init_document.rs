@@ -10,8 +10,8 @@ use std::fmt::Write;
 
 use tidewater_centre::{ListedNumbering, ListedReference, ListedTable};
 
-use crate::init_people::{People, Way, parents};
-use crate::init_statements::{self, Kind, Proposal};
+use crate::init_people::{PathToPeople, People, parents};
+use crate::init_statements::{self, DatabaseKind, Proposal};
 
 /// What the document is made of.
 pub(crate) struct Draft<'a> {
@@ -43,7 +43,7 @@ pub(crate) struct Drafted {
 /// Whose the rows of the tables are.
 struct Owners<'a> {
     people: &'a People<'a>,
-    ways: HashMap<&'a str, Way<'a>>,
+    ways: HashMap<&'a str, PathToPeople<'a>>,
 }
 
 /// Begins the line of a table that waits for a decision.
@@ -51,7 +51,7 @@ const TODO: &str = "# TODO:";
 
 /// Writes the document.
 pub(crate) fn write(draft: &Draft<'_>) -> Drafted {
-    let kind = Kind::of(draft.consolidated);
+    let kind = DatabaseKind::of(draft.consolidated);
     let mut left_out = Vec::new();
     let mut usable = Vec::new();
     for table in draft.tables {
@@ -156,7 +156,7 @@ fn published(
     table: &ListedTable,
     all: &[&ListedTable],
     owners: Option<&Owners<'_>>,
-    kind: Kind,
+    kind: DatabaseKind,
 ) -> (String, Vec<Proposal>) {
     let mut text = format!("\n[[publication.table]]\nname = {}\n", name(&table.name));
     let way = owners.and_then(|it| it.ways.get(&*table.name));
@@ -165,14 +165,14 @@ fn published(
         _ => text.push_str(&partition(table, all)),
     }
     let mut proposals = Vec::new();
-    if way == Some(&Way::Person) {
+    if way == Some(&PathToPeople::Person) {
         text.push_str("# Whoever could write it could make himself somebody else.\n");
         text.push_str("direction = \"download\"\n");
     } else {
         text.push_str(
             "# direction = \"both\"    # or \"download\": changed in the centre only; or \"upload\"\n",
         );
-        let is_everyones = way == Some(&Way::Everyone);
+        let is_everyones = way == Some(&PathToPeople::Everyone);
         proposals = offline(&mut text, table, kind, is_everyones);
     }
     text.push_str(
@@ -242,7 +242,7 @@ fn columns(table: &ListedTable) -> String {
 fn offline(
     text: &mut String,
     table: &ListedTable,
-    kind: Kind,
+    kind: DatabaseKind,
     is_everyones: bool,
 ) -> Vec<Proposal> {
     let mut proposals = Vec::new();
@@ -261,7 +261,8 @@ fn offline(
             let _ = writeln!(text, "{line}");
             proposals.extend(init_statements::sequence(table, kind));
         }
-        if kind == Kind::Sqlite && key.numbering == ListedNumbering::Highest && !is_optional {
+        if kind == DatabaseKind::Sqlite && key.numbering == ListedNumbering::Highest && !is_optional
+        {
             comment(
                 text,
                 "If rows are inserted in the centre, too, declare the key INTEGER PRIMARY KEY \
@@ -290,36 +291,41 @@ fn offline(
 }
 
 /// Which rows of a table a remote holds, where people were found.
-fn owned(table: &ListedTable, all: &[&ListedTable], people: &People<'_>, way: &Way<'_>) -> String {
+fn owned(
+    table: &ListedTable,
+    all: &[&ListedTable],
+    people: &People<'_>,
+    way: &PathToPeople<'_>,
+) -> String {
     let mut text = String::new();
     let by = |column: &str| by_values(column, &people.values());
     let parents = parents(table, all);
     let mut others: Vec<String> = parents
         .iter()
-        .filter(|it| *way != Way::Follows(it) && it.parent != people.table.name)
+        .filter(|it| *way != PathToPeople::Follows(it) && it.parent != people.table.name)
         .map(|it| follows(it, &parents))
         .collect();
     match way {
-        Way::Undecided => return partition(table, all),
-        Way::Everyone => {
+        PathToPeople::Undecided => return partition(table, all),
+        PathToPeople::Everyone => {
             text.push_str("partition = \"everyone\"\n");
             if let Some(owner) = owner_column(table) {
                 others.push(by_values(owner, UNKNOWN_VALUES));
             }
         }
-        Way::Person => {
+        PathToPeople::Person => {
             let _ = writeln!(text, "{}", by(&people.key.name));
             others.clear();
             others.push("partition = \"everyone\"    # everybody sees everybody".to_owned());
         }
-        Way::Columns(columns) => {
+        PathToPeople::Columns(columns) => {
             let mut columns = columns.iter();
             let first = columns.next().map(|it| by(it)).unwrap_or_default();
             let _ = writeln!(text, "{first}");
             others.splice(0..0, columns.map(|it| by(it)));
             others.insert(0, "partition = \"everyone\"".to_owned());
         }
-        Way::Follows(reference) => {
+        PathToPeople::Follows(reference) => {
             let _ = writeln!(text, "{}", follows(reference, &parents));
             others.insert(0, "partition = \"everyone\"".to_owned());
         }

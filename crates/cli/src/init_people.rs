@@ -70,7 +70,7 @@ pub(crate) enum Login<'a> {
 
 /// Which rows of a table a remote holds.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Way<'a> {
+pub(crate) enum PathToPeople<'a> {
     /// The row of the person who signs in.
     Person,
     /// Those that name the person in the first of these columns.
@@ -128,16 +128,16 @@ impl<'a> People<'a> {
     }
 
     /// Which rows of each table a remote holds, by the table's name.
-    pub(crate) fn ways(&self, tables: &[&'a ListedTable]) -> HashMap<&'a str, Way<'a>> {
+    pub(crate) fn ways(&self, tables: &[&'a ListedTable]) -> HashMap<&'a str, PathToPeople<'a>> {
         let mut ways = HashMap::new();
         for &table in tables {
             if table.name == self.table.name {
-                ways.insert(&*table.name, Way::Person);
+                ways.insert(&*table.name, PathToPeople::Person);
                 continue;
             }
             let columns = self.columns_of(table);
             if !columns.is_empty() {
-                ways.insert(&*table.name, Way::Columns(columns));
+                ways.insert(&*table.name, PathToPeople::Columns(columns));
             }
         }
         self.follow(tables, &mut ways);
@@ -153,8 +153,8 @@ impl<'a> People<'a> {
             };
             ways.entry(&table.name).or_insert_with(|| {
                 match !names_somebody(table) && is_connected() {
-                    true => Way::Everyone,
-                    false => Way::Undecided,
+                    true => PathToPeople::Everyone,
+                    false => PathToPeople::Undecided,
                 }
             });
         }
@@ -163,17 +163,20 @@ impl<'a> People<'a> {
 
     /// Has tables follow those that belong to somebody, the nearest ones first: so none follows
     /// itself in a circle.
-    fn follow(&self, tables: &[&'a ListedTable], ways: &mut HashMap<&'a str, Way<'a>>) {
+    fn follow(&self, tables: &[&'a ListedTable], ways: &mut HashMap<&'a str, PathToPeople<'a>>) {
         loop {
             let mut found = Vec::new();
             for &table in tables.iter().filter(|it| !ways.contains_key(&*it.name)) {
                 let is_owned = |it: &&&ListedReference| {
                     let way = ways.get(&*it.parent);
-                    matches!(way, Some(Way::Columns(_) | Way::Follows(_)))
+                    matches!(
+                        way,
+                        Some(PathToPeople::Columns(_) | PathToPeople::Follows(_))
+                    )
                 };
                 let parents = parents(table, tables);
                 if let Some(&parent) = parents.iter().find(is_owned) {
-                    found.push((&*table.name, Way::Follows(parent)));
+                    found.push((&*table.name, PathToPeople::Follows(parent)));
                 }
             }
             if found.is_empty() {
@@ -395,14 +398,17 @@ mod tests {
         );
         let tables: Vec<&ListedTable> = live.iter().collect();
         let ways = people.ways(&tables);
-        assert_eq!(ways["employees"], Way::Person);
-        assert_eq!(ways["orders"], Way::Columns(vec!["employee_id"]));
-        assert_eq!(ways["order_details"], Way::Follows(&live[3].references[1]));
+        assert_eq!(ways["employees"], PathToPeople::Person);
+        assert_eq!(ways["orders"], PathToPeople::Columns(vec!["employee_id"]));
+        assert_eq!(
+            ways["order_details"],
+            PathToPeople::Follows(&live[3].references[1])
+        );
         for (name, way) in [
-            ("customers", Way::Everyone),
-            ("products", Way::Everyone),
-            ("us_states", Way::Undecided),
-            ("quote", Way::Undecided),
+            ("customers", PathToPeople::Everyone),
+            ("products", PathToPeople::Everyone),
+            ("us_states", PathToPeople::Undecided),
+            ("quote", PathToPeople::Undecided),
         ] {
             assert_eq!(ways[name], way, "{name}");
         }
@@ -444,9 +450,12 @@ mod tests {
         );
         let tables: Vec<&ListedTable> = live.iter().collect();
         let ways = people.ways(&tables);
-        assert_eq!(ways["store"], Way::Columns(vec!["manager_id"]));
-        assert_eq!(ways["customer"], Way::Follows(&live[2].references[0]));
-        assert_eq!(ways["hen"], Way::Everyone);
+        assert_eq!(ways["store"], PathToPeople::Columns(vec!["manager_id"]));
+        assert_eq!(
+            ways["customer"],
+            PathToPeople::Follows(&live[2].references[0])
+        );
+        assert_eq!(ways["hen"], PathToPeople::Everyone);
     }
 
     #[test]
@@ -478,7 +487,7 @@ mod tests {
         let people = People::find(&live, None).unwrap();
         let tables: Vec<&ListedTable> = live.iter().collect();
         let ways = people.ways(&tables);
-        assert_eq!(ways["visit"], Way::Columns(vec!["emp_no"]));
-        assert_eq!(ways["note"], Way::Columns(vec!["employee_id"]));
+        assert_eq!(ways["visit"], PathToPeople::Columns(vec!["emp_no"]));
+        assert_eq!(ways["note"], PathToPeople::Columns(vec!["employee_id"]));
     }
 }

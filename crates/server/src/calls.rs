@@ -41,8 +41,8 @@ use self::lane::{CallTask, Kept, Pace};
 pub(crate) use self::outcome::{in_pieces, key_taken, no_room, of_fault, put_in_pieces};
 use self::post::{Gone, Post};
 use self::providers::Providers;
-use self::stream::Beginning;
-pub(crate) use self::stream::{AnswerPart, AnswerStream, Streamed};
+use self::stream::StreamingCall;
+pub(crate) use self::stream::{AnswerPart, AnswerStart, AnswerStream};
 use self::unawaited::Unawaited;
 use crate::config::{Config, ProcedureConfig, Provision, Work};
 use crate::fault::Fault;
@@ -445,12 +445,15 @@ impl Prepared {
 
     /// The same; an answer of many rows begins before all of it is read. The deadline is that of its
     /// beginning, and of the statement: the caller takes it as fast as it likes.
-    pub(crate) async fn run_streaming(self, server: &Arc<Shared>) -> Result<Streamed, CallFailed> {
+    pub(crate) async fn run_streaming(
+        self,
+        server: &Arc<Shared>,
+    ) -> Result<AnswerStart, CallFailed> {
         let streams = self.procedure.script.as_ref().is_some_and(|script| {
             !script.is_provided() && script.is_read_only() && script.returns() == Returns::Rows
         });
         if !streams {
-            return self.run(server).await.map(Streamed::Whole);
+            return self.run(server).await.map(AnswerStart::Whole);
         }
         let (name, deadline) = (self.procedure.config.name.clone(), self.deadline);
         let begun = timeout_at(deadline, self.stream(server)).await;
@@ -458,11 +461,11 @@ impl Prepared {
     }
 
     /// Has the database run the statement, and answer while it reads.
-    async fn stream(self, server: &Arc<Shared>) -> Result<Streamed, CallFailed> {
+    async fn stream(self, server: &Arc<Shared>) -> Result<AnswerStart, CallFailed> {
         let Some(script) = &self.procedure.script else {
             return Err(outcome::internal("a procedure without a statement"));
         };
-        let beginning = Beginning::new(&server.budget, server.limits.answer_stream_bytes);
+        let beginning = StreamingCall::new(&server.budget, server.limits.answer_stream_bytes);
         let reply = self.submit(server, script, Some(beginning.sink()));
         let name = &self.procedure.config.name;
         beginning.begun(name, script.returns(), reply).await

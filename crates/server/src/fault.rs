@@ -18,7 +18,7 @@ pub(crate) struct Fault {
     pub(crate) hint: String,
     pub(crate) retry_after_ms: u64,
     /// What it is about: see [`Failure::subject`].
-    pub(crate) subject: Option<Box<Subject>>,
+    pub(crate) subject: Option<Box<FaultSubject>>,
     /// For the log only: what the remote must not know.
     pub(crate) detail: String,
     /// Nobody is there who would understand an answer.
@@ -27,7 +27,7 @@ pub(crate) struct Fault {
 
 /// What a fault is about. Few are about something, and whatever may fail has room for a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Subject(pub(crate) String);
+pub(crate) struct FaultSubject(pub(crate) String);
 
 impl Fault {
     pub(crate) fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Fault {

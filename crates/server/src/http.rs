@@ -46,7 +46,7 @@ use self::carry::Carried;
 use self::images::Allowed;
 use self::problem::Problem;
 use self::provide::WebProviders;
-use crate::calls::{self, AnswerPart, AnswerStream, Streamed, built_in};
+use crate::calls::{self, AnswerPart, AnswerStart, AnswerStream, built_in};
 use crate::fault::Fault;
 use crate::listener::Spoken;
 use crate::server::Shared;
@@ -309,8 +309,8 @@ async fn call(
     let failed = outcome.as_ref().err();
     server.metrics.call(failed.map(|it| it.code()));
     match outcome? {
-        Streamed::Whole(answer) => answered(answer.into()),
-        Streamed::Rows(stream) => Ok(streamed(*stream)),
+        AnswerStart::Whole(answer) => answered(answer.into()),
+        AnswerStart::Rows(stream) => Ok(streamed(*stream)),
     }
 }
 

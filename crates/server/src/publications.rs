@@ -15,7 +15,7 @@ use tidewater_centre::engine::scripts::{DEFAULT, Transaction, Versions};
 use tidewater_centre::{Centre, CentreError, Deployed, PublicationSpec};
 use tidewater_protocol::{Code, PublicationSchema};
 
-use crate::fault::{Fault, Subject};
+use crate::fault::{Fault, FaultSubject};
 
 /// How often it is looked whether something else was deployed.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -96,7 +96,7 @@ impl Served {
                 None => "it has none yet: see tidewater deploy".to_owned(),
             };
             Fault {
-                subject: Some(Box::new(Subject(name.to_owned()))),
+                subject: Some(Box::new(FaultSubject(name.to_owned()))),
                 ..Fault::new(
                     Code::UnknownPublication,
                     format!("the server has no publication {name:?}"),

@@ -39,8 +39,8 @@ use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Image, MayWrite, Met, OnDelete, Part, Reference, RowSet, Rows, ScriptRan,
-    TargetTable, Written,
+    Admitted, Batch, Image, MayWrite, Met, OnDelete, ParentReference, Part, RowSet, Rows,
+    ScriptRan, TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
@@ -448,7 +448,7 @@ impl Rows for UploadRows<'_> {
     async fn without_parent(
         &mut self,
         table: &Incoming<'_>,
-        reference: &Reference<'_, PublishedTable>,
+        reference: &ParentReference<'_, PublishedTable>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
         self.find_orphans(table, reference, rows).await

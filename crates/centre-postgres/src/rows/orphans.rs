@@ -8,7 +8,7 @@ use crate::array::Array;
 use crate::publication::PublishedTable;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::orphans::is_own_parent;
-use tidewater_centre::engine::upload::rows::Reference;
+use tidewater_centre::engine::upload::rows::ParentReference;
 use tidewater_protocol::Datum;
 
 impl UploadRows<'_> {
@@ -16,7 +16,7 @@ impl UploadRows<'_> {
     pub(super) async fn find_orphans(
         &self,
         table: &Incoming<'_>,
-        reference: &Reference<'_, PublishedTable>,
+        reference: &ParentReference<'_, PublishedTable>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
         let text = query(table, reference);
@@ -44,7 +44,7 @@ impl UploadRows<'_> {
     }
 }
 
-fn query(table: &Incoming<'_>, reference: &Reference<'_, PublishedTable>) -> String {
+fn query(table: &Incoming<'_>, reference: &ParentReference<'_, PublishedTable>) -> String {
     let count = reference.columns.len();
     let arrays = reference.columns.iter().enumerate();
     let arrays = arrays
@@ -70,7 +70,7 @@ fn query(table: &Incoming<'_>, reference: &Reference<'_, PublishedTable>) -> Str
 /// Those of the rows that refer to something, and their values.
 fn parameters(
     table: &Incoming<'_>,
-    reference: &Reference<'_, PublishedTable>,
+    reference: &ParentReference<'_, PublishedTable>,
     rows: &[RowRef],
 ) -> Result<(Vec<RowRef>, Vec<Array>)> {
     let columns = reference.columns.iter();

@@ -9,7 +9,7 @@ use crate::row::Incoming;
 use crate::{failure, quote};
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::orphans::is_own_parent;
-use tidewater_centre::engine::upload::rows::Reference;
+use tidewater_centre::engine::upload::rows::ParentReference;
 use tidewater_centre::error::CentreError;
 use tidewater_protocol::Row;
 
@@ -18,7 +18,7 @@ impl UploadRows<'_> {
     pub(super) fn find_orphans(
         &self,
         table: &Incoming<'_>,
-        reference: &Reference<'_, PublishedTable>,
+        reference: &ParentReference<'_, PublishedTable>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>, CentreError> {
         let looking = failure("looking for what rows refer to");

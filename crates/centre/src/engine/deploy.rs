@@ -625,7 +625,10 @@ impl<T: Tracking> Plan<T> {
                         warn(untracked(&table.name));
                     }
                 }
-                (false, None) if table.tracking == publication::Tracking::Off => {
+                (false, None)
+                    if table.tracking == publication::Tracking::Off
+                        && table.direction.downloads() =>
+                {
                     warn(untracked(&table.name));
                 }
                 (false, None) => {}

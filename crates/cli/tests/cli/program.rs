@@ -87,11 +87,22 @@ impl Place {
         publication: &str,
         more: &[&str],
     ) -> Run {
+        self.first_sync_as((user, &password(user)), url, publication, more)
+    }
+
+    /// The first sync of a user's file, with a name and a password.
+    pub(crate) fn first_sync_as(
+        &self,
+        (user, password): (&str, &str),
+        url: &str,
+        publication: &str,
+        more: &[&str],
+    ) -> Run {
         let file = format!("{user}.db");
         let mut arguments = vec!["sync", &file, "--server", url, "--user", user];
         arguments.extend(["--publication", publication]);
         arguments.extend(more);
-        self.tidewater_as(&password(user), &arguments)
+        self.tidewater_as(password, &arguments)
     }
 
     /// Starts `tidewater serve`; returns when it listens.

@@ -3,7 +3,7 @@
 
 use crate::centre::{Centre, sqlite_rows};
 use crate::program::{Place, Run, sqlite};
-use crate::shop::Shop;
+use crate::shop::{Shop, add_user};
 
 /// A publication of tables whose scripts say everything.
 fn configuration(centre: &Centre, extra: &str, tables: &[(&str, &str)]) -> String {
@@ -48,28 +48,14 @@ fn the_purchase_set_runs_as_it_stands() {
     let checked = place.tidewater(&["check"]).done();
     assert!(checked.stdout.contains("19 scripts fit"), "{checked:#?}");
     place.tidewater(&["deploy"]).done();
-    for user in ["anna", "bert"] {
-        place.tidewater_as("secret", &["user", "add", user]).done();
-    }
     let server = place.serve(&[]);
-    let first = |user: &str| {
-        let file = format!("{user}.db");
-        let arguments = [
-            "sync",
-            &file,
-            "--server",
-            server.url(),
-            "--user",
-            user,
-            "--publication",
-            "main",
-            "--script-version",
-            "purchase",
-        ];
-        place.tidewater_as("secret", &arguments).done();
-    };
-    first("anna");
-    first("bert");
+    for user in ["anna", "bert"] {
+        add_user(&place, user);
+        let version = ["--script-version", "purchase"];
+        place
+            .first_sync(user, server.url(), "main", &version)
+            .done();
+    }
     let costs = "SELECT purch_id, cost, notes FROM purchase ORDER BY 1";
     assert_eq!(
         rows(&place, "anna.db", costs),
@@ -183,18 +169,7 @@ fn the_customer_orders_set_runs_as_it_stands() {
     place.tidewater(&["deploy"]).done();
     let server = place.serve(&[]);
     let first = |user: &str, password: &str| {
-        let file = format!("{user}.db");
-        let arguments = [
-            "sync",
-            &file,
-            "--server",
-            server.url(),
-            "--user",
-            user,
-            "--publication",
-            "main",
-        ];
-        place.tidewater_as(password, &arguments)
+        place.first_sync_as((user, password), server.url(), "main", &[])
     };
     first("anna", "wrong").exits(3);
     first("anna", "annas").done();

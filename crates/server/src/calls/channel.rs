@@ -17,7 +17,7 @@ use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Call, CallFailed, CallKind};
 
 use super::post::Post;
-use super::{AnswerPart, AnswerStream, Answered, Outcome, Streamed, built_in, outcome};
+use super::{AnswerPart, AnswerStart, AnswerStream, Answered, Outcome, built_in, outcome};
 use crate::calls;
 use crate::fault::Fault;
 use crate::memory::Held;
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 type Running = BoxFuture<'static, (u64, Result<Ended, Aborted>)>;
 
 /// What came of it, or begins to come.
-type Ended = Result<Streamed, CallFailed>;
+type Ended = Result<AnswerStart, CallFailed>;
 
 /// What comes next of an answer that goes on, unless its call was cancelled.
 type Reading = BoxFuture<'static, Option<(u64, Box<AnswerStream>, Result<AnswerPart, CallFailed>)>>;
@@ -121,8 +121,8 @@ impl<'a> Desk<'a> {
                 Some((id, outcome)) = self.running.next(), if !is_full && !self.running.is_empty() => {
                     self.cancels.remove(&id);
                     match outcome {
-                        Ok(Ok(Streamed::Rows(stream))) => self.read_on(id, stream),
-                        Ok(Ok(Streamed::Whole(answered))) => self.answer(id, Ok(answered))?,
+                        Ok(Ok(AnswerStart::Rows(stream))) => self.read_on(id, stream),
+                        Ok(Ok(AnswerStart::Whole(answered))) => self.answer(id, Ok(answered))?,
                         Ok(Err(failed)) => self.answer(id, Err(failed))?,
                         Err(Aborted) => {}
                     }
@@ -204,7 +204,7 @@ impl<'a> Desk<'a> {
                 let run = built_in::run_waiting(&server, &member, &caller, &call);
                 let run = timeout(deadline.unwrap_or(PATIENCE), run);
                 let answer = run.await.unwrap_or_else(|_| Err(too_late()));
-                answer.map(|it| Streamed::Whole(it.into()))
+                answer.map(|it| AnswerStart::Whole(it.into()))
             };
             return self.go(id, kind, run);
         }
@@ -227,7 +227,7 @@ impl<'a> Desk<'a> {
             let _held = held;
             match streams {
                 true => prepared.run_streaming(&server).await,
-                false => prepared.run(&server).await.map(Streamed::Whole),
+                false => prepared.run(&server).await.map(AnswerStart::Whole),
             }
         };
         if outlives_us {

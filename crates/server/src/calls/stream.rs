@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
 
-use tidewater_centre::procedure::{AnswerColumn, AnswerSink, Returns, Taken};
+use tidewater_centre::procedure::{AnswerColumn, AnswerSink, Returns, SinkReply};
 use tidewater_centre::{CentreError, DownloadSink};
 use tidewater_protocol::message::{CallFailed, ColumnHeader};
 
@@ -23,7 +23,7 @@ use crate::spool::{SpoolItem, SpoolReader, SpoolWriter, download_spool};
 type Reply = oneshot::Receiver<Result<Kept, CentreError>>;
 
 /// The worker's end.
-pub(super) struct Spooling {
+pub(super) struct AnswerSpool {
     state: Mutex<State>,
     begun: AtomicBool,
     /// The most bytes of the whole answer.
@@ -37,33 +37,33 @@ struct State {
     bytes: u64,
 }
 
-impl std::fmt::Debug for Spooling {
+impl std::fmt::Debug for AnswerSpool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Spooling").finish_non_exhaustive()
+        f.debug_struct("AnswerSpool").finish_non_exhaustive()
     }
 }
 
-impl AnswerSink for Spooling {
-    fn take(&self, columns: &Arc<[AnswerColumn]>, rows: Vec<u8>) -> Taken {
+impl AnswerSink for AnswerSpool {
+    fn take(&self, columns: &Arc<[AnswerColumn]>, rows: Vec<u8>) -> SinkReply {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.bytes += rows.len() as u64;
         if state.bytes > self.most {
-            return Taken::TooMuch;
+            return SinkReply::TooMuch;
         }
         state.columns.get_or_insert_with(|| columns.clone());
         match state.writer.rows(rows) {
             Ok(()) => {}
-            Err(CentreError::Cancelled) => return Taken::Unwanted,
+            Err(CentreError::Cancelled) => return SinkReply::Unwanted,
             Err(error) => {
                 tracing::warn!(%error, "an answer cannot be spooled");
-                return Taken::Unwanted;
+                return SinkReply::Unwanted;
             }
         }
         drop(state);
         if !self.begun.swap(true, Ordering::AcqRel) {
             self.first.notify_one();
         }
-        Taken::More
+        SinkReply::More
     }
 
     fn has_begun(&self) -> bool {
@@ -71,7 +71,7 @@ impl AnswerSink for Spooling {
     }
 }
 
-impl Spooling {
+impl AnswerSpool {
     fn columns(&self) -> Vec<ColumnHeader> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state
@@ -82,18 +82,18 @@ impl Spooling {
 }
 
 /// A call that may answer while it is read.
-pub(super) struct Beginning {
-    spooling: Arc<Spooling>,
+pub(super) struct StreamingCall {
+    spooling: Arc<AnswerSpool>,
     reader: SpoolReader,
     first: Arc<Notify>,
 }
 
-impl Beginning {
+impl StreamingCall {
     /// `most`: the most bytes of the whole answer.
-    pub(super) fn new(budget: &MemoryBudget, most: u64) -> Beginning {
+    pub(super) fn new(budget: &MemoryBudget, most: u64) -> StreamingCall {
         let (writer, reader) = download_spool(budget);
         let first = Arc::new(Notify::new());
-        let spooling = Spooling {
+        let spooling = AnswerSpool {
             state: Mutex::new(State {
                 writer,
                 columns: None,
@@ -103,7 +103,7 @@ impl Beginning {
             most,
             first: first.clone(),
         };
-        Beginning {
+        StreamingCall {
             spooling: Arc::new(spooling),
             reader,
             first,
@@ -121,7 +121,7 @@ impl Beginning {
         procedure: &str,
         returns: Returns,
         mut reply: Reply,
-    ) -> Result<Streamed, CallFailed> {
+    ) -> Result<AnswerStart, CallFailed> {
         let done = tokio::select! {
             biased;
             () = self.first.notified() => None,
@@ -129,7 +129,7 @@ impl Beginning {
         };
         let end = done.map(|done| ended(procedure, returns, done));
         let end = match end {
-            Some(end) if !self.spooling.has_begun() => return end.map(Streamed::Whole),
+            Some(end) if !self.spooling.has_begun() => return end.map(AnswerStart::Whole),
             end => end,
         };
         let stream = AnswerStream {
@@ -140,12 +140,12 @@ impl Beginning {
             reply,
             end,
         };
-        Ok(Streamed::Rows(Box::new(stream)))
+        Ok(AnswerStart::Rows(Box::new(stream)))
     }
 }
 
 /// What a call came to, or begins to come to.
-pub(crate) enum Streamed {
+pub(crate) enum AnswerStart {
     /// All of it.
     Whole(Answered),
     /// Rows, of which the first are there.

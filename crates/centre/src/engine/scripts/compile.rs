@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use tidewater_protocol::{ColumnType, PublicationSchema, Table};
 
+use super::agreement::{beside_handlers, differing, overwriting, resolves_by_script, together};
 use super::events::parameter_type;
 use super::spelling::{NamedEvent, is_ignored, marked, named_event, without_braces};
-use super::trial::{Trial, created_table};
+use super::trial::{TrialTables, created_table};
 use super::{
-    CheckedScript, Compiled, EVENTS, Event, Form, Images, RESOLVING, Scripts, SetColumn, Statement,
-    Transaction, Versions,
+    CheckedScript, Compiled, EVENTS, Event, Form, Images, Scripts, SetColumn, Statement, Versions,
 };
 use crate::engine::database::Tracking;
 use crate::engine::scope::wrong;
@@ -18,7 +18,7 @@ use crate::engine::script::{
 };
 use crate::error::{CentreError, ScriptFault};
 use crate::nearest::nearest;
-use crate::publication::{PublicationSpec, RuleSpec, ScriptSpec, TableSpec};
+use crate::publication::{PublicationSpec, ScriptSpec};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -64,9 +64,9 @@ pub async fn compile<T: Tracking>(
         if creates {
             specs.sort_by_key(|it| order(it, schema));
         }
-        let mut trial = Trial::begin::<T>(connection, creates).await?;
+        let mut trial = TrialTables::begin::<T>(connection, creates).await?;
         for script in specs {
-            let reading = Reading::<T> {
+            let reading = ScriptReader::<T> {
                 schema,
                 tables,
                 trial: &mut trial,
@@ -190,45 +190,11 @@ fn line(script: &str, part: &str) -> usize {
     before.matches('\n').count() + 1
 }
 
-/// Refuses a script that does what a handler of the same table is asked about.
-fn beside_handlers(compiled: &Compiled, script: &ScriptSpec, spec: &PublicationSpec) -> Result<()> {
-    let Some(name) = &script.table else {
-        return Ok(());
-    };
-    // Remotes have tables without their schema.
-    let mut tables = spec.tables.iter();
-    let table = tables.find(|it| it.name.rsplit('.').next() == Some(name));
-    let Some(table) = table else {
-        return Ok(());
-    };
-    let resolves = table
-        .conflict
-        .resolve
-        .iter()
-        .any(|it| it.trim() == "handler");
-    let event = compiled.event;
-    let is_of_rows = !matches!(event.form, Form::Once);
-    let handler = match event.transaction {
-        Transaction::Upload if table.handled.upload => "asked about uploaded rows",
-        Transaction::Upload if resolves => "asked about conflicts",
-        Transaction::Download if table.handled.download => "asked what is new",
-        _ => return Ok(()),
-    };
-    match is_of_rows {
-        false => Ok(()),
-        true => Err(wrong(
-            &compiled.place,
-            &format!("is a script of {name:?}, whose handler is {handler}"),
-            "remove the script, or leave out the handler's event",
-        )),
-    }
-}
-
-/// Reading scripts of a version.
-struct Reading<'r, T: Tracking> {
+/// Reads the scripts of a version.
+struct ScriptReader<'r, T: Tracking> {
     schema: &'r PublicationSchema,
     tables: &'r [T::Table],
-    trial: &'r mut Trial,
+    trial: &'r mut TrialTables,
     warnings: &'r mut Vec<String>,
 }
 
@@ -260,7 +226,7 @@ fn event_of(spec: &ScriptSpec) -> Result<(&'static Event, bool)> {
     }
 }
 
-impl<T: Tracking> Reading<'_, T> {
+impl<T: Tracking> ScriptReader<'_, T> {
     /// Checks one script.
     async fn one(mut self, connection: &mut T::Connection, spec: &ScriptSpec) -> Result<Compiled> {
         let (place, schema) = (spec.file.clone(), self.schema);
@@ -333,7 +299,7 @@ impl<T: Tracking> Reading<'_, T> {
                 name_column(parameter, table);
                 types.push(type_of(&place, event, table, parameter)?);
             }
-            let statement = Read {
+            let statement = StatementText {
                 place: &place,
                 text,
                 word,
@@ -372,10 +338,10 @@ impl<T: Tracking> Reading<'_, T> {
         &mut self,
         connection: &mut T::Connection,
         compiled: &mut Compiled,
-        read: Read<'_>,
+        read: StatementText<'_>,
         table: Option<&Table>,
     ) -> Result<Statement> {
-        let Read {
+        let StatementText {
             place,
             text,
             word,
@@ -448,7 +414,7 @@ impl<T: Tracking> Reading<'_, T> {
 }
 
 /// A statement of a script that is to be read by the database.
-struct Read<'s> {
+struct StatementText<'s> {
     place: &'s str,
     text: &'s str,
     word: String,
@@ -533,42 +499,6 @@ fn name_column(parameter: &mut Parameter, table: Option<&Table>) {
     if let Some(column) = column {
         name.clone_from(&column.name);
     }
-}
-
-/// What a script means here that it does not mean on other servers.
-fn differing(compiled: &Compiled) -> impl Iterator<Item = &'static str> + use<> {
-    let names = |name: &str| {
-        let statements = compiled.statements.iter();
-        let mut parameters = statements.flat_map(|it| &it.script.parameters);
-        parameters.any(|it| matches!(it, Parameter::System(of) if *of == name))
-    };
-    let sets = |name: &str| {
-        let mut sets = compiled.statements.iter().flat_map(|it| &it.sets);
-        sets.any(|it| matches!(it, Some(Parameter::System(of)) if *of == name))
-    };
-    let event = compiled.event.name;
-    let told = [
-        (
-            names("error_code"),
-            "names {s.error_code}, which is here the name of a code of this server, such as \
-             foreign_key; the code of the database is {s.database_code}",
-        ),
-        (
-            event == "handle_error" && !sets("action_code"),
-            "sets no action_code: a row that the database refuses is refused alone here (1000), \
-             where other servers end the sync (3000)",
-        ),
-        (
-            sets("generation_number"),
-            "sets generation_number, which has no effect: there are no downloads by file here, and \
-             it is always 1",
-        ),
-        (
-            names("hashed_password"),
-            "names {s.hashed_password}, which is here the SHA-256 hash of the password in UTF-8",
-        ),
-    ];
-    told.into_iter().filter(|it| it.0).map(|it| it.1)
 }
 
 /// The query that tells that no row is given to anybody.
@@ -787,111 +717,4 @@ fn type_of(
             Ok(ColumnType::Text)
         }
     }
-}
-
-/// Whether the conflicts of a table are to be resolved by scripts.
-fn resolves_by_script(spec: &PublicationSpec, table: &str) -> bool {
-    let mut tables = spec.tables.iter();
-    // Remotes have tables without their schema.
-    let table = tables.find(|it| it.name.rsplit('.').next() == Some(table));
-    let mut resolvers = table.iter().flat_map(|it| &it.conflict.resolve);
-    resolvers.any(|it| it.trim() == "script")
-}
-
-/// Updates by scripts that nothing compares with what the centre has by now.
-fn overwriting(version: &str, scripts: &Scripts, schema: &PublicationSchema) -> Vec<String> {
-    let tables = schema.tables.iter().zip(&scripts.tables);
-    let found = tables.filter(|(table, of_table)| {
-        let has = |event: &str| of_table.contains_key(event);
-        let fetches = has("upload_fetch") || has("upload_fetch_column_conflict");
-        let is_old = |it: &Parameter| match it {
-            Parameter::Old(name) => table
-                .column(name)
-                .is_some_and(|it| !table.key.contains(&it)),
-            _ => false,
-        };
-        let compares = of_table.get("upload_update").is_some_and(|it| {
-            let mut statements = it.statements.iter();
-            statements.any(|it| {
-                let reads_old = !it.set.is_empty() && it.script.sql.contains("old_");
-                reads_old || it.script.parameters.iter().any(is_old)
-            })
-        });
-        has("upload_update") && !fetches && !compares
-    });
-    let found = found.map(|(table, _)| {
-        format!(
-            "script version {version:?}, table {:?} has upload_update, and nothing that finds \
-             conflicts: an update is written over what others have changed meanwhile, and nobody is \
-             told; add upload_fetch, or have the statement compare with {{o.COLUMN}}",
-            table.name
-        )
-    });
-    found.collect()
-}
-
-/// Checks what the scripts of a version are together.
-fn together(
-    version: &str,
-    scripts: &Scripts,
-    spec: &PublicationSpec,
-    schema: &PublicationSchema,
-) -> Result<()> {
-    for (table, of_table) in schema.tables.iter().zip(&scripts.tables) {
-        let has = |event: &str| of_table.contains_key(event);
-        let place = format!("script version {version:?}, table {:?}", table.name);
-        let twice = [("upload_fetch", "upload_fetch_column_conflict")];
-        if let Some((one, other)) = twice.iter().find(|(one, other)| has(one) && has(other)) {
-            let what = format!("has both {one} and {other}, which contradict each other");
-            return Err(wrong(&place, &what, "keep one of them"));
-        }
-        let resolving: Vec<&Compiled> =
-            RESOLVING.iter().filter_map(|it| of_table.get(it)).collect();
-        if resolving
-            .iter()
-            .any(|it| it.is_of_sets() != resolving[0].is_of_sets())
-        {
-            let what = "has scripts that resolve conflicts, some for each row and some for all";
-            return Err(wrong(
-                &place,
-                what,
-                "write all of them with {rows}, or none",
-            ));
-        }
-        let is_told = resolves_by_script(spec, &table.name);
-        if is_told && resolving.is_empty() {
-            let what = "resolves conflicts by script, and has none";
-            let hint = format!(
-                "write {}",
-                RESOLVING.map(|it| format!("{it}.sql")).join(", or ")
-            );
-            return Err(wrong(&place, what, hint));
-        }
-        if has("download_delete_cursor") && !has("download_cursor") {
-            let what = "has download_delete_cursor without download_cursor";
-            return Err(wrong(
-                &place,
-                what,
-                "add download_cursor, or remove the other",
-            ));
-        }
-        // Remotes have tables without their schema.
-        let own = |it: &&TableSpec| it.name.rsplit('.').next() == Some(&*table.name);
-        let rules = spec.tables.iter().find(own).map(|it| &it.partition);
-        let everyones = rules.is_some_and(|it| it[..] == [RuleSpec::everyone()]);
-        if has("download_cursor") && !everyones {
-            let what =
-                "has download_cursor, which says who gets which rows, and a partition beside";
-            return Err(wrong(&place, what, "write partition = \"everyone\""));
-        }
-        if has("download_cursor") && !table.direction.downloads() {
-            let what = "has download_cursor, and is only uploaded";
-            return Err(wrong(
-                &place,
-                what,
-                "change `direction`, or remove the script",
-            ));
-        }
-    }
-    Ok(())
 }

@@ -4,6 +4,7 @@
 //! Here is what events there are, and how scripts are read and checked. When those of an upload run,
 //! is the affair of [`super::upload`]; of a download, of [`super::download`].
 
+mod agreement;
 mod around;
 mod compile;
 mod events;
@@ -25,7 +26,7 @@ pub use self::events::{
     COMMON, CONNECTION, EVENTS, Event, Form, Images, Transaction, event, parameter_type, parameters,
 };
 
-pub use self::running::{ABORT, SKIP, Timed, failed, run};
+pub use self::running::{ABORT, SKIP, ScriptTimer, failed, run};
 pub use self::scripting::{DEFAULT, Scripting, VERSION, chosen, named, version};
 pub use self::trying::{print_script, scripts_to_try, try_script};
 

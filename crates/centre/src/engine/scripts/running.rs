@@ -141,7 +141,7 @@ impl Scripting<'_> {
         compiled: &Compiled,
         table: &str,
     ) -> Result<Option<Refusal>> {
-        let timed = Timed::begin();
+        let timed = ScriptTimer::begin();
         let refusal = self.statements(rows, compiled, table).await?;
         timed.end(self, compiled.event.name, table);
         let warned = rows.take_warnings();
@@ -279,17 +279,17 @@ pub fn failed(compiled: &Compiled, refusal: &Refusal) -> CentreError {
 }
 
 /// How long a script takes.
-pub struct Timed(Instant);
+pub struct ScriptTimer(Instant);
 
 #[allow(
     clippy::disallowed_methods,
     reason = "how long a script takes is measured by the clock, for the operator's own figures; \
               nothing else depends on it"
 )]
-impl Timed {
+impl ScriptTimer {
     /// From now on.
-    pub fn begin() -> Timed {
-        Timed(Instant::now())
+    pub fn begin() -> ScriptTimer {
+        ScriptTimer(Instant::now())
     }
 
     /// Notes how long the script at an event took.

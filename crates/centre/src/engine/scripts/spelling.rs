@@ -125,58 +125,24 @@ pub(super) fn is_ignored(script: &str) -> bool {
     script.eq_ignore_ascii_case("{ml_ignore}")
 }
 
-/// The order of an event's parameters that are no columns: of scripts of the connection, and of
-/// scripts of tables. Where the list ends with `a`, numbered parameters of the remote follow.
-fn order(event: &Event, is_hashed: bool, is_of_table: bool) -> &'static [&'static str] {
-    const COUNTS: [&str; 15] = [
-        "username",
-        "table",
-        "warnings",
-        "errors",
-        "inserted_rows",
-        "deleted_rows",
-        "updated_rows",
-        "conflicted_inserts",
-        "conflicted_deletes",
-        "conflicted_updates",
-        "ignored_inserts",
-        "ignored_deletes",
-        "ignored_updates",
-        "bytes",
-        "deadlocks",
-    ];
-    const COUNTS_OF_ALL: [&str; 14] = [
-        "username",
-        "warnings",
-        "errors",
-        "inserted_rows",
-        "deleted_rows",
-        "updated_rows",
-        "conflicted_inserts",
-        "conflicted_deletes",
-        "conflicted_updates",
-        "ignored_inserts",
-        "ignored_deletes",
-        "ignored_updates",
-        "bytes",
-        "deadlocks",
-    ];
-    match (event.name, is_of_table) {
-        ("authenticate_parameters", _) => &["authentication_status", "username", "a"],
-        ("authenticate_user", _) if is_hashed => &[
+/// The order of an event's parameters that are no columns. Scripts of the connection have the same but
+/// for the table. Where the list ends with `a`, numbered parameters of the remote follow.
+fn order(event: &Event, is_hashed: bool, is_of_table: bool) -> Vec<&'static str> {
+    let all: &[&str] = match event.name {
+        "authenticate_parameters" => &["authentication_status", "username", "a"],
+        "authenticate_user" if is_hashed => &[
             "authentication_status",
             "username",
             "hashed_password",
             "hashed_new_password",
         ],
-        ("authenticate_user", _) => &[
+        "authenticate_user" => &[
             "authentication_status",
             "username",
             "password",
             "new_password",
         ],
-        ("modify_user", _) => &["username"],
-        ("begin_publication" | "end_publication", _) => &[
+        "begin_publication" | "end_publication" => &[
             "generation_number",
             "username",
             "publication",
@@ -184,33 +150,36 @@ fn order(event: &Event, is_hashed: bool, is_of_table: bool) -> &'static [&'stati
             "last_download",
             "subscription_id",
         ],
-        ("end_synchronization", false) => &["username", "synchronization_ok"],
-        ("end_synchronization", true) => &["username", "table", "synchronization_ok"],
-        ("begin_synchronization" | "begin_upload" | "end_upload", false) => &["username"],
-        ("handle_error" | "report_error", _) => &[
+        "end_synchronization" => &["username", "table", "synchronization_ok"],
+        "handle_error" | "report_error" => &[
             "action_code",
             "error_code",
             "error_message",
             "username",
             "table",
         ],
-        ("modify_last_download" | "prepare_for_download", _) => &["last_download", "username"],
-        ("modify_next_last_download", _) => &["next_last_download", "last_download", "username"],
-        ("begin_download" | "end_download", false) => &["last_download", "username"],
-        ("begin_download" | "end_download", true) => &["last_download", "username", "table"],
-        ("download_cursor" | "download_delete_cursor", _) => &["last_download", "username"],
-        ("upload_statistics", false) => &COUNTS_OF_ALL,
-        ("upload_statistics", true) => &COUNTS,
-        ("download_statistics", false) => &[
+        "modify_last_download" | "prepare_for_download" => &["last_download", "username"],
+        "modify_next_last_download" => &["next_last_download", "last_download", "username"],
+        "begin_download" | "end_download" => &["last_download", "username", "table"],
+        "download_cursor" | "download_delete_cursor" => &["last_download", "username"],
+        "upload_statistics" => &[
             "username",
+            "table",
             "warnings",
             "errors",
-            "fetched_rows",
+            "inserted_rows",
             "deleted_rows",
-            "filtered_rows",
+            "updated_rows",
+            "conflicted_inserts",
+            "conflicted_deletes",
+            "conflicted_updates",
+            "ignored_inserts",
+            "ignored_deletes",
+            "ignored_updates",
             "bytes",
+            "deadlocks",
         ],
-        ("download_statistics", true) => &[
+        "download_statistics" => &[
             "username",
             "table",
             "warnings",
@@ -220,7 +189,8 @@ fn order(event: &Event, is_hashed: bool, is_of_table: bool) -> &'static [&'stati
             "filtered_rows",
             "bytes",
         ],
-        ("synchronization_statistics", false) => &[
+        "synchronization_statistics" if is_of_table => &["username", "table", "warnings", "errors"],
+        "synchronization_statistics" => &[
             "username",
             "warnings",
             "errors",
@@ -228,16 +198,7 @@ fn order(event: &Event, is_hashed: bool, is_of_table: bool) -> &'static [&'stati
             "synchronized_tables",
             "connection_retries",
         ],
-        ("synchronization_statistics", true) => &["username", "table", "warnings", "errors"],
-        ("time_statistics", false) => &[
-            "username",
-            "event_name",
-            "number_of_calls",
-            "minimum_time",
-            "maximum_time",
-            "total_time",
-        ],
-        ("time_statistics", true) => &[
+        "time_statistics" => &[
             "username",
             "table",
             "event_name",
@@ -246,11 +207,15 @@ fn order(event: &Event, is_hashed: bool, is_of_table: bool) -> &'static [&'stati
             "maximum_time",
             "total_time",
         ],
-        ("download_ack", false) => &["username", "last_download"],
-        ("publication_download_ack", _) => &["username", "last_download", "publication"],
-        ("begin_connection" | "end_connection", _) => &[],
+        "download_ack" => &["username", "last_download"],
+        "publication_download_ack" => &["username", "last_download", "publication"],
+        "begin_connection" | "end_connection" => &[],
         _ => &["username", "table"],
-    }
+    };
+    // An error of no table has an empty one.
+    let has_table = is_of_table || ["handle_error", "report_error"].contains(&event.name);
+    let has = |it: &&&str| has_table || **it != "table";
+    all.iter().filter(has).copied().collect()
 }
 
 /// What the question marks of a script stand for, in their order.
@@ -266,7 +231,7 @@ pub(super) fn marked(
     let wanted = match table.filter(|_| event.form.has_rows()) {
         Some(table) => columns(event.name, table, count),
         None => {
-            let mut named = order(event, is_hashed, table.is_some()).to_vec();
+            let mut named = order(event, is_hashed, table.is_some());
             let has_arguments = named.last() == Some(&"a");
             if has_arguments {
                 named.pop();
@@ -355,14 +320,14 @@ mod tests {
                     continue;
                 }
                 for name in order(event, false, is_of_table) {
-                    let known = event.named().contains(name) || *name == "a";
+                    let known = event.named().contains(&name) || name == "a";
                     assert!(known, "{}: {name}", event.name);
                 }
             }
         }
         for name in order(event("authenticate_user").unwrap(), true, false) {
             assert!(
-                event("authenticate_user").unwrap().named().contains(name),
+                event("authenticate_user").unwrap().named().contains(&name),
                 "{name}"
             );
         }

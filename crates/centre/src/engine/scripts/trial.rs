@@ -24,7 +24,7 @@ fn after<T>(done: &Result<T>) -> &'static str {
 
 /// Reading the scripts of one version.
 #[derive(Default)]
-pub(super) struct Trial {
+pub(super) struct TrialTables {
     /// The temporary tables that were created; `None` if the scripts create none, and the database
     /// is only asked to read.
     created: Option<HashSet<String>>,
@@ -32,14 +32,14 @@ pub(super) struct Trial {
     undo: &'static str,
 }
 
-impl Trial {
+impl TrialTables {
     /// Begins to read scripts, which may create temporary tables.
     pub(super) async fn begin<T: Tracking>(
         connection: &mut T::Connection,
         creates: bool,
-    ) -> Result<Trial> {
+    ) -> Result<TrialTables> {
         if !creates {
-            return Ok(Trial::default());
+            return Ok(TrialTables::default());
         }
         // Scripts are read in a transaction, or outside of one, where PostgreSQL has no savepoint.
         let inner = connection.execute(WHAT, "SAVEPOINT tidewater_trial").await;
@@ -50,7 +50,7 @@ impl Trial {
                 "ROLLBACK"
             }
         };
-        Ok(Trial {
+        Ok(TrialTables {
             created: Some(HashSet::new()),
             undo,
         })

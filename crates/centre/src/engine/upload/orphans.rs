@@ -11,7 +11,7 @@ use tidewater_protocol::{Code, Datum, Op, Table};
 
 use super::apply::Run;
 use super::incoming::{Incoming, RowRef};
-use super::rows::{Failed, Reference, Rows};
+use super::rows::{Failed, ParentReference, Rows};
 use super::ties::Tie;
 use crate::error::CentreError;
 
@@ -46,7 +46,7 @@ impl<R: Rows> Run<'_, R> {
             .iter()
             .filter(|it| it.child == table.index)
         {
-            let reference = Reference {
+            let reference = ParentReference {
                 columns: &tie.columns,
                 parent: tie.parent,
                 parent_table: &self.publication.tables[tie.parent],

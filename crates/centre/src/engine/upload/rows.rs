@@ -216,7 +216,7 @@ impl Central {
 pub type MayWrite<'m> = dyn FnMut(usize, &[Datum<'_>]) -> bool + Send + 'm;
 
 /// A foreign key between published tables.
-pub struct Reference<'r, T> {
+pub struct ParentReference<'r, T> {
     /// The columns that refer, as indexes into those of the schema.
     pub columns: &'r [usize],
     /// The index of the table that is referred to.
@@ -428,7 +428,7 @@ pub trait Rows: Send {
     fn without_parent(
         &mut self,
         table: &Incoming<'_, Self::Table>,
-        reference: &Reference<'_, Self::Table>,
+        reference: &ParentReference<'_, Self::Table>,
         rows: &[RowRef],
     ) -> impl Future<Output = Result<Vec<RowRef>>> + Send;
 

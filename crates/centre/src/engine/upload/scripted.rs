@@ -17,7 +17,7 @@ use crate::engine::exact::canonical;
 use crate::engine::resolve::Winner;
 use crate::engine::script::Parameter;
 use crate::engine::scripts::{
-    self, ABORT, Compiled, RESOLVING, SKIP, Scripting, Statement, Timed, Transaction,
+    self, ABORT, Compiled, RESOLVING, SKIP, ScriptTimer, Scripting, Statement, Transaction,
 };
 use crate::error::CentreError;
 use crate::publication::UploadOrder;
@@ -440,7 +440,7 @@ impl<'r, R: Rows> Run<'r, R> {
         };
         let statements = found.iter().flat_map(|it| it.statements.iter().cloned());
         let statements: Vec<Statement> = statements.collect();
-        let timed = Timed::begin();
+        let timed = ScriptTimer::begin();
         let ran = match first.is_of_sets() {
             true => self.run_set_for(table, &statements, rows).await,
             false => {
