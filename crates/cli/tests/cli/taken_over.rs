@@ -3,7 +3,7 @@
 
 use crate::centre::{Centre, sqlite_rows};
 use crate::program::{Place, Run, sqlite};
-use crate::shop::{Shop, add_user};
+use crate::shop::{Shop, add_user, password};
 
 /// A publication of tables whose scripts say everything.
 fn configuration(centre: &Centre, extra: &str, tables: &[(&str, &str)]) -> String {
@@ -127,7 +127,7 @@ fn the_purchase_set_runs_as_it_stands() {
         "--script-version",
         "purchase",
     ];
-    place.tidewater_as("secret", &second).done();
+    place.tidewater_as(&password("bert"), &second).done();
     edit(&place, "bert.db", "DELETE FROM purchase");
     place.tidewater(&["sync", "bert.db"]).done();
     place.tidewater(&["sync", "bert2.db"]).done();
