@@ -188,6 +188,7 @@ macro_rules! suite {
             following::a_write_to_what_partition_queries_read_is_told_and_the_queries_answer,
             following::tables_that_no_partition_query_reads_any_more_are_left_alone,
             proving::what_is_said_of_a_user_is_kept_and_replaced,
+            proving::a_password_is_replaced_where_nobody_else_has,
             proving::a_scope_is_what_others_say_and_nothing_without_it,
             proving::a_call_knows_what_others_say_of_its_caller,
             publishing::events_are_numbered_and_read_in_their_order,

@@ -62,6 +62,30 @@ pub async fn what_is_said_of_a_user_is_kept_and_replaced<F: Fixture>() {
     assert_eq!(users[0].password_hash, anna.password_hash);
 }
 
+pub async fn a_password_is_replaced_where_nobody_else_has<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut worker = world.centre.worker().await.unwrap();
+    let anna = user("anna");
+    assert!(world.centre.add_user(&anna).await.unwrap());
+    let before = anna.password_hash.as_str();
+    assert!(
+        worker
+            .replace_password("anna", before, "next")
+            .await
+            .unwrap()
+    );
+    for (user, before) in [("anna", before), ("nobody", "next"), ("nobody", "")] {
+        assert!(
+            !worker
+                .replace_password(user, before, "third")
+                .await
+                .unwrap()
+        );
+    }
+    let users = world.centre.users().await.unwrap();
+    assert_eq!((users.len(), users[0].password_hash.as_str()), (1, "next"));
+}
+
 pub async fn a_scope_is_what_others_say_and_nothing_without_it<F: Fixture>() {
     let world = world::<F>().await;
     let mut nancy = Remote::synced(&world, "nancy").await;

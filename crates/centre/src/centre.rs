@@ -297,6 +297,14 @@ pub trait Worker: Send {
         creates: bool,
     ) -> CentreResult<'a, bool>;
 
+    /// Replaces the hash of a user's password, if it is this one. Tells whether it was.
+    fn replace_password<'a>(
+        &'a mut self,
+        user: &'a str,
+        before: &'a str,
+        hash: &'a str,
+    ) -> CentreResult<'a, bool>;
+
     /// Hands out numbers to a remote: they are nobody else's from then on.
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>>;
 

@@ -82,6 +82,7 @@ pub(crate) enum Command {
     Provide(command::provide::ProvideArgs),
     Publish(command::publish::PublishArgs),
     Listen(command::listen::ListenArgs),
+    ChangePassword(command::change_password::ChangePasswordArgs),
     Unsubscribe(command::unsubscribe::UnsubscribeArgs),
     Status(command::status::StatusArgs),
     Verify(command::verify::VerifyArgs),

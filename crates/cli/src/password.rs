@@ -7,6 +7,8 @@ use crate::failure::{Failure, describe};
 
 /// The environment variable that holds a password.
 pub(crate) const VARIABLE: &str = "TIDEWATER_PASSWORD";
+/// The one that holds a password which takes another one's place.
+const NEXT_VARIABLE: &str = "TIDEWATER_NEW_PASSWORD";
 /// What the server accepts at most.
 const MAX_BYTES: u64 = 1_024;
 
@@ -24,16 +26,9 @@ pub(crate) struct PasswordArgs {
 impl PasswordArgs {
     /// The password, if it was given beforehand: nobody is asked.
     pub(crate) fn given(&self) -> Result<Option<String>, Failure> {
-        if self.password_stdin {
-            return read_line(io::stdin().lock()).map(Some);
-        }
-        match std::env::var(VARIABLE) {
-            Ok(password) if password.is_empty() => Ok(None),
-            Ok(password) => Ok(Some(password)),
-            Err(std::env::VarError::NotPresent) => Ok(None),
-            Err(std::env::VarError::NotUnicode(_)) => {
-                Err(Failure::usage(format!("{VARIABLE} is not UTF-8"), ""))
-            }
+        match self.password_stdin {
+            true => read_line(io::stdin().lock()).map(Some),
+            false => in_environment(VARIABLE),
         }
     }
 
@@ -41,24 +36,45 @@ impl PasswordArgs {
     pub(crate) fn obtain(&self, prompt: &str) -> Result<String, Failure> {
         match self.given()? {
             Some(password) => Ok(password),
-            None => ask(prompt),
+            None => ask(prompt, VARIABLE),
         }
     }
 
     /// A password to be set: whoever types it types it twice.
     pub(crate) fn obtain_new(&self, prompt: &str) -> Result<String, Failure> {
-        if let Some(password) = self.given()? {
-            return Ok(password);
+        match self.given()? {
+            Some(password) => Ok(password),
+            None => ask_twice(prompt, VARIABLE),
         }
-        let password = ask(prompt)?;
-        if ask("Again: ")? == password {
-            Ok(password)
-        } else {
-            Err(Failure::usage(
-                "the two passwords differ",
-                "run the command again",
-            ))
+    }
+
+    /// The password that takes the place of the one that somebody signs in with.
+    pub(crate) fn obtain_next(prompt: &str) -> Result<String, Failure> {
+        match in_environment(NEXT_VARIABLE)? {
+            Some(password) => checked(password),
+            None => ask_twice(prompt, NEXT_VARIABLE),
         }
+    }
+}
+
+fn in_environment(variable: &str) -> Result<Option<String>, Failure> {
+    match std::env::var(variable) {
+        Ok(password) => Ok(Some(password).filter(|it| !it.is_empty())),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Failure::usage(format!("{variable} is not UTF-8"), ""))
+        }
+    }
+}
+
+fn ask_twice(prompt: &str, variable: &str) -> Result<String, Failure> {
+    let password = ask(prompt, variable)?;
+    match ask("Again: ", variable)? == password {
+        true => Ok(password),
+        false => Err(Failure::usage(
+            "the two passwords differ",
+            "run the command again",
+        )),
     }
 }
 
@@ -67,17 +83,21 @@ pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal()
 }
 
-fn ask(prompt: &str) -> Result<String, Failure> {
+fn ask(prompt: &str, variable: &str) -> Result<String, Failure> {
+    let hint = match variable {
+        VARIABLE => format!("pipe it in with --password-stdin, or set {VARIABLE}"),
+        _ => format!("set {variable}"),
+    };
     if !can_ask() {
         return Err(Failure::usage(
             "a password is needed, and there is no terminal to ask for it",
-            format!("pipe it in with --password-stdin, or set {VARIABLE}"),
+            hint,
         ));
     }
     let password = rpassword::prompt_password(prompt).map_err(|error| {
         Failure::usage(
             format!("cannot read the password: {}", describe(&error)),
-            format!("pipe it in with --password-stdin, or set {VARIABLE}"),
+            hint,
         )
     })?;
     checked(password)

@@ -40,6 +40,15 @@ pub struct LinkOptions {
 pub enum LinkProof {
     /// The user's password.
     Password(String),
+    /// The user's password, and another one that takes its place: see [`Link::connect`].
+    ///
+    /// [`Link::connect`]: crate::Link::connect
+    PasswordChange {
+        /// The password so far.
+        password: String,
+        /// The password from now on.
+        new_password: String,
+    },
     /// A token that it was given for one.
     Token(Vec<u8>),
     /// A token of an identity provider. The options need no user then.

@@ -12,8 +12,8 @@ use prost::Message;
 
 pub use self::call::{Answer, Argument, Call, CallFailed, CallKind, Given, Returns};
 pub use self::channel::{
-    Credit, MAX_ABOVE, MAX_BEARER_BYTES, MAX_DEVICE_NAME, Ping, Pong, Proof, SignIn, SignedIn,
-    bearer_too_long, is_device_name,
+    Credit, MAX_ABOVE, MAX_BEARER_BYTES, MAX_DEVICE_NAME, PasswordChange, Ping, Pong, Proof,
+    SignIn, SignedIn, bearer_too_long, is_device_name,
 };
 pub use self::numbers::{NumberBlock, NumbersLeft};
 pub use self::parameter::{MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, MAX_PARAMETERS, Parameter};

@@ -304,6 +304,25 @@ impl Connection {
         }
     }
 
+    pub(crate) async fn replace_password(
+        &mut self,
+        user: &str,
+        before: &str,
+        hash: &str,
+    ) -> Result<bool, CentreError> {
+        let mut again = self.is_open();
+        loop {
+            let result = match self.open().await {
+                Ok(worker) => worker.replace_password(user, before, hash).await,
+                Err(error) => Err(error),
+            };
+            let result = self.judge(result);
+            if !repeats(&result, &mut again) {
+                return result;
+            }
+        }
+    }
+
     pub(crate) async fn run_scripts(&mut self, runs: &[ScriptRun]) -> Result<(), CentreError> {
         for run in runs {
             let mut again = self.is_open();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use tidewater_centre::engine::scripts::{DEFAULT, Transaction, Versions};
+use tidewater_centre::engine::scripts::{DEFAULT, Scripts, Transaction, Versions};
 use tidewater_centre::{Centre, CentreError, Deployed, PublicationSpec};
 use tidewater_protocol::{Code, PublicationSchema};
 
@@ -73,14 +73,13 @@ impl Served {
         self.deployed.no_replay.iter().any(|it| it == publication)
     }
 
-    /// A publication whose scripts check passwords.
-    pub(crate) fn authenticates(&self) -> Option<String> {
-        let mut all = self.by_name.iter();
-        let found = all.find(|(_, published)| {
+    /// A publication whose scripts check passwords, and those scripts.
+    pub(crate) fn authenticates(&self) -> Option<(String, Arc<Scripts>)> {
+        self.by_name.iter().find_map(|(name, published)| {
             let scripts = published.scripts.get(DEFAULT);
-            scripts.is_some_and(|it| it.has(Transaction::SigningIn))
-        });
-        found.map(|(name, _)| name.clone())
+            let scripts = scripts.filter(|it| it.has(Transaction::SigningIn))?;
+            Some((name.clone(), scripts.clone()))
+        })
     }
 
     /// The publication of this name.

@@ -18,13 +18,13 @@ use tidewater_centre::records::{
     UserRecord,
 };
 use tidewater_centre::{CentreError, ScriptNotes, ScriptRun, SyncContext};
-use tidewater_protocol::message::Proof;
+use tidewater_protocol::message::{PasswordChange, Proof};
 use tidewater_protocol::{Code, RemoteId, Value};
 
 pub(crate) use self::claim::{Claim, MAX_NAME_BYTES, check_name, identity};
 use crate::auth::credential::{self, Presented, ROTATE_AFTER_MS};
 use crate::auth::external::Identity;
-use crate::auth::password::PasswordCheck;
+use crate::auth::password::{PasswordCheck, Place, check_new_password};
 use crate::auth::signing::{Keyring, TokenCheck};
 use crate::config::{Passwords, is_of_images};
 use crate::environment::random;
@@ -112,8 +112,17 @@ pub(crate) async fn sign_in(
             Box::pin(by_credential(server, claim, asked, keyring, credential)).await
         }
         Proof::Password(password) => {
-            let signing_in = by_password(server, claim, asked, keyring, (password, origin.peer));
-            Box::pin(signing_in).await
+            let given = [GivenPassword {
+                password,
+                new: None,
+            }];
+            let given = (&given[..], origin.peer);
+            Box::pin(by_password(server, claim, asked, keyring, given)).await
+        }
+        Proof::PasswordChange(change) => {
+            let given = changed_passwords(change)?;
+            let given = (&given[..], origin.peer);
+            Box::pin(by_password(server, claim, asked, keyring, given)).await
         }
         Proof::Bearer(token) => {
             let now_ms = server.environment.clock.now_ms();
@@ -294,12 +303,39 @@ async fn take_up_identity(
     Ok(Some((before, remote)))
 }
 
+/// A password that somebody signs in with.
+#[derive(Clone, Copy)]
+pub(crate) struct GivenPassword<'a> {
+    pub(crate) password: &'a str,
+    /// The one that is to take its place.
+    pub(crate) new: Option<&'a str>,
+}
+
+/// What counts of a change: the old password, or the new one, if an earlier change was made of which
+/// the answer was lost.
+fn changed_passwords(change: &PasswordChange) -> Result<[GivenPassword<'_>; 2], Fault> {
+    let new = change.new_password.as_str();
+    check_new_password(new)
+        .map_err(|unfit| Fault::new(Code::ProofRejected, unfit.what, unfit.hint))?;
+    Ok([
+        GivenPassword {
+            password: &change.password,
+            new: Some(new),
+        },
+        GivenPassword {
+            password: new,
+            new: None,
+        },
+    ])
+}
+
+/// Lets somebody in with the first of these passwords that is right. All of them are one attempt.
 async fn by_password(
     server: &Arc<Shared>,
     claim: &Claim,
     asked: Vec<AskedSubscription>,
     keyring: &Keyring,
-    (password, peer): (&str, &str),
+    (given, peer): (&[GivenPassword<'_>], &str),
 ) -> Result<SignedIn, Fault> {
     let user = &claim.user;
     let now_ms = server.environment.clock.now_ms();
@@ -307,38 +343,45 @@ async fn by_password(
     if wait_ms > 0 {
         return Err(too_many_attempts(wait_ms));
     }
-    let wrong = || {
-        server.throttle.failed(user, peer, now_ms);
-        Fault::new(
-            Code::WrongPassword,
-            "user and password do not fit",
-            "check both; the server's operator can set a new password",
-        )
-    };
+    for given in given {
+        let asked = asked.clone();
+        let entered = by_one_password(server, claim, asked, keyring, (*given, peer)).await?;
+        if let Some(entered) = entered {
+            server.throttle.succeeded(user);
+            return Ok(entered);
+        }
+    }
+    server.throttle.failed(user, peer, now_ms);
+    Err(Fault::new(
+        Code::WrongPassword,
+        "user and password do not fit",
+        "check both; the server's operator can set a new password",
+    ))
+}
+
+/// Lets somebody in; `None` if the password is wrong.
+async fn by_one_password(
+    server: &Arc<Shared>,
+    claim: &Claim,
+    asked: Vec<AskedSubscription>,
+    keyring: &Keyring,
+    (given, peer): (GivenPassword<'_>, &str),
+) -> Result<Option<SignedIn>, Fault> {
+    let user = &claim.user;
     let ways = server.ways();
-    match ways.passwords() {
-        Passwords::BuiltIn => {}
-        Passwords::Ldap => {
-            let identity = Box::pin(ways.by_directory(user, password)).await?;
-            let identity = identity.ok_or_else(wrong)?;
-            server.throttle.succeeded(user);
-            return by_identity(server, claim, asked, keyring, identity).await;
+    let identity = match ways.passwords() {
+        Passwords::BuiltIn => return by_own_password(server, claim, asked, keyring, given).await,
+        Passwords::Ldap if given.new.is_some() => {
+            return Err(passwords_set_elsewhere("a directory"));
         }
-        Passwords::Script => {
-            let identity = Box::pin(by_script(server, user, password)).await?;
-            let identity = identity.ok_or_else(wrong)?;
-            server.throttle.succeeded(user);
-            return by_identity(server, claim, asked, keyring, identity).await;
-        }
+        Passwords::Ldap => Box::pin(ways.by_directory(user, given.password)).await?,
+        Passwords::Script => Box::pin(by_script(server, user, given)).await?,
         Passwords::Handler => {
             let known = server.handlers.known();
             let handler = known
                 .of_passwords()
                 .ok_or_else(|| Fault::internal("passwords = \"handler\" without a handler"))?;
-            let said = Box::pin(handler.authenticate(server, (user, password), peer));
-            let identity = said.await?.ok_or_else(wrong)?;
-            server.throttle.succeeded(user);
-            return by_identity(server, claim, asked, keyring, identity).await;
+            Box::pin(handler.authenticate(server, user, given, peer)).await?
         }
         Passwords::Off => {
             return Err(Fault::new(
@@ -347,40 +390,109 @@ async fn by_password(
                 "sign in with a token of the identity provider, or with a certificate",
             ));
         }
-    }
-    let Some(place) = server.passwords.admit() else {
-        let [jitter] = random(&*server.environment.randomness).unwrap_or([128]);
-        return Err(Fault::busy(server.passwords.retry_after_ms(jitter)));
     };
+    match identity {
+        Some(identity) => by_identity(server, claim, asked, keyring, identity)
+            .await
+            .map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The same with a password that Tidewater keeps.
+async fn by_own_password(
+    server: &Shared,
+    claim: &Claim,
+    asked: Vec<AskedSubscription>,
+    keyring: &Keyring,
+    given: GivenPassword<'_>,
+) -> Result<Option<SignedIn>, Fault> {
+    let user = &claim.user;
+    let place = password_place(server)?;
     let publications = named(&asked);
     let state = look_up(server, user, claim.remote_id, asked).await?;
     let hash = state.user.as_ref().map(|user| user.password_hash.as_str());
-    match place.check(hash, password).await {
+    match place.check(hash, given.password).await {
         PasswordCheck::Dropped => return Err(server.busy()),
-        PasswordCheck::Wrong => return Err(wrong()),
-        PasswordCheck::Right => server.throttle.succeeded(user),
+        PasswordCheck::Wrong => return Ok(None),
+        PasswordCheck::Right => {}
     }
-    if state.user.as_ref().is_none_or(|user| user.disabled) {
-        return Err(Fault::shut_out(ShutOut::UserDisabled));
+    let known = state.user.as_ref().filter(|user| !user.disabled);
+    let known = known.ok_or_else(|| Fault::shut_out(ShutOut::UserDisabled))?;
+    if let Some(new) = given.new
+        && !replace_password(server, known, new).await?
+    {
+        return Ok(None);
     }
-    admit(server, claim, keyring, (user, state), &publications).await
+    admit(server, claim, keyring, (user, state), &publications)
+        .await
+        .map(Some)
+}
+
+/// A place among those whose passwords are checked.
+fn password_place(server: &Shared) -> Result<Place<'_>, Fault> {
+    server.passwords.admit().ok_or_else(|| {
+        let [jitter] = random(&*server.environment.randomness).unwrap_or([128]);
+        Fault::busy(server.passwords.retry_after_ms(jitter))
+    })
+}
+
+/// Gives a user another password; tells whether nobody else has meanwhile.
+async fn replace_password(server: &Shared, user: &UserRecord, new: &str) -> Result<bool, Fault> {
+    let place = password_place(server)?;
+    let salt = random(&*server.environment.randomness).map_err(no_randomness)?;
+    let hash = place.hash(salt, new).await.ok_or_else(|| server.busy())?;
+    let hash = hash.map_err(|error| Fault::internal(error.to_string()))?;
+    let (reply, answer) = oneshot::channel();
+    server
+        .workers
+        .sessions
+        .submit(SessionTask::ReplacePassword {
+            user: user.name.clone(),
+            before: user.password_hash.clone(),
+            hash,
+            reply,
+        });
+    answered(answer).await
+}
+
+/// What somebody is told whose password whoever checks it does not set.
+pub(crate) fn passwords_set_elsewhere(who: &str) -> Fault {
+    Fault::new(
+        Code::NotAllowed,
+        format!("{who} checks the passwords of this server's users and does not set them"),
+        "change the password where you change it for everything else",
+    )
 }
 
 /// What an `authenticate_user` that lets somebody in sets.
 const LET_IN: RangeInclusive<i64> = 1000..=1999;
 
 /// Whoever the operator's script knows by user and password; `None` if they do not fit.
-async fn by_script(server: &Shared, user: &str, password: &str) -> Result<Option<Identity>, Fault> {
-    let Some(publication) = server.publications.served().authenticates() else {
+async fn by_script(
+    server: &Shared,
+    user: &str,
+    given: GivenPassword<'_>,
+) -> Result<Option<Identity>, Fault> {
+    let Some((publication, scripts)) = server.publications.served().authenticates() else {
         return Err(Fault::internal(
             "passwords = \"script\", and scripts/default/connection/authenticate_user.sql is not \
              deployed",
         ));
     };
+    if given.new.is_some() && !scripts.set_passwords() {
+        return Err(passwords_set_elsewhere("the script authenticate_user"));
+    }
     let notes = ScriptNotes::default();
-    let hash = Sha256::digest(password.as_bytes()).to_vec();
-    notes.set_fact(&publication, "password", Value::Text(password.to_owned()));
-    notes.set_fact(&publication, "hashed_password", Value::Blob(hash));
+    let tell = |name, name_of_hash, password: &str| {
+        let hash = Sha256::digest(password.as_bytes()).to_vec();
+        notes.set_fact(&publication, name, Value::Text(password.to_owned()));
+        notes.set_fact(&publication, name_of_hash, Value::Blob(hash));
+    };
+    tell("password", "hashed_password", given.password);
+    if let Some(new) = given.new {
+        tell("new_password", "hashed_new_password", new);
+    }
     let run = ScriptRun {
         context: SyncContext {
             user: user.to_owned(),

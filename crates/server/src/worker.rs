@@ -88,6 +88,13 @@ pub(crate) enum SessionTask {
         creates: bool,
         reply: oneshot::Sender<Result<bool, CentreError>>,
     },
+    /// Another password of a user, whose present one has the hash `before`.
+    ReplacePassword {
+        user: String,
+        before: String,
+        hash: String,
+        reply: oneshot::Sender<Result<bool, CentreError>>,
+    },
     /// Numbers for the rows of a remote.
     HandOut {
         wanted: NumbersWanted,
@@ -482,6 +489,14 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
             reply,
         } => {
             let _ = reply.send(connection.prove_user(&user, &proven, creates).await);
+        }
+        SessionTask::ReplacePassword {
+            user,
+            before,
+            hash,
+            reply,
+        } => {
+            let _ = reply.send(connection.replace_password(&user, &before, &hash).await);
         }
         SessionTask::HandOut { wanted, reply } => {
             let result = match connection.open().await {

@@ -416,6 +416,18 @@ impl<D: Database> Worker for EngineWorker<D> {
         )))
     }
 
+    fn replace_password<'a>(
+        &'a mut self,
+        user: &'a str,
+        before: &'a str,
+        hash: &'a str,
+    ) -> CentreResult<'a, bool> {
+        let [user, before, hash] = [user, before, hash].map(str::to_owned);
+        self.0.run(job!(|connection| records::replace_password(
+            connection, &user, &before, &hash
+        )))
+    }
+
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
         let (served, asked) = (self.0.served(), asked.clone());
         self.0.run(job!(|connection| numbers::hand_out::<D>(

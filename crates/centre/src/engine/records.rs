@@ -217,6 +217,23 @@ pub(super) async fn set_password(
     change(connection, "setting a password", update).await
 }
 
+/// See [`crate::Worker::replace_password`].
+pub(super) async fn replace_password(
+    connection: &mut impl Connection,
+    user: &str,
+    before: &str,
+    hash: &str,
+) -> Result<bool> {
+    let sql = "UPDATE tidewater.user_account SET password_hash = ?3
+               WHERE name = ?1 AND password_hash = ?2";
+    change(
+        connection,
+        "replacing a password",
+        own!(sql, user, before, hash),
+    )
+    .await
+}
+
 pub(super) async fn set_disabled(
     connection: &mut impl Connection,
     name: &str,

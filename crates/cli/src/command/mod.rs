@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod call;
 pub(crate) mod cert;
+pub(crate) mod change_password;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod conflicts;
@@ -62,6 +63,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Live(args) => live::run(&args),
         Command::Call(args) => call::run(&args),
         Command::Provide(args) => provide::run(&args),
+        Command::ChangePassword(args) => change_password::run(&args),
         Command::Publish(args) => publish::run(&args),
         Command::Listen(args) => listen::run(&args),
         Command::Unsubscribe(args) => unsubscribe::run(&args),

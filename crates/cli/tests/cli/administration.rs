@@ -51,6 +51,54 @@ fn a_new_password_is_the_one_that_counts() {
 }
 
 #[test]
+fn users_change_their_own_passwords() {
+    Shop::on_both_centres(|shop| {
+        let (place, url) = (&shop.place, shop.server.url());
+        let old = password("nancy");
+        let remote = shop.remote("nancy");
+        place
+            .change_password(("nancy", "wrong"), url, "another")
+            .exits(3);
+        place
+            .change_password(("nancy", &old), url, "")
+            .exits(1)
+            .tells(&["TIDEWATER_NEW_PASSWORD"]);
+        place
+            .change_password(("nancy", &old), url, &"x".repeat(1_025))
+            .exits(1)
+            .tells(&["longer than 1024 bytes"]);
+        place
+            .change_password(("nobody", &old), url, "another")
+            .exits(3);
+        // The answer to the first was lost, as it were: it is asked again in the same words.
+        for _ in 0..2 {
+            let changed = place
+                .change_password(("nancy", &old), url, "another")
+                .done();
+            assert_eq!(changed.stdout, "password of nancy changed\n");
+        }
+        let sync = |password: &str| {
+            place.first_sync_as(
+                ("nancy", password),
+                url,
+                "main",
+                &["--device-name", "second"],
+            )
+        };
+        shop.sync(&remote).done();
+        let first = place.path("nancy.db");
+        std::fs::rename(&first, place.path("first.db")).unwrap();
+        sync(&old).exits(3);
+        sync("another").done();
+        shop.place.tidewater(&["user", "disable", "nancy"]).done();
+        place
+            .change_password(("nancy", "another"), url, &old)
+            .exits(3)
+            .tells(&["disabled"]);
+    });
+}
+
+#[test]
 fn a_remote_whose_user_was_removed_signs_in_again_and_keeps_its_changes() {
     Shop::on_both_centres(|shop| {
         let nancy = shop.remote("nancy");

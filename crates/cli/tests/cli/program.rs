@@ -79,6 +79,18 @@ impl Place {
         Run::of(self.command(arguments).env("TIDEWATER_PASSWORD", password))
     }
 
+    /// A user, with his password so far, takes another one.
+    pub(crate) fn change_password(
+        &self,
+        (user, password): (&str, &str),
+        url: &str,
+        new_password: &str,
+    ) -> Run {
+        let mut command = self.command(&["change-password", "--server", url, "--user", user]);
+        command.env("TIDEWATER_PASSWORD", password);
+        Run::of(command.env("TIDEWATER_NEW_PASSWORD", new_password))
+    }
+
     /// The first sync of a user's file, which has his name.
     pub(crate) fn first_sync(
         &self,

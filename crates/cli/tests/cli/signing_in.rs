@@ -94,6 +94,10 @@ fn what_the_manual_of_signing_in_shows_works() {
     desk.place.write("tidewater.toml", &configuration);
     let server = desk.place.serve_as_configured();
     assert!(desk.run(directory).ends_with("\n2"));
+    let url = server.url().to_owned();
+    desk.place
+        .change_password(("olga", "olgas secret"), &url, "another")
+        .tells(&["a directory checks the passwords"]);
     drop(server);
 
     desk.run(cert);

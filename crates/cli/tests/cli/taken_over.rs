@@ -172,7 +172,17 @@ fn the_customer_orders_set_runs_as_it_stands() {
         place.first_sync_as((user, password), server.url(), "main", &[])
     };
     first("anna", "wrong").exits(3);
-    first("anna", "annas").done();
+    let passwords = "SELECT login, password FROM employee ORDER BY 1";
+    place
+        .change_password(("anna", "wrong"), server.url(), "hers")
+        .exits(3);
+    assert_eq!(centre.rows(passwords), ["anna|annas", "bert|berts"]);
+    place
+        .change_password(("anna", "annas"), server.url(), "hers")
+        .done();
+    assert_eq!(centre.rows(passwords), ["anna|hers", "bert|berts"]);
+    first("anna", "annas").exits(3);
+    first("anna", "hers").done();
     first("bert", "berts").done();
     let customers = "SELECT cust_id, name FROM customer ORDER BY 1";
     assert_eq!(rows(&place, "anna.db", customers), ["10|Ada", "11|Bob"]);

@@ -23,7 +23,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewater_carrier::{CarrierError, ServerUrls};
-use tidewater_protocol::message::{Failure, Proof};
+use tidewater_protocol::message::{Failure, PasswordChange, Proof};
 use tidewater_remote::{Event, SyncError};
 
 pub use self::calls::Pending;
@@ -79,6 +79,13 @@ impl Link {
         let mut line = Line::dial(&urls, ca_file, options.pin, &dial, Clock::start(), go_on)?;
         let proof = match &options.proof {
             LinkProof::Password(password) => Proof::Password(password.clone()),
+            LinkProof::PasswordChange {
+                password,
+                new_password,
+            } => Proof::PasswordChange(PasswordChange {
+                password: password.clone(),
+                new_password: new_password.clone(),
+            }),
             LinkProof::Token(token) => Proof::Token(token.clone()),
             LinkProof::Bearer(bearer) => Proof::Bearer(bearer.read()?),
             LinkProof::Certificate(_) => Proof::Certificate(true),

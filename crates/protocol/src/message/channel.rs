@@ -15,7 +15,7 @@ pub struct SignIn {
     #[prost(string, tag = "3")]
     pub user: String,
     /// One of the proofs of it.
-    #[prost(oneof = "Proof", tags = "4, 5, 6, 10, 11")]
+    #[prost(oneof = "Proof", tags = "4, 5, 6, 10, 11, 13")]
     pub proof: Option<Proof>,
     /// The program that speaks, for logs.
     #[prost(string, tag = "7")]
@@ -75,6 +75,20 @@ pub enum Proof {
     /// The client certificate of the TLS connection, in place of a password; always true.
     #[prost(bool, tag = "11")]
     Certificate(bool),
+    /// The user's password, and another one that takes its place.
+    #[prost(message, tag = "13")]
+    PasswordChange(PasswordChange),
+}
+
+/// See [`Proof::PasswordChange`].
+#[derive(Clone, PartialEq, Message)]
+pub struct PasswordChange {
+    /// The password so far.
+    #[prost(string, tag = "1")]
+    pub password: String,
+    /// The password from now on.
+    #[prost(string, tag = "2")]
+    pub new_password: String,
 }
 
 /// See [`Control::SignedIn`].

@@ -67,6 +67,13 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
             sign_in(Proof::Bearer("eyJ.eyJ.c2ln".into())),
         ),
         ("sign-in-certificate", sign_in(Proof::Certificate(true))),
+        (
+            "sign-in-password-change",
+            sign_in(Proof::PasswordChange(PasswordChange {
+                password: "secret".into(),
+                new_password: "secret too".into(),
+            })),
+        ),
         ("signed-in", signed_in("")),
         ("signed-in-user", signed_in("jane")),
         (

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
+use argon2::password_hash::{self, PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
@@ -32,24 +32,40 @@ fn argon2() -> Argon2<'static> {
 /// # Errors
 /// The password is empty or longer than 1,024 bytes.
 pub fn hash_password(environment: &Environment, password: &str) -> Result<String, ServerError> {
-    if password.is_empty() || password.len() > MAX_PASSWORD_BYTES {
-        return Err(ServerError::configuration(
-            format!("the password has {} bytes", password.len()),
-            format!("choose one of 1 to {MAX_PASSWORD_BYTES} bytes"),
-        ));
-    }
+    check_new_password(password)
+        .map_err(|wrong| ServerError::configuration(wrong.what, wrong.hint))?;
     let failed = |error: &dyn std::fmt::Display| {
         ServerError::configuration(
             format!("the password cannot be hashed: {error}"),
             "try again",
         )
     };
-    let salt = random::<16>(&*environment.randomness).map_err(|error| failed(&error))?;
-    let salt = SaltString::encode_b64(&salt).map_err(|error| failed(&error))?;
-    let hash = argon2()
-        .hash_password(password.as_bytes(), &salt)
-        .map_err(|error| failed(&error))?;
-    Ok(hash.to_string())
+    let salt = random(&*environment.randomness).map_err(|error| failed(&error))?;
+    hash_with(salt, password).map_err(|error| failed(&error))
+}
+
+/// Why a password cannot be one, and what to do.
+pub(crate) struct UnfitPassword {
+    pub(crate) what: String,
+    pub(crate) hint: String,
+}
+
+/// Whether a password may be set.
+pub(crate) fn check_new_password(password: &str) -> Result<(), UnfitPassword> {
+    match (1..=MAX_PASSWORD_BYTES).contains(&password.len()) {
+        true => Ok(()),
+        false => Err(UnfitPassword {
+            what: format!("the password has {} bytes", password.len()),
+            hint: format!("choose one of 1 to {MAX_PASSWORD_BYTES} bytes"),
+        }),
+    }
+}
+
+fn hash_with(salt: [u8; 16], password: &str) -> password_hash::Result<String> {
+    let salt = SaltString::encode_b64(&salt)?;
+    Ok(argon2()
+        .hash_password(password.as_bytes(), &salt)?
+        .to_string())
 }
 
 /// What a hash from elsewhere may cost: a check must not exhaust the server.
@@ -189,31 +205,44 @@ impl Place<'_> {
     /// wrong, at the same cost.
     pub(crate) async fn check(self, hash: Option<&str>, password: &str) -> PasswordCheck {
         let checks = self.0;
-        let Ok(permit) = checks.running.clone().acquire_owned().await else {
-            return PasswordCheck::Dropped;
-        };
         let hash = hash.filter(|hash| !hash.is_empty());
         let known = hash.is_some() && password.len() <= MAX_PASSWORD_BYTES;
         let hash = if known { hash } else { None };
         let hash = hash.unwrap_or(&checks.dummy).to_owned();
         let mut password = password.to_owned();
         password.truncate(floor_char_boundary(&password, MAX_PASSWORD_BYTES));
+        match self.run(move || verify(&hash, &password)).await {
+            Some(true) if known => PasswordCheck::Right,
+            Some(_) => PasswordCheck::Wrong,
+            None => PasswordCheck::Dropped,
+        }
+    }
+
+    /// The hash of a password that is to be set; `None` if the server ends.
+    pub(crate) async fn hash(
+        self,
+        salt: [u8; 16],
+        password: &str,
+    ) -> Option<password_hash::Result<String>> {
+        let password = password.to_owned();
+        self.run(move || hash_with(salt, &password)).await
+    }
+
+    /// Does in the pool what takes as long as a check; `None` if the server ends.
+    async fn run<T: Send + 'static>(self, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let checks = self.0;
+        let permit = checks.running.clone().acquire_owned().await.ok()?;
         let (done, answer) = oneshot::channel();
         let begun = Instant::now();
         checks.blocking.run(Box::new(move || {
-            let right = verify(&hash, &password);
             // Nobody waits any more if the connection is gone.
-            let _ = done.send(right);
+            let _ = done.send(job());
             drop(permit);
         }));
         let answer = answer.await;
         let mut pace = checks.pace();
         pace.check = pace.check.mul_f64(0.9) + begun.elapsed().mul_f64(0.1);
-        match answer {
-            Ok(true) if known => PasswordCheck::Right,
-            Ok(_) => PasswordCheck::Wrong,
-            Err(_) => PasswordCheck::Dropped,
-        }
+        answer.ok()
     }
 }
 

@@ -14,6 +14,7 @@ use crate::config::HandlerEvent;
 use crate::environment::random;
 use crate::fault::Fault;
 use crate::server::Shared;
+use crate::sign_in::{GivenPassword, passwords_set_elsewhere};
 use tidewater_protocol::RemoteId;
 
 /// No answer is longer.
@@ -27,7 +28,8 @@ impl Handler {
     pub(crate) async fn authenticate(
         &self,
         server: &Arc<Shared>,
-        (user, password): (&str, &str),
+        user: &str,
+        given: GivenPassword<'_>,
         peer: &str,
     ) -> Result<Option<Identity>, Fault> {
         let event = HandlerEvent::AuthenticateUser;
@@ -36,7 +38,10 @@ impl Handler {
         let mut head = Map::new();
         head.insert("event".into(), event.name().into());
         head.insert("user".into(), user.into());
-        head.insert("password".into(), password.into());
+        head.insert("password".into(), given.password.into());
+        if let Some(new) = given.new {
+            head.insert("new_password".into(), new.into());
+        }
         head.insert("peer".into(), peer.into());
         // Each attempt is one of its own.
         let key = RemoteId::from_random(random).to_string();
@@ -59,20 +64,31 @@ impl Handler {
             _ => fault,
         })?;
         let said = read(&reply, user).map_err(|what| self.wrong(event, &what))?;
-        let Some((user, claims)) = said else {
+        let Some(said) = said else {
             return Ok(None);
         };
+        let by = format!("the handler {:?}", self.config.name);
+        if given.new.is_some() && !said.has_set_password {
+            return Err(passwords_set_elsewhere(&by));
+        }
         Ok(Some(Identity {
-            user: user_name(&user, "the name that the handler gives")?,
-            by: format!("the handler {:?}", self.config.name),
-            claims: Some(kept(claims.into_iter())?),
+            user: user_name(&said.user, "the name that the handler gives")?,
+            by,
+            claims: Some(kept(said.claims.into_iter())?),
         }))
     }
 }
 
-type Said = Option<(String, Vec<(String, String)>)>;
+/// What a handler says of somebody whom it lets in.
+#[derive(Debug, PartialEq, Eq)]
+struct Acceptance {
+    user: String,
+    claims: Vec<(String, String)>,
+    /// It has taken the new password.
+    has_set_password: bool,
+}
 
-fn read(reply: &Reply, user: &str) -> Result<Said, String> {
+fn read(reply: &Reply, user: &str) -> Result<Option<Acceptance>, String> {
     let answer = whole(reply)?;
     match answer.get("verdict").and_then(Json::as_str) {
         Some("accept") => {}
@@ -95,8 +111,9 @@ fn read(reply: &Reply, user: &str) -> Result<Said, String> {
             ));
         }
     };
+    let nothing = Map::new();
     let claims = match answer.get("claims") {
-        None | Some(Json::Null) => return Ok(Some((user, Vec::new()))),
+        None | Some(Json::Null) => &nothing,
         Some(Json::Object(claims)) => claims,
         Some(other) => {
             return Err(format!(
@@ -114,7 +131,11 @@ fn read(reply: &Reply, user: &str) -> Result<Said, String> {
             kind(other)
         )),
     });
-    Ok(Some((user, claims.collect::<Result<_, _>>()?)))
+    Ok(Some(Acceptance {
+        user,
+        claims: claims.collect::<Result<_, _>>()?,
+        has_set_password: answer.get("password_set") == Some(&Json::Bool(true)),
+    }))
 }
 
 #[cfg(test)]
@@ -136,14 +157,25 @@ mod tests {
                 .map(|(name, value)| ((*name).into(), (*value).into()));
             pairs.collect::<Vec<(String, String)>>()
         };
+        let accepted = |user: &str, pairs: &[(&str, &str)], has_set_password| {
+            Ok(Some(Acceptance {
+                user: user.into(),
+                claims: claims(pairs),
+                has_set_password,
+            }))
+        };
         assert_eq!(said(r#"{"verdict": "refuse"}"#), Ok(None));
         assert_eq!(
             said(r#"{"verdict": "accept"}"#),
-            Ok(Some(("anna".into(), claims(&[]))))
+            accepted("anna", &[], false)
         );
         assert_eq!(
             said(r#"{"verdict": "accept", "user": "a1", "claims": {"r": "n", "l": 3, "x": null}}"#),
-            Ok(Some(("a1".into(), claims(&[("l", "3"), ("r", "n")]))))
+            accepted("a1", &[("l", "3"), ("r", "n")], false)
+        );
+        assert_eq!(
+            said(r#"{"verdict": "accept", "password_set": true}"#),
+            accepted("anna", &[], true)
         );
         for wrong in [
             "{}",

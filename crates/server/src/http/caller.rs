@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use tidewater_centre::records::ShutOut;
 use tidewater_protocol::identity::parse_uuid;
-use tidewater_protocol::message::{PROTOCOL_VERSION, Proof, SignIn};
+use tidewater_protocol::message::{PROTOCOL_VERSION, PasswordChange, Proof, SignIn};
 
 use super::problem::Problem;
 use super::{SIGN_IN_BYTES, Web, forwarded, receive};
@@ -111,12 +111,13 @@ impl FromRequestParts<Web> for Identified {
     }
 }
 
-/// A password with its user, or a token of an identity provider, which says who its user is.
+/// A password with its user, which may be changed, or a token of an identity provider, which says who its user is.
 #[derive(Deserialize)]
 struct Given {
     #[serde(default)]
     user: String,
     password: Option<String>,
+    new_password: Option<String>,
     token: Option<String>,
 }
 
@@ -147,9 +148,15 @@ async fn exchange(web: &Web, body: &[u8], peer: &str) -> Result<Json<Token>, Pro
                 a token of an identity provider";
     let given: Given = serde_json::from_slice(body)
         .map_err(|error| Problem::bad(format!("the body is no sign-in: {error}"), hint))?;
-    let proof = match (given.password, given.token) {
-        (Some(password), None) if !given.user.is_empty() => Proof::Password(password),
-        (None, Some(token)) => Proof::Bearer(token),
+    let proof = match (given.password, given.new_password, given.token) {
+        (Some(password), None, None) if !given.user.is_empty() => Proof::Password(password),
+        (Some(password), Some(new_password), None) if !given.user.is_empty() => {
+            Proof::PasswordChange(PasswordChange {
+                password,
+                new_password,
+            })
+        }
+        (None, None, Some(token)) => Proof::Bearer(token),
         _ => {
             return Err(Problem::bad(
                 "the body has to have one proof of who signs in",

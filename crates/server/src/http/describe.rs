@@ -197,6 +197,10 @@ fn fixed_paths() -> Map<String, Value> {
                         "properties": {
                             "user": { "type": "string" },
                             "password": { "type": "string" },
+                            "new_password": {
+                                "type": "string",
+                                "description": "Takes the password's place, if that is right.",
+                            },
                             "token": {
                                 "type": "string",
                                 "description": "A JWT of an identity provider that the server \

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use ring::hmac;
 use serde_json::{Value, json};
-use tidewater_client::{Called, ColumnType, Datum, Request, SyncDirection};
+use tidewater_client::{
+    Called, ColumnType, Datum, Link, LinkOptions, LinkProof, Request, SyncDirection,
+};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Place, Way};
@@ -576,6 +578,9 @@ fn a_handler_knows_passwords<B: Backend>() {
             })),
             (Some("odd"), _) => Say::Json(json!({ "verdict": "maybe" })),
             (Some("away"), _) => Say::Status(503),
+            (Some("olga"), Some("olgas secret")) => Say::Json(json!({
+                "verdict": "accept", "password_set": asked.body["new_password"] == "another"
+            })),
             _ => Say::Json(json!({ "verdict": "refuse" })),
         }
     });
@@ -607,6 +612,17 @@ fn a_handler_knows_passwords<B: Backend>() {
     assert_eq!(code("nancy"), Code::WrongPassword);
     assert_eq!(code("odd"), Code::HandlerFailed);
     assert_eq!(code("away"), Code::IdentityUnavailable);
+    // A password that it is to replace, and has to say so.
+    let change = |new: &str| {
+        let proof = LinkProof::PasswordChange {
+            password: "olgas secret".into(),
+            new_password: new.into(),
+        };
+        let url = format!("tcp://{}", server.address);
+        Link::connect(&url, &LinkOptions::proven("olga", proof)).map(drop)
+    };
+    change("another").unwrap();
+    assert_eq!(change("a third").unwrap_err().code(), Code::NotAllowed);
 }
 
 /// A program that is connected to the server, in place of an address.

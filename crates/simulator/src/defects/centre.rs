@@ -305,6 +305,14 @@ impl Worker for MeddlingWorker {
     ) -> CentreResult<'a, bool> {
         self.inner.prove_user(user, proven, creates)
     }
+    fn replace_password<'a>(
+        &'a mut self,
+        user: &'a str,
+        before: &'a str,
+        hash: &'a str,
+    ) -> CentreResult<'a, bool> {
+        self.inner.replace_password(user, before, hash)
+    }
 
     fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
         Box::pin(async move {

@@ -218,6 +218,21 @@ impl Scripts {
         self.all().any(|it| it.event.is_in(transaction))
     }
 
+    /// Whether the script that checks passwords also sets them: it names the new one.
+    pub fn set_passwords(&self) -> bool {
+        let names_new = |it: &Parameter| {
+            matches!(
+                it,
+                Parameter::System("new_password" | "hashed_new_password")
+            )
+        };
+        let of_passwords = self
+            .all()
+            .filter(|it| it.event.is_in(Transaction::SigningIn));
+        let mut statements = of_passwords.flat_map(|it| &it.statements);
+        statements.any(|it| it.script.parameters.iter().any(names_new))
+    }
+
     /// Whether scripts can leave something in the session that others of the same sync find there:
     /// then the sync keeps to one connection.
     pub fn keeps_a_session(&self) -> bool {

@@ -26,10 +26,12 @@ CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS
 CREATE TRIGGER touch BEFORE UPDATE ON customer FOR EACH ROW EXECUTE FUNCTION touch();
 CREATE TRIGGER touch BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION touch();
 
-CREATE PROCEDURE check_user(INOUT status integer, who varchar, proof varchar) LANGUAGE plpgsql AS '
+CREATE PROCEDURE check_user(INOUT status integer, who varchar, proof varchar, next varchar)
+LANGUAGE plpgsql AS '
 BEGIN
     IF EXISTS (SELECT FROM employee WHERE login = who AND password = proof) THEN
         status := 1000;
+        UPDATE employee SET password = next WHERE login = who AND next IS NOT NULL;
     ELSE
         status := 4000;
     END IF;

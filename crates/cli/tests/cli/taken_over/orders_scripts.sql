@@ -1,7 +1,7 @@
 /* Customers and orders by employee, as the manuals show it. */
 
 call ml_add_connection_script( 'default', 'authenticate_user',
-  '{ call check_user( {ml s.authentication_status}, {ml s.username}, {ml s.password} ) }' )
+  '{ call check_user( {ml s.authentication_status}, {ml s.username}, {ml s.password}, {ml s.new_password} ) }' )
 go
 
 call ml_add_connection_script( 'default', 'begin_upload',

@@ -128,6 +128,21 @@ impl Worker for MemoryWorker {
         })
     }
 
+    fn replace_password<'a>(
+        &'a mut self,
+        user: &'a str,
+        before: &'a str,
+        hash: &'a str,
+    ) -> CentreResult<'a, bool> {
+        Box::pin(async move {
+            self.check()?;
+            let mut state = self.0.state();
+            let known = state.users.get_mut(user);
+            let known = known.filter(|it| it.password_hash == before);
+            Ok(known.map(|it| it.password_hash = hash.to_owned()).is_some())
+        })
+    }
+
     fn prove_user<'a>(
         &'a mut self,
         user: &'a str,
