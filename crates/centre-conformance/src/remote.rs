@@ -378,6 +378,7 @@ impl Remote {
             UploadOutcome::Applied { result, own } => {
                 self.own = Some(own);
                 self.gained.clone_from(&result.gained);
+                self.asked.extend(result.requests());
                 self.take_what_was_made(&result);
                 result_text(&self.schema, &result)
             }

@@ -6,7 +6,7 @@ use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
 use crate::remote::{Change, Remote, delete, insert, update};
-use crate::world::{World, everyone};
+use crate::world::{World, everyone, partitioned};
 
 /// The customer database of the manuals: timestamps, a shadow table of deletes, customers by sales
 /// person.
@@ -172,6 +172,117 @@ pub async fn conflicts_that_the_server_finds_are_resolved_by_scripts<F: Fixture>
         .query("SELECT new_name FROM cust_fought")
         .await;
     assert_eq!(fought, ["NORA"]);
+}
+
+/// A script finds rows by their keys: it would write over a row that its remote does not know, or may
+/// not write.
+pub async fn an_updated_key_that_another_row_has_is_refused<F: Fixture>() {
+    let plain = "UPDATE cust SET name = {r.name} WHERE cust_id = {r.cust_id}";
+    let set = "UPDATE cust SET name = r.name FROM {rows} AS r WHERE cust.cust_id = r.cust_id";
+    let cursor = script(
+        "cust",
+        "download_cursor",
+        "SELECT cust_id, name, rep FROM cust WHERE rep = {s.username}",
+    );
+    let is_partitioned = |it: &TableSpec| !it.partition.is_empty();
+    for table in [
+        everyone("cust"),
+        partitioned("cust", &["rep"], "SELECT {s.username}"),
+    ] {
+        for (event, sql) in [
+            ("upload_update", plain),
+            ("upload_update", set),
+            ("resolve_conflict", plain),
+        ] {
+            let mut world = world::<F>(Vec::new()).await;
+            world.specs[0].tables = vec![table.clone()];
+            world.specs[0].scripts = vec![script("cust", event, sql)];
+            if !is_partitioned(&table) {
+                world.specs[0].scripts.push(cursor.clone());
+            }
+            world.deploy().await.unwrap();
+            world
+                .execute("INSERT INTO cust VALUES (1, 'hers', 'anna'), (2, 'his', 'bert')")
+                .await;
+            let mut anna = Remote::synced(&world, "anna").await;
+            let told = anna
+                .upload(&[update("cust", "1|hers|anna", "2|written|anna")])
+                .await;
+            let refused = "refused cust [1] Update key_in_use: key in use";
+            assert_eq!(told[1..], [refused], "{event} {sql}");
+            // Nor a row that has come since, and that its remote may write.
+            world
+                .execute("INSERT INTO cust VALUES (3, 'new', 'anna')")
+                .await;
+            let told = anna
+                .upload(&[update("cust", "1|hers|anna", "3|written|anna")])
+                .await;
+            assert_eq!(told[1..], [refused], "{event} {sql}");
+            let rows = "SELECT cust_id || ' ' || name FROM cust ORDER BY cust_id";
+            let rows = world.fixture.query(rows).await;
+            assert_eq!(rows, ["1 hers", "2 his", "3 new"], "{event} {sql}");
+        }
+    }
+}
+
+/// What a script has written under another key, for another user or not at all, its remote has not
+/// any more.
+pub async fn a_row_that_its_script_writes_elsewhere_leaves_the_remote<F: Fixture>() {
+    let inserts = [
+        "INSERT INTO cust VALUES ({r.cust_id} + 100, {r.name}, {r.rep})",
+        "INSERT INTO cust VALUES ({r.cust_id}, {r.name}, 'bert')",
+        "INSERT INTO journal VALUES ({r.cust_id}, {r.name})",
+    ];
+    for (at, insertion) in inserts.into_iter().enumerate() {
+        let mut world = world::<F>(vec![script("cust", "upload_insert", insertion)]).await;
+        world.specs[0].tables = vec![partitioned("cust", &["rep"], "SELECT {s.username}")];
+        world.deploy().await.unwrap();
+        let mut anna = Remote::synced(&world, "anna").await;
+        let written = [insert("cust", "1|Nora|anna")];
+        anna.write(&written);
+        anna.upload(&written).await;
+        anna.download().await;
+        let expected: &[&str] = if at == 0 { &["101|Nora|anna"] } else { &[] };
+        assert_eq!(anna.rows("cust"), expected, "{insertion}");
+    }
+    let by_old_key = "UPDATE cust SET name = {r.name} WHERE cust_id = {o.cust_id}";
+    let world = world::<F>(vec![script("cust", "upload_update", by_old_key)]).await;
+    world
+        .execute("INSERT INTO cust VALUES (1, 'Nora', 'x')")
+        .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let written = [update("cust", "1|Nora|x", "5|Nina|x")];
+    anna.write(&written);
+    anna.upload(&written).await;
+    anna.download().await;
+    assert_eq!(anna.rows("cust"), ["1|Nina|x"]);
+}
+
+pub async fn an_update_of_a_row_that_is_gone_is_told_though_scripts_resolve_conflicts<
+    F: Fixture,
+>() {
+    let keep = "INSERT INTO cust_fought VALUES ({r.cust_id}, {o.name}, {r.name})";
+    let fetch = "SELECT cust_id, name, rep FROM cust WHERE cust_id = {r.cust_id}";
+    for fetches in [false, true] {
+        let mut scripts = vec![script("cust", "upload_new_row_insert", keep)];
+        if fetches {
+            scripts.push(script("cust", "upload_fetch", fetch));
+        }
+        let world = world::<F>(scripts).await;
+        world
+            .execute("INSERT INTO cust VALUES (1, 'Nora', 'x')")
+            .await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        world.execute("DELETE FROM cust").await;
+        let told = anna.upload(&[update("cust", "1|Nora|x", "1|NORA|x")]).await;
+        assert_eq!(
+            told,
+            [
+                "0 inserted, 0 updated, 0 deleted, 1 conflicts, 0 refused",
+                "gone cust [1]"
+            ]
+        );
+    }
 }
 
 pub async fn a_row_that_its_script_does_not_delete_comes_back<F: Fixture>() {

@@ -6,6 +6,7 @@ use tidewater_centre::{
     ConflictSpec, Detect, Resolution, ScriptSpec, SyncUpload, TableSpec, UploadOutcome,
 };
 use tidewater_protocol::Value;
+use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
 use crate::remote::{Remote, insert, result_text, update};
@@ -353,6 +354,62 @@ pub async fn what_a_script_has_added_to_others_changes_comes_with_a_download<F: 
         assert_eq!(products(&world).await, ["1|pen|left|6"], "{is_of_sets}");
         anna.download().await;
         assert_eq!(anna.rows("product"), ["1|pen|left|6|1.50"], "{is_of_sets}");
+    }
+}
+
+/// Told with the result, what a trigger has made of a sum would count as what the remote's next change
+/// was made from, which was made from what it uploaded.
+pub async fn what_a_trigger_makes_of_a_sum_comes_with_a_download<F: Fixture>() {
+    let trigger = match F::DIALECT {
+        Dialect::Postgres => {
+            "CREATE FUNCTION halve() RETURNS trigger LANGUAGE plpgsql AS
+                 'BEGIN NEW.stock := NEW.stock - 2; RETURN NEW; END';
+             CREATE TRIGGER halve BEFORE UPDATE ON product FOR EACH ROW
+                 WHEN (NEW.stock = 9) EXECUTE FUNCTION halve()"
+        }
+        Dialect::Sqlite => {
+            "CREATE TRIGGER halve AFTER UPDATE ON product WHEN NEW.stock = 9 BEGIN
+                 UPDATE product SET stock = NEW.stock - 2 WHERE id = NEW.id; END"
+        }
+    };
+    for are_together in [false, true] {
+        let world = world::<F>(Detect::Row, &["additive(stock)"]).await;
+        world.execute(trigger).await;
+        world
+            .execute("INSERT INTO product VALUES (2, 'ink', 'left', 10, 1.5)")
+            .await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let mut berta = Remote::synced(&world, "berta").await;
+        let sold = [update("product", TEN, "1|pen|left|9|1.50")];
+        anna.write(&sold);
+        let told = match are_together {
+            false => anna.upload(&sold).await,
+            true => {
+                let upload = anna.next_upload(&sold);
+                let others = berta.next_upload(&[update(
+                    "product",
+                    "2|ink|left|10|1.50",
+                    "2|ink|left|6|1.50",
+                )]);
+                let outcomes = anna.worker.apply(vec![upload, others]).await.unwrap();
+                let Some(UploadOutcome::Applied { result, own }) = outcomes.into_iter().next()
+                else {
+                    panic!("it is applied");
+                };
+                anna.own = Some(own);
+                result_text(&world.schema(), &result)
+            }
+        };
+        assert_eq!(told.len(), 1, "{told:?}");
+        let again = [update("product", "1|pen|left|9|1.50", "1|pen|left|5|1.50")];
+        anna.write(&again);
+        anna.upload(&again).await;
+        let stock = world
+            .fixture
+            .query("SELECT stock FROM product WHERE id = 1");
+        assert_eq!(stock.await, ["3"], "{are_together}");
+        anna.download().await;
+        assert_eq!(anna.rows("product")[0], "1|pen|left|3|1.50");
     }
 }
 

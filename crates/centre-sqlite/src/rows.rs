@@ -392,6 +392,11 @@ impl<'c> Rows for UploadRows<'c> {
         Ok(found)
     }
 
+    /// A transaction that writes has the whole database.
+    async fn lock_rows(&mut self, _: &Incoming<'_>, _: &[RowRef]) -> Result<()> {
+        Ok(())
+    }
+
     async fn with_children(
         &mut self,
         table: &Incoming<'_>,

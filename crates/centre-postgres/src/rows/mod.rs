@@ -417,6 +417,10 @@ impl Rows for UploadRows<'_> {
         self.read_by_key(table, op, rows, key).await
     }
 
+    async fn lock_rows(&mut self, table: &Incoming<'_>, rows: &[RowRef]) -> Result<()> {
+        self.lock_by_key(table, rows).await
+    }
+
     async fn with_children(
         &mut self,
         table: &Incoming<'_>,

@@ -246,6 +246,18 @@ pub(super) fn deletable(incoming: &Incoming<'_>, as_they_are: bool) -> String {
     )
 }
 
+/// Locks rows against changes, by key; that others refer to them hinders nobody.
+pub(super) fn lock(incoming: &Incoming<'_>) -> String {
+    let key = incoming.table.key.iter();
+    let key: Vec<_> = key.map(|&index| (Image::Old, index)).collect();
+    format!(
+        "SELECT FROM {} AS t JOIN {} ON {} FOR NO KEY UPDATE OF t",
+        incoming.table.sql_name,
+        unnest(incoming, &key, 1),
+        has_key(incoming, Image::Old)
+    )
+}
+
 /// The ordinals of those of some keys to whose rows others refer by foreign keys that act on
 /// deletes; rows that have one of the keys themselves do not count.
 pub(super) fn parents(incoming: &Incoming<'_>) -> String {

@@ -274,6 +274,35 @@ impl UploadRows<'_> {
         Ok(met)
     }
 
+    /// Locks rows against changes.
+    pub(super) async fn lock_by_key(
+        &mut self,
+        table: &Incoming<'_>,
+        rows: &[RowRef],
+    ) -> Result<()> {
+        let mut possible = rows.to_vec();
+        let mut is_possible = Vec::with_capacity(rows.len());
+        table.rows(rows, |_, row| {
+            is_possible.push(is_possible_key(
+                table.table,
+                &key_of(table, row, Image::Old),
+            ));
+            Ok(())
+        })?;
+        let mut is_possible = is_possible.into_iter();
+        possible.retain(|_| is_possible.next() == Some(true));
+        let statement = self.connection.prepare(&sql::lock(table), &[]).await?;
+        let arrays = read_parameters(table, Op::Delete, &possible, Image::Old)?;
+        let client = self.connection.client();
+        let parameters = as_parameters(&arrays);
+        let locking = client.query(&statement, &parameters);
+        let locked = self.acting.run(client, locking).await;
+        let what = "locking rows that a script is to change";
+        locked
+            .map(drop)
+            .map_err(|error| self.acting.unreadable(what, error))
+    }
+
     /// Locks those of some rows that a delete finds as it expects them.
     async fn lock_deletable(
         &mut self,

@@ -352,6 +352,50 @@ fn a_script_is_printed_and_tried_before_it_is_deployed() {
     });
 }
 
+/// The user goes on while a sync waits behind somebody else's change of the same row.
+#[test]
+fn a_script_adds_each_difference_once_while_others_change_the_row() {
+    let (place, centre) = (Place::new(), Centre::postgres());
+    centre.execute(
+        "CREATE TABLE stock (id integer PRIMARY KEY, v integer NOT NULL);
+         INSERT INTO stock VALUES (1, 12)",
+    );
+    std::fs::create_dir_all(place.path("scripts/default/stock")).expect("a folder");
+    place.write(
+        "scripts/default/stock/upload_update.sql",
+        "UPDATE stock SET v = v + {r.v} - {o.v} WHERE id = {r.id}",
+    );
+    let publication = "[[publication]]\nname = \"main\"\n[[publication.table]]\n\
+                       name = \"stock\"\npartition = \"everyone\"\n";
+    let text = format!(
+        "[server]\nconsolidated = \"{}\"\n{publication}",
+        centre.url()
+    );
+    place.write("tidewater.toml", &text);
+    place.tidewater(&["deploy"]).done();
+    let server = place.serve(&[]);
+    add_user(&place, "anna");
+    place.first_sync("anna", server.url(), "main", &[]).done();
+    edit(&place, "anna.db", "UPDATE stock SET v = v + 1");
+    let office = centre.session().expect("PostgreSQL");
+    office.execute("BEGIN; UPDATE stock SET v = v - 1");
+    std::thread::scope(|scope| {
+        let sync = scope.spawn(|| place.tidewater(&["sync", "anna.db"]).done());
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        while centre.rows(waiting) == ["0"] {
+            assert!(!sync.is_finished(), "the sync waits");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        edit(&place, "anna.db", "UPDATE stock SET v = v - 3");
+        office.execute("COMMIT");
+        sync.join().expect("the sync ends");
+    });
+    place.tidewater(&["sync", "anna.db"]).done();
+    assert_eq!(centre.rows("SELECT v FROM stock"), ["9"]);
+    assert_eq!(rows(&place, "anna.db", "SELECT v FROM stock"), ["9"]);
+}
+
 #[test]
 fn each_version_has_its_own_columns() {
     let (place, centre) = (Place::new(), Centre::postgres());

@@ -6,7 +6,7 @@ use tidewater_protocol::{Datum, Op, RowShape};
 
 use super::Admission;
 use super::given::RowsToTell;
-use super::incoming::{Incoming, RowRef};
+use super::incoming::{Incoming, RowRef, Uploaded};
 use super::outcomes::Outcomes;
 use super::rows::{Image, Rows};
 use crate::engine::exact::pack_row;
@@ -44,9 +44,9 @@ pub(super) async fn note<R: Rows>(
         }
         let mut membership = admission.held(publication, table.index).of_any_age();
         if !kept.is_empty() {
-            let mut made = |_, central: &[Datum<'_>]| {
-                if membership.has(central) {
-                    outcomes.made(table, central);
+            let mut made = |_, _: &Uploaded<'_, '_>, central: Option<&[Datum<'_>]>| {
+                if let Some(central) = central.filter(|it| membership.has(it)) {
+                    outcomes.made(table, central, Sums::Alike);
                 }
             };
             find_all(rows, publication, table, (Op::Delete, &kept), &mut made).await?;
@@ -59,16 +59,24 @@ pub(super) async fn note<R: Rows>(
                 true => split(publication, table, outcomes, taken)?,
                 false => (Vec::new(), taken),
             };
-            let mut made = |_, central: &[Datum<'_>]| match membership.has(central) {
-                true if lookup.is_some() => to_tell.add(schema, central),
-                true => outcomes.made(table, central),
-                false => {}
+            let mut made = |_, uploaded: &Uploaded<'_, '_>, central: Option<&[Datum<'_>]>| {
+                match central.filter(|it| membership.has(it)) {
+                    Some(central) if lookup.is_some() => to_tell.add(schema, central),
+                    Some(central) => {
+                        let sums = Sums::of(publication, table, uploaded, central);
+                        outcomes.made(table, central, sums);
+                    }
+                    // A script has written it elsewhere, or not at all: of the rows that the remote
+                    // has now it is none. Where a script gives rows, it says so.
+                    None if is_scripted && lookup.is_none() => outcomes.asks(table, uploaded),
+                    None => {}
+                }
             };
             find(rows, publication, table, (op, &taken), &mut made).await?;
             find_all(rows, publication, table, (op, &changed), &mut made).await?;
         }
         if let Some((scripting, lookup)) = lookup {
-            let mut made = |central: &[Datum<'_>]| outcomes.made(table, central);
+            let mut made = |central: &[Datum<'_>]| outcomes.made(table, central, Sums::Alike);
             let of = (lookup, &*schema.name);
             to_tell.tell(rows, scripting, of, &mut made).await?;
         }
@@ -103,8 +111,35 @@ pub(super) async fn find_all<R: Rows>(
     find_some(rows, publication, table, (op, taken), (&is_meant, made)).await
 }
 
-/// Gets rows as the centre has them.
-type Take<'t> = &'t mut (dyn FnMut(RowRef, &[Datum<'_>]) + Send);
+/// Whether the centre has made other sums of a row than were uploaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sums {
+    Alike,
+    /// What the remote has changed since then are differences from what it uploaded.
+    Differ,
+}
+
+impl Sums {
+    /// Of a row that was uploaded, and of what the centre has made of it.
+    pub(super) fn of<T>(
+        publication: &Publication<T>,
+        table: &Incoming<'_, T>,
+        uploaded: &Uploaded<'_, '_>,
+        central: &[Datum<'_>],
+    ) -> Sums {
+        let sums = publication.resolvers[table.index].sums();
+        let sums: Vec<usize> = sums.filter(|it| table.sent.contains(it)).collect();
+        let shape = &publication.shapes[table.index];
+        let new = uploaded.new.unwrap_or_default();
+        match !new.is_empty() && differs(shape, &sums, new, central) {
+            true => Sums::Differ,
+            false => Sums::Alike,
+        }
+    }
+}
+
+/// Gets rows with what was uploaded, as the centre has them; `None` of what it has not.
+type Take<'t> = &'t mut (dyn FnMut(RowRef, &Uploaded<'_, '_>, Option<&[Datum<'_>]>) + Send);
 
 /// Whether an uploaded row is told as the centre has it, given both.
 type IsTold<'t> = &'t (dyn Fn(&[Datum<'_>], &[Datum<'_>]) -> bool + Send + Sync);
@@ -119,13 +154,17 @@ async fn find_some<R: Rows>(
     for some in taken.chunks(ROWS_AT_ONCE) {
         let found = rows.find(table, op, some, Image::New).await?;
         table.images(some, |at, uploaded| {
-            // What is gone, or cannot be sent, is the download's affair.
-            let Some(met) = found[at].as_ref().filter(|met| met.central.is_whole) else {
+            let Some(met) = found[at].as_ref() else {
+                made(some[at], uploaded, None);
                 return Ok(());
             };
+            // What cannot be sent is the download's affair.
+            if !met.central.is_whole {
+                return Ok(());
+            }
             let central = met.central.values(&publication.row_types[table.index])?;
             if is_told(uploaded.new.unwrap_or_default(), &central) {
-                made(some[at], &central);
+                made(some[at], uploaded, Some(&central));
             }
             Ok(())
         })?;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
 
 use super::incoming::{Incoming, RowRef, Uploaded};
+use super::made::Sums;
 use super::resolved::Settled;
 use super::rows::{Failed, Refusal};
 use super::{Conflict, Records, Refused};
@@ -107,9 +108,14 @@ impl<'p> Outcomes<'p> {
         asks: bool,
     ) {
         self.builder.applied(uploaded.op, 1);
-        if !asks {
-            return;
+        if asks {
+            self.asks(incoming, uploaded);
         }
+    }
+
+    /// The remote is to get what the centre has under the keys of a row: if that is nothing, it is
+    /// removed there.
+    pub(crate) fn asks<T>(&mut self, incoming: &Incoming<'_, T>, uploaded: &Uploaded<'_, '_>) {
         self.builder.asks(incoming.index, uploaded.key);
         let schema = &self.schema.tables[incoming.index];
         if let (Some(_), Some(new)) = (uploaded.old, uploaded.new) {
@@ -127,19 +133,19 @@ impl<'p> Outcomes<'p> {
     }
 
     /// The centre has made something else of a row that was taken: this, as it is read.
-    pub(crate) fn made<T>(&mut self, incoming: &Incoming<'_, T>, row: &[Datum<'_>]) {
+    pub(super) fn made<T>(&mut self, incoming: &Incoming<'_, T>, row: &[Datum<'_>], sums: Sums) {
         let table = &self.schema.tables[incoming.index];
         let key: Vec<Datum<'_>> = table.key.iter().map(|&it| row[it]).collect();
         let key = (incoming.index, pack_key(table, &key));
         let op = match self.resolved.get(&key) {
             Some(true) => Op::Merged,
-            // What it has of others was not there when its remote changed it: that comes with a
-            // download, like any other change of theirs.
-            Some(false) => {
+            None if sums == Sums::Alike => Op::Made,
+            // What it has of others, or of triggers in a sum, was not there when its remote changed
+            // it: that comes with a download, like any other change of theirs.
+            Some(false) | None => {
                 self.leaves_to_download = true;
                 return;
             }
-            None => Op::Made,
         };
         self.builder
             .made(incoming.index, op, &row[..table.columns.len()]);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use tidewater_protocol::{Datum, RowShape, Table};
 
-use super::incoming::{Incoming, RowRef};
+use super::incoming::{Incoming, RowRef, Uploaded};
 use super::made;
 use super::outcomes::Outcomes;
 use super::rows::{Met, Rows};
@@ -97,9 +97,10 @@ pub(super) async fn record<R: Rows>(
         let shape = &publication.shapes[table.index];
         let mut written = BTreeMap::new();
         for (op, taken) in made::taken(publication, table, outcomes, true)? {
-            let mut take = |_: RowRef, central: &[Datum<'_>]| {
-                let central = &central[..shape.columns.len()];
-                written.insert(key_of(schema, central), image(shape, central));
+            let mut take = |_: RowRef, _: &Uploaded<'_, '_>, central: Option<&[Datum<'_>]>| {
+                if let Some(central) = central.map(|it| &it[..shape.columns.len()]) {
+                    written.insert(key_of(schema, central), image(shape, central));
+                }
             };
             made::find_all(rows, publication, table, (op, &taken), &mut take).await?;
         }

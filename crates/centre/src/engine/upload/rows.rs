@@ -413,6 +413,14 @@ pub trait Rows: Send {
         key: Image,
     ) -> impl Future<Output = Result<Vec<Option<Met>>>> + Send;
 
+    /// Locks the rows of the centre with the keys of uploaded ones, as these are: until the transaction
+    /// ends, nobody else changes them.
+    fn lock_rows(
+        &mut self,
+        table: &Incoming<'_, Self::Table>,
+        rows: &[RowRef],
+    ) -> impl Future<Output = Result<()>> + Send;
+
     /// Those of some deletes that find their rows as their pre-images say (or with `insists`, find
     /// them), and would do something to published rows which refer to these and are none of them:
     /// by foreign keys that act. Nobody adds such a row before the transaction ends.

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, Value, pack};
 
 use super::apply::{Progress, Run, Step, Steps, order, rows_first, with_events};
+use super::decided::pack_key;
 use super::incoming::{Incoming, RowRef, Uploaded};
 use super::outcomes::Vain;
 use super::resolved::Settled;
@@ -360,6 +361,7 @@ impl<'r, R: Rows> Run<'r, R> {
         progress: &mut Progress<'_>,
     ) -> Result<Vec<RowRef>> {
         let rules = &self.publication.rules[self.publication.rules_of(table.index)];
+        let rows = &*self.refuse_taken_keys(table, op, rows, progress).await?;
         let is_everyones = rules.iter().any(|it| it.query.is_none() && !it.follows);
         if is_everyones && self.publication.writes[table.index].rule.is_none() {
             return Ok(rows.to_vec());
@@ -384,6 +386,54 @@ impl<'r, R: Rows> Run<'r, R> {
             }
             Ok(())
         })?;
+        Ok(left)
+    }
+
+    /// Leaves out, and refuses, updates that give a row the key of another row of the centre, unless
+    /// the upload gives that one another key, too: a script finds rows by their keys, and would write
+    /// over a row that the remote does not know, or may not write.
+    async fn refuse_taken_keys(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        op: Op,
+        rows: &[RowRef],
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<RowRef>> {
+        let moved = |at: &RowRef| op == Op::Update && table.moves.binary_search(at).is_ok();
+        let (moves, mut left): (Vec<RowRef>, Vec<RowRef>) = rows.iter().partition(|at| moved(at));
+        if moves.is_empty() {
+            return Ok(left);
+        }
+        let schema = &self.publication.schema.tables[table.index];
+        let types = &self.publication.row_types[table.index];
+        let mut leaving = HashSet::new();
+        table.rows(&table.moves, |_, row| {
+            leaving.insert(pack_key(schema, &row.key));
+            Ok(())
+        })?;
+        let met = self.rows.find(table, op, &moves, Image::New).await?;
+        let mut membership = self.membership(table);
+        let outcomes = &mut progress.outcomes;
+        table.images(&moves, |at, uploaded| {
+            let is_free = match &met[at] {
+                None => true,
+                Some(met) => {
+                    let central = met.central.values(types)?;
+                    let key: Vec<Datum<'_>> = schema.key.iter().map(|&it| central[it]).collect();
+                    leaving.contains(&pack_key(schema, &key))
+                        && membership.barrier(&central).is_none()
+                }
+            };
+            match is_free {
+                true => left.push(moves[at]),
+                false => {
+                    let (code, reason) = (Code::RowKeyInUse, "key in use".to_owned());
+                    outcomes.refused(table, uploaded, &Refusal::new(code, reason));
+                }
+            }
+            Ok(())
+        })?;
+        left.sort_unstable();
         Ok(left)
     }
 
@@ -599,6 +649,9 @@ impl<'r, R: Rows> Run<'r, R> {
             .into_iter()
             .find(|it| self.has_script(table.index, it));
         let updates = self.has_script(table.index, "upload_update");
+        // What the centre has before is compared with what the script makes of it: nobody else may
+        // change a row in between.
+        self.rows.lock_rows(table, rows).await?;
         let (mut plain, mut fought) = (Vec::new(), Vec::new());
         match fetch {
             // Without one every update is a conflict, where conflicts are all that there are scripts for.
@@ -737,21 +790,27 @@ impl<'r, R: Rows> Run<'r, R> {
                 ScriptRan::Refused(refusal) => failed.push(Failed::new(row, refusal)),
             }
         }
-        progress.outcomes.applied(Op::Update, left.len() as u64);
         let met = self.rows.find(table, Op::Update, &left, Image::New).await?;
         let types = &self.publication.row_types[table.index];
+        let mut gone = Vec::new();
         let outcomes = &mut progress.outcomes;
         table.images(&left, |at, uploaded| {
-            let central = met[at].as_ref().map(|it| it.central.values(types));
-            let central = central.transpose()?;
+            let Some(met) = &met[at] else {
+                gone.push(left[at]);
+                return Ok(());
+            };
+            let central = met.central.values(types)?;
             let settled = Settled {
                 outcome: ConflictOutcome::Merged,
                 replaced: None,
-                row: central.as_deref(),
+                row: Some(&central),
             };
             outcomes.resolved(table, uploaded, Some(settled));
             Ok(())
-        })
+        })?;
+        outcomes.applied(Op::Update, (left.len() - gone.len()) as u64);
+        // The scripts have left nothing of it, or had nothing to resolve: it stays deleted.
+        self.lose(table, Op::Update, &gone, progress).await
     }
 }
 

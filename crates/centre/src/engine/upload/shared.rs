@@ -12,8 +12,8 @@ use tidewater_protocol::{Datum, Op};
 
 use super::apply::{Step, admission, fails_alone, judgeable, order, undo};
 use super::columns::{Announced, ColumnMap};
-use super::incoming::{FEW_INSERTS, Incoming, RowRef};
-use super::made;
+use super::incoming::{FEW_INSERTS, Incoming, RowRef, Uploaded};
+use super::made::{self, Sums};
 use super::own;
 use super::result::ResultBuilder;
 use super::rows::{Batch, Image, OnDelete, Rows, TargetTable, Written};
@@ -238,6 +238,9 @@ impl<'s, R: Rows> Sharing<'s, R> {
             return Ok(self.stop());
         }
         let results = self.results().await?;
+        if !self.apart.is_empty() {
+            return Ok(self.stop());
+        }
         let own = self.own(&results)?;
         let mut completed = Vec::with_capacity(results.len());
         let mut applied = Vec::with_capacity(results.len());
@@ -523,12 +526,18 @@ impl<'s, R: Rows> Sharing<'s, R> {
             let held = admissions.map(|it| it.held(publication, table.index).of_any_age());
             let mut memberships: Vec<Membership<'_>> = held.collect();
             for (op, refs) in written(table)? {
-                let mut made = |row: RowRef, central: &[Datum<'_>]| {
-                    let owner = owners[row.chunk()];
-                    if memberships[owner].has(central) {
+                let apart = &mut self.apart;
+                let mut made =
+                    |row: RowRef, uploaded: &Uploaded<'_, '_>, central: Option<&[Datum<'_>]>| {
+                        let owner = owners[row.chunk()];
+                        let Some(central) = central.filter(|it| memberships[owner].has(it)) else {
+                            return;
+                        };
+                        if Sums::of(publication, table, uploaded, central) == Sums::Differ {
+                            apart.insert(owner);
+                        }
                         builders[owner].made(table.index, Op::Made, &central[..columns]);
-                    }
-                };
+                    };
                 let taken = (op, &*refs);
                 made::find(self.rows, publication, table, taken, &mut made).await?;
             }
