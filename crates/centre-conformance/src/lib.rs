@@ -245,6 +245,7 @@ macro_rules! suite {
             scripting::rows_are_downloaded_by_their_time_as_scripts_do_it,
             scripting::scripts_that_cannot_be_are_named,
             scripting::each_remote_has_the_version_that_it_asks_for,
+            scripting::who_names_no_version_gets_round_no_script,
             taken_over::question_marks_stand_for_parameters_in_their_documented_order,
             taken_over::question_marks_that_stand_for_nothing_are_refused,
             taken_over::rows_go_before_deletes_and_events_stand_around_their_own_table,

@@ -88,7 +88,9 @@ pub async fn what_a_version_leaves_in_a_session_no_other_sees<F: Fixture>() {
         left::<F>()
     );
     scripts.push(script("v3", "cust", "upload_insert", &plain));
-    let world = world::<F>(scripts).await;
+    let mut world = world::<F>(scripts).await;
+    world.specs[0].script_versions = ["default", "v2", "v3"].map(str::to_owned).into();
+    world.deploy().await.unwrap();
     let mut anna = Remote::new(&world, "anna").await;
     anna.upload(&[insert("cust", "1|x|x")]).await;
     anna.upload(&[insert("cust", "2|x|x")]).await;
@@ -279,6 +281,7 @@ pub async fn nobody_is_woken_by_a_table_of_which_a_script_says_who_gets_what<F: 
     let cursor = "SELECT cust_id, name, rep FROM cust WHERE rep = {s.username}";
     let mut world = World::<F>::new(DDL, vec![everyone("cust"), everyone("journal")]).await;
     world.specs[0].scripts = vec![script("v2", "cust", "download_cursor", cursor)];
+    world.specs[0].script_versions = vec!["default".into(), "v2".into()];
     world.deploy().await.unwrap();
     let mut anna = Remote::new(&world, "anna").await;
     let of_all = anna.download().await.holding.unwrap().interests().len();

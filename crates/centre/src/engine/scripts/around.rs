@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidewater_protocol::Code;
 
-use super::{ABORT, Scripts, Transaction, chosen};
+use super::{ABORT, Scripts, Transaction, of_version};
 use crate::context::SyncContext;
 use crate::download::{DownloadJob, Downloaded, Downloading};
 use crate::engine::database::Lane;
@@ -67,11 +67,8 @@ fn version_in_use<L: Lane>(lane: &L, run: Option<&ScriptRun>) -> Option<VersionI
 fn scripts<L: Lane>(lane: &L, context: &SyncContext, publication: &str) -> Option<Arc<Scripts>> {
     let served = lane.served();
     let publication = served.publication(publication).ok()?;
-    match publication.scripts.is_empty() {
-        true => None,
-        // What is asked for and is not there is told by what is done with it.
-        false => chosen(&publication.scripts, context, &publication.schema.name).ok()?,
-    }
+    // What is asked for and is not there is told by what is done with it.
+    of_version(&publication.scripts, context, &publication.schema.name).cloned()
 }
 
 /// The part of a list that is of one sync: how many of the list, and what it runs by scripts.

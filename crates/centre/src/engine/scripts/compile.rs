@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use tidewater_protocol::{ColumnType, PublicationSchema, Table};
 
-use super::agreement::{beside_handlers, differing, overwriting, resolves_by_script, together};
+use super::agreement::{
+    beside_handlers, differing, leave_unserved, overwriting, resolves_by_script, together,
+};
 use super::events::parameter_type;
 use super::spelling::{NamedEvent, is_ignored, marked, named_event, without_braces};
 use super::trial::{TrialTables, created_table};
@@ -110,6 +112,7 @@ pub async fn compile<T: Tracking>(
     if !faults.is_empty() {
         return Err(CentreError::Scripts { faults });
     }
+    warnings.extend(leave_unserved(&mut versions, spec, schema));
     let versions = versions.into_iter();
     let versions = versions.map(|(name, it)| (name, it.into()));
     Ok((versions.collect(), warnings))

@@ -27,7 +27,7 @@ pub use self::events::{
 };
 
 pub use self::running::{ABORT, SKIP, ScriptTimer, failed, run};
-pub use self::scripting::{DEFAULT, Scripting, VERSION, chosen, named, version};
+pub use self::scripting::{DEFAULT, Scripting, VERSION, chosen, named, of_version, version};
 pub use self::trying::{print_script, scripts_to_try, try_script};
 
 use super::script::{Parameter, Script};
@@ -64,6 +64,8 @@ pub struct Scripts {
     pub connection: HashMap<&'static str, Compiled>,
     /// Those of tables, in the order of the publication.
     pub tables: Vec<HashMap<&'static str, Compiled>>,
+    /// Why no sync may go by them, if none may.
+    pub unserved: Option<String>,
 }
 
 /// A script that can be run.
