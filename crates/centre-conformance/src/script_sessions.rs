@@ -323,6 +323,71 @@ pub async fn a_row_that_is_asked_for_comes_by_the_script_of_its_table<F: Fixture
     assert_eq!(anna.rows("journal"), ["7|mine"]);
 }
 
+/// Scripts that were changed do not find what those before them have left; nor does any sync find
+/// what one that failed has left.
+pub async fn a_session_ends_with_a_deployment_and_with_a_failure<F: Fixture>() {
+    let begin = "DELETE FROM st; INSERT INTO st (x) VALUES ('a')";
+    let create = |columns: &str| format!("CREATE TEMP TABLE IF NOT EXISTS st ({columns})");
+    let insert_row =
+        "INSERT INTO cust (cust_id, name, rep) VALUES ({r.cust_id}, {r.name}, (SELECT x FROM st))";
+    let mut scripts = vec![
+        script(
+            "default",
+            "connection",
+            "begin_synchronization",
+            &format!("{}; {begin}", create("x text")),
+        ),
+        script("default", "cust", "upload_insert", insert_row),
+    ];
+    let mut world = world::<F>(scripts.clone()).await;
+    let mut anna = Remote::new(&world, "anna").await;
+    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.upload(&[insert("cust", "1|x|x")]).await;
+    scripts[0].sql = format!(
+        "{}; {}",
+        create("x text, y text"),
+        begin.replace("(x) VALUES ('a')", "(x, y) VALUES ('a', 'b')")
+    );
+    scripts[1].sql = insert_row.replace("SELECT x", "SELECT x || y");
+    world.specs[0].scripts = scripts;
+    world.deploy().await.unwrap();
+    anna.scripts = Default::default();
+    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.upload(&[insert("cust", "2|x|x")]).await;
+    let all = "SELECT rep FROM cust ORDER BY cust_id";
+    assert_eq!(world.fixture.query(all).await, ["a", "ab"]);
+    // What the failed sync has left would be in the way of the next.
+    world.specs[0].scripts = noted::<F>(&[
+        ("default", "begin_synchronization", "begun"),
+        ("default", "begin_upload", ""),
+    ]);
+    let fails = "INSERT INTO cust (cust_id, name, rep)
+        SELECT {r.cust_id}, {r.name}, CASE WHEN {r.name} = 'bad' THEN NULL ELSE 'x' END";
+    let ends = "SELECT 3000 AS action_code";
+    let more = [
+        script("default", "cust", "upload_insert", fails),
+        script("default", "cust", "handle_error", ends),
+    ];
+    world.specs[0].scripts.extend(more);
+    world.deploy().await.unwrap();
+    anna.scripts = Default::default();
+    anna.run_scripts(Transaction::Begin).await.unwrap();
+    journal(&world).await;
+    let upload = anna.next_upload(&[insert("cust", "3|bad|x")]);
+    let error = format!("{:?}", anna.apply(upload).await);
+    assert!(error.contains("handle_error"), "{error}");
+    anna.scripts = Default::default();
+    anna.run_scripts(Transaction::Begin).await.unwrap();
+    let upload = anna.next_upload(&[insert("cust", "3|good|x")]);
+    let outcome = anna.apply(upload).await;
+    assert!(
+        matches!(outcome, UploadOutcome::Applied { .. }),
+        "{outcome:?}"
+    );
+    let begun = "begin_synchronization: begun";
+    assert_eq!(journal(&world).await, [begun, "begin_upload: begun"]);
+}
+
 pub async fn nobody_is_woken_by_a_table_of_which_a_script_says_who_gets_what<F: Fixture>() {
     let cursor = "SELECT cust_id, name, rep FROM cust WHERE rep = {s.username}";
     let mut world = World::<F>::new(DDL, vec![everyone("cust"), everyone("journal")]).await;
