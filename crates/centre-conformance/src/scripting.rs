@@ -356,7 +356,8 @@ pub async fn a_script_says_what_becomes_of_what_is_refused<F: Fixture>() {
     assert_eq!(journal(&world).await, ["cust key_in_use"]);
     let upload = anna.next_upload(&[insert("cust", "3|n|x"), insert("cust", "4||x")]);
     let error = format!("{:?}", anna.apply(upload).await);
-    assert!(error.contains("handle_error.sql"), "{error}");
+    let named = ["handle_error.sql", "EndedByScript", "table: \"cust\""];
+    assert!(named.iter().all(|it| error.contains(it)), "{error}");
     let rows = world
         .fixture
         .query("SELECT cust_id FROM cust ORDER BY 1")
