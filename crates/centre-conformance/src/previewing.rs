@@ -297,6 +297,7 @@ pub async fn what_scripts_give_is_named_and_the_rest_is_counted<F: Fixture>() {
     let all = "SELECT id, text FROM note";
     let cursor = script("v2", "note", "download_cursor", all);
     world.specs[0].scripts.push(cursor.clone());
+    world.specs[0].script_versions = vec!["default".into(), "v2".into()];
     let preview = world.centre.preview(&world.specs, &asked(0)).await.unwrap();
     assert_eq!(told(&preview), ["anna plan +0 -2 \"\" \"\""]);
     let notes = preview.notes.join("; ");

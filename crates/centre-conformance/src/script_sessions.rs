@@ -88,7 +88,9 @@ pub async fn what_a_version_leaves_in_a_session_no_other_sees<F: Fixture>() {
         left::<F>()
     );
     scripts.push(script("v3", "cust", "upload_insert", &plain));
-    let world = world::<F>(scripts).await;
+    let mut world = world::<F>(scripts).await;
+    world.specs[0].script_versions = ["default", "v2", "v3"].map(str::to_owned).into();
+    world.deploy().await.unwrap();
     let mut anna = Remote::new(&world, "anna").await;
     anna.upload(&[insert("cust", "1|x|x")]).await;
     anna.upload(&[insert("cust", "2|x|x")]).await;
@@ -269,16 +271,128 @@ pub async fn rows_that_a_remote_uploads_stay_when_a_script_gives_all_of_its_rows
     let new = [insert("cust", "1|Nora|anna")];
     anna.write(&new);
     anna.upload(&new).await;
-    // It asks for a row that it could not keep, so that all of them come.
-    let received = anna.download_requesting(&[("cust", "9|x|x")]).await;
+    // What it had from before counts for nothing, so that all of them come.
+    anna.checkpoint = None;
+    let received = anna.download().await;
     assert_eq!(received.replaced, ["cust"]);
     assert_eq!(anna.rows("cust"), ["1|Nora|anna"]);
+}
+
+/// A row that a remote asks for is one row, of which the script is asked, and no other table's affair.
+pub async fn a_row_that_is_asked_for_comes_by_the_script_of_its_table<F: Fixture>() {
+    let mut world = World::<F>::new(DDL, vec![everyone("cust"), everyone("journal")]).await;
+    world.specs[0].scripts = vec![
+        script(
+            "default",
+            "cust",
+            "download_cursor",
+            "SELECT cust_id, name, rep FROM cust
+             WHERE rep = {s.username} AND {s.last_download} < '1950-01-01'",
+        ),
+        script("default", "journal", "download_cursor", "--{ml_ignore}"),
+    ];
+    world.deploy().await.unwrap();
+    world
+        .execute(
+            "INSERT INTO cust VALUES (1, 'Nora', 'anna'), (2, 'Otto', 'bela'), (3, 'Pia', 'anna')",
+        )
+        .await;
+    let mut anna = Remote::new(&world, "anna").await;
+    // What is downloaded of a table by nobody is the device's own from the first sync on.
+    anna.write(&[insert("journal", "7|mine")]);
+    let received = anna.download().await;
+    assert_eq!(received.replaced, ["cust"]);
+    assert_eq!(anna.rows("journal"), ["7|mine"]);
+    assert_eq!(anna.rows("cust"), ["1|Nora|anna", "3|Pia|anna"]);
+    anna.write(&[update("cust", "1|Nora|anna", "1|Nora B.|anna")]);
+    anna.write(&[insert("cust", "2|x|x")]);
+    let asked = [
+        ("cust", "1|x|x"),
+        // Somebody else's, and one that is nobody's.
+        ("cust", "2|x|x"),
+        ("cust", "9|x|x"),
+        ("journal", "7|x"),
+    ];
+    let received = anna.download_requesting(&asked).await;
+    assert!(received.replaced.is_empty(), "{received:?}");
+    assert_eq!(anna.rows("cust"), ["1|Nora|anna", "3|Pia|anna"]);
+    assert_eq!(anna.rows("journal"), ["7|mine"]);
+    // Nor does it go where all is sent anew.
+    anna.checkpoint = None;
+    anna.download().await;
+    assert_eq!(anna.rows("journal"), ["7|mine"]);
+}
+
+/// Scripts that were changed do not find what those before them have left; nor does any sync find
+/// what one that failed has left.
+pub async fn a_session_ends_with_a_deployment_and_with_a_failure<F: Fixture>() {
+    let begin = "DELETE FROM st; INSERT INTO st (x) VALUES ('a')";
+    let create = |columns: &str| format!("CREATE TEMP TABLE IF NOT EXISTS st ({columns})");
+    let insert_row =
+        "INSERT INTO cust (cust_id, name, rep) VALUES ({r.cust_id}, {r.name}, (SELECT x FROM st))";
+    let mut scripts = vec![
+        script(
+            "default",
+            "connection",
+            "begin_synchronization",
+            &format!("{}; {begin}", create("x text")),
+        ),
+        script("default", "cust", "upload_insert", insert_row),
+    ];
+    let mut world = world::<F>(scripts.clone()).await;
+    let mut anna = Remote::new(&world, "anna").await;
+    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.upload(&[insert("cust", "1|x|x")]).await;
+    scripts[0].sql = format!(
+        "{}; {}",
+        create("x text, y text"),
+        begin.replace("(x) VALUES ('a')", "(x, y) VALUES ('a', 'b')")
+    );
+    scripts[1].sql = insert_row.replace("SELECT x", "SELECT x || y");
+    world.specs[0].scripts = scripts;
+    world.deploy().await.unwrap();
+    anna.scripts = Default::default();
+    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.upload(&[insert("cust", "2|x|x")]).await;
+    let all = "SELECT rep FROM cust ORDER BY cust_id";
+    assert_eq!(world.fixture.query(all).await, ["a", "ab"]);
+    // What the failed sync has left would be in the way of the next.
+    world.specs[0].scripts = noted::<F>(&[
+        ("default", "begin_synchronization", "begun"),
+        ("default", "begin_upload", ""),
+    ]);
+    let fails = "INSERT INTO cust (cust_id, name, rep)
+        SELECT {r.cust_id}, {r.name}, CASE WHEN {r.name} = 'bad' THEN NULL ELSE 'x' END";
+    let ends = "SELECT 3000 AS action_code";
+    let more = [
+        script("default", "cust", "upload_insert", fails),
+        script("default", "cust", "handle_error", ends),
+    ];
+    world.specs[0].scripts.extend(more);
+    world.deploy().await.unwrap();
+    anna.scripts = Default::default();
+    anna.run_scripts(Transaction::Begin).await.unwrap();
+    journal(&world).await;
+    let upload = anna.next_upload(&[insert("cust", "3|bad|x")]);
+    let error = format!("{:?}", anna.apply(upload).await);
+    assert!(error.contains("handle_error"), "{error}");
+    anna.scripts = Default::default();
+    anna.run_scripts(Transaction::Begin).await.unwrap();
+    let upload = anna.next_upload(&[insert("cust", "3|good|x")]);
+    let outcome = anna.apply(upload).await;
+    assert!(
+        matches!(outcome, UploadOutcome::Applied { .. }),
+        "{outcome:?}"
+    );
+    let begun = "begin_synchronization: begun";
+    assert_eq!(journal(&world).await, [begun, "begin_upload: begun"]);
 }
 
 pub async fn nobody_is_woken_by_a_table_of_which_a_script_says_who_gets_what<F: Fixture>() {
     let cursor = "SELECT cust_id, name, rep FROM cust WHERE rep = {s.username}";
     let mut world = World::<F>::new(DDL, vec![everyone("cust"), everyone("journal")]).await;
     world.specs[0].scripts = vec![script("v2", "cust", "download_cursor", cursor)];
+    world.specs[0].script_versions = vec!["default".into(), "v2".into()];
     world.deploy().await.unwrap();
     let mut anna = Remote::new(&world, "anna").await;
     let of_all = anna.download().await.holding.unwrap().interests().len();

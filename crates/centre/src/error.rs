@@ -114,6 +114,20 @@ pub enum CentreError {
         /// The code to answer with.
         code: Code,
     },
+    /// The operator's script has said that a sync ends, because the database refuses a row.
+    #[error(
+        "the script {file} ends the sync, because the centre refuses a row of {table:?}: {reason}"
+    )]
+    EndedByScript {
+        /// Where the script stands.
+        file: String,
+        /// The table of the row.
+        table: String,
+        /// Why the row is refused.
+        reason: String,
+        /// The database's own code, if it says one.
+        database_code: Option<String>,
+    },
     /// The remote asks for what its user may not ask for.
     #[error("{value:?} is not allowed for the parameter {parameter:?} of {publication:?}")]
     NotAllowed {
@@ -191,6 +205,10 @@ impl CentreError {
             | CentreError::Script {
                 database_code: code,
                 ..
+            }
+            | CentreError::EndedByScript {
+                database_code: code,
+                ..
             } => code.as_deref(),
             _ => None,
         }
@@ -211,7 +229,7 @@ impl CentreError {
             CentreError::Peer { code, .. } => *code,
             CentreError::NotAllowed { .. } => Code::ParameterNotAllowed,
             CentreError::NoRole { .. } => Code::NoRole,
-            CentreError::Script { .. } => Code::ScriptFailed,
+            CentreError::Script { .. } | CentreError::EndedByScript { .. } => Code::ScriptFailed,
             CentreError::NotAuthenticated { .. } => Code::ParameterNotAllowed,
             CentreError::TooLong { .. } => Code::LimitExceeded,
             CentreError::ShutOut(ShutOut::UserDisabled) => Code::UserDisabled,
@@ -264,6 +282,10 @@ impl CentreError {
                     .into()
             }
             CentreError::NotDeployed { .. } => "run: tidewater deploy -c FILE".into(),
+            CentreError::Peer {
+                code: Code::ParameterNotAllowed,
+                ..
+            } => "nothing was changed; sync with --script-version NAME".into(),
             CentreError::Peer { .. } => "update the remote's Tidewater".into(),
             CentreError::NotAllowed { parameter, .. } => format!(
                 "nothing was changed; sync with --parameter {parameter}=VALUE, or \
@@ -277,6 +299,9 @@ impl CentreError {
             CentreError::Script { .. } => {
                 "mend the script, and deploy again: nothing is lost, and the next sync tries again"
                     .into()
+            }
+            CentreError::EndedByScript { .. } => {
+                "nothing was changed in the centre; change or delete the row, and sync again".into()
             }
             CentreError::Scripts { faults } => match &faults[..] {
                 [fault] => fault.hint.clone(),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidewater_protocol::Value;
 
 use crate::context::SyncContext;
-use crate::engine::scripts::Transaction;
+use crate::engine::scripts::{ABORT, Transaction};
 use crate::scope::Checkpoint;
 
 /// Scripts that run in a transaction of their own, those of a publication for a sync.
@@ -265,6 +265,12 @@ impl ScriptNotes {
     /// Whether something is to be reported.
     pub fn has_reports(&self, publication: &str) -> bool {
         self.with(publication, |it| !it.reports.is_empty())
+    }
+
+    /// Whether something that has ended the sync is.
+    pub fn has_ending_report(&self, publication: &str) -> bool {
+        let ends = |it: &Report| it.action == ABORT;
+        self.with(publication, |it| it.reports.iter().any(ends))
     }
 
     /// What is to be reported; it is forgotten.

@@ -718,7 +718,8 @@ pub struct Failure {
     /// When to come back, in milliseconds from now; 0 if that does not help.
     #[prost(uint64, tag = "4")]
     pub retry_after_ms: u64,
-    /// What it is about: of [`Code::UnknownPublication`] the publication.
+    /// What it is about: of [`Code::UnknownPublication`] the publication; of [`Code::ScriptFailed`]
+    /// the publication whose upload took no effect, if it is about an upload.
     #[prost(string, tag = "5")]
     pub subject: String,
 }

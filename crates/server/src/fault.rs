@@ -42,6 +42,17 @@ impl Fault {
         }
     }
 
+    /// The same of an upload to a publication. What a script has ended was undone whole, whereupon its
+    /// remote need not send it again as it was: see [`Failure::subject`].
+    pub(crate) fn of_upload(self, publication: &str) -> Fault {
+        let is_undone = self.code == Code::ScriptFailed;
+        let subject = is_undone.then(|| Box::new(FaultSubject(publication.to_owned())));
+        Fault {
+            subject: subject.or(self.subject),
+            ..self
+        }
+    }
+
     /// The remote broke the protocol.
     pub(crate) fn peer(code: Code, message: impl Into<String>) -> Fault {
         Fault::new(
@@ -265,6 +276,10 @@ impl From<CentreError> for Fault {
                 "nothing is lost: tell the server's operator, who finds the reason in the server's \
                  log, and sync again when it is mended",
             ),
+            // Its user may know why his row is refused.
+            CentreError::EndedByScript { .. } => {
+                Fault::new(error.code(), error.to_string(), error.hint())
+            }
             CentreError::ShutOut(reason) => return Fault::shut_out(*reason),
             CentreError::Cancelled => Fault::gone(),
             CentreError::NotDeployed { .. } => Fault::new(

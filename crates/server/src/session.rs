@@ -569,7 +569,11 @@ impl<'a> Sync<'a> {
                         upload.resolutions.extend(decided);
                         uploads.push((index, upload));
                     }
-                    (outcome, _) => self.note(&mut applied, index, outcome)?,
+                    (outcome, _) => {
+                        let published = &opened.subscriptions[index].published;
+                        let noted = self.note(&mut applied, index, outcome);
+                        noted.map_err(|fault| fault.of_upload(&published.schema.name))?;
+                    }
                 }
             }
             if uploads.is_empty() {

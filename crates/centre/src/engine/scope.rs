@@ -14,6 +14,7 @@ use super::connection::{Answer, Own, own};
 use super::exact::{pack_exact, unpack};
 use super::publication::{Publication, Rule};
 use super::script::Parameter;
+use super::scripts::{self, DEFAULT, VERSION};
 use super::window::{self, Window};
 use crate::context::{GivenPartitions, SyncContext};
 use crate::engine::upload::row_json;
@@ -179,7 +180,12 @@ impl<'p> Asking<'p, '_> {
         let publication = place.1;
         let set = self.context.parameters.get(&publication.schema.name);
         let asked = publication.permits.iter().filter_map(|permit| {
-            let value = set?.get(&permit.parameter)?;
+            let value = match set.and_then(|it| it.get(&permit.parameter)) {
+                Some(value) => value,
+                // Who names no version has one.
+                None if permit.parameter == VERSION => DEFAULT,
+                None => return None,
+            };
             let any = (WhichRule::Held(0), publication.rules.first()?);
             let question = self.ask_query((&permit.query, &[]), place, any, None);
             self.list[question].permits = Some(&permit.parameter);
@@ -212,6 +218,9 @@ fn value_of(parameter: &Parameter, context: &SyncContext, publication: &str) -> 
         Parameter::System("remote_id") => Some(context.remote_id.to_string()),
         Parameter::System(_) => Some(publication.to_owned()),
         Parameter::Claim(name) => context.claims.named(name).map(str::to_owned),
+        Parameter::User(name) if name == VERSION => {
+            Some(scripts::version(context, publication).to_owned())
+        }
         Parameter::User(name) => context.parameters.get(publication)?.get(name).cloned(),
         // Only calls and rows have them.
         Parameter::Argument(_) | Parameter::New(_) | Parameter::Old(_) | Parameter::Mark(_) => None,

@@ -474,3 +474,69 @@ fn each_version_has_its_own_columns() {
         .exits(3)
         .tells(&["there is no script version"]);
 }
+
+#[test]
+fn a_device_without_a_version_is_refused_where_only_versions_have_scripts() {
+    let (place, centre) = (Place::new(), Centre::postgres());
+    centre.execute(
+        "CREATE TABLE customer (id integer PRIMARY KEY, name text NOT NULL, rep text NOT NULL);
+         INSERT INTO customer VALUES (1, 'Ada', 'anna'), (2, 'Bob', 'bela')",
+    );
+    place.write(
+        "setup.sql",
+        "call ml_add_table_script('fs1', 'customer', 'download_cursor',
+             'SELECT id, name, rep FROM customer WHERE rep = {ml s.username}');
+         call ml_add_connection_script('fs1', 'authenticate_user',
+             'SELECT 1000 AS authentication_status');",
+    );
+    place.tidewater(&["script", "import", "setup.sql"]).done();
+    let write = |versions: &str| {
+        let text = format!(
+            "[server]\nconsolidated = \"{}\"\n[sign_in]\npasswords = \"script\"\n\
+             create_users = true\n[[publication]]\nname = \"main\"\n{versions}\n\
+             [[publication.table]]\nname = \"customer\"\npartition = \"everyone\"\n",
+            centre.url(),
+        );
+        place.write("tidewater.toml", &text);
+    };
+    write("");
+    place.tidewater(&["check"]).exits(1).tells(&[
+        "there is one in version \"fs1\"",
+        "move scripts/fs1/connection/authenticate_user.sql to",
+    ]);
+    let folder = place.path("scripts/default/connection");
+    std::fs::create_dir_all(&folder).expect("a folder can be made");
+    let name = "authenticate_user.sql";
+    let old = place.path("scripts/fs1/connection").join(name);
+    std::fs::rename(old, folder.join(name)).expect("a script can be moved");
+    let checked = place.tidewater(&["check"]).done();
+    let told = format!("{}{}", checked.stdout, checked.stderr);
+    let unserved = "script version \"default\" is not served";
+    assert!(told.contains(unserved), "{told}");
+    // Passwords are checked by it, whatever versions are served.
+    write("script_versions = [\"fs1\"]");
+    let checked = place.tidewater(&["check"]).done();
+    let told = format!("{}{}", checked.stdout, checked.stderr);
+    assert!(!told.contains(unserved), "{told}");
+    place.tidewater(&["deploy"]).done();
+    let server = place.serve(&[]);
+    let sync = |file: &str, more: &[&str]| {
+        let arguments = [
+            "sync",
+            file,
+            "--server",
+            server.url(),
+            "--user",
+            "anna",
+            "--publication",
+            "main",
+        ];
+        place.tidewater_as("secret", &[&arguments, more].concat())
+    };
+    sync("none.db", &[])
+        .exits(3)
+        .tells(&["no script version", "fs1 (--script-version NAME)"]);
+    sync("one.db", &["--script-version", "fs1"]).done();
+    let had = rows(&place, "one.db", "SELECT name FROM customer");
+    assert_eq!(had, ["Ada"]);
+}

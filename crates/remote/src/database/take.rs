@@ -98,6 +98,46 @@ impl Database {
         transaction.commit().doing(doing)?;
         Ok(subscriptions)
     }
+
+    /// Takes an upload back of which the server has said that it took no effect: the next sync takes
+    /// what is pending by then, under the same number and another id. So whoever changes or deletes
+    /// the row for which a script of the server's ends each sync gets on. A transaction of the
+    /// application's stays what it was. `said` is what the server was told.
+    ///
+    /// # Errors
+    /// The file is locked, or SQLite failed.
+    pub(crate) fn take_back(&mut self, said: &SubscriptionState) -> Result<(), RemoteError> {
+        let doing = "taking an upload back";
+        let transaction = self.write(doing)?;
+        let subscriptions = load_all(&transaction)?;
+        let now = subscriptions.iter().find(|it| said.still_is(it));
+        let Some((now, schema)) = now.and_then(|it| Some((it, it.schema.as_ref()?))) else {
+            return Ok(());
+        };
+        let Some(taken) = now.taken_generation else {
+            return Ok(());
+        };
+        if now.giving.is_some() || schema.transactional {
+            return Ok(());
+        }
+        transactions::unite(&transaction, schema, (taken - 1, now.generation))?;
+        refused::settled::taken_back(&transaction, &now.publication, (taken, now.generation))
+            .doing(doing)?;
+        // What another copy may have sent is in a later generation now. What is in the outbox waits
+        // for the changes before it again.
+        transaction
+            .execute(
+                "UPDATE tidewater_subscription SET taken_generation = NULL, \
+                 taken_upload_id = NULL, copied_until = CASE WHEN copied_until >= ?2 \
+                 THEN generation ELSE copied_until END WHERE id = ?1",
+                params![now.id, taken],
+            )
+            .doing(doing)?;
+        transaction
+            .execute("UPDATE tidewater_state SET outbox_covered = 0", [])
+            .doing(doing)?;
+        transaction.commit().doing(doing)
+    }
 }
 
 /// Notes whether transactions wait behind one that was on its way already.

@@ -121,7 +121,7 @@ pub(super) fn make_one(
 }
 
 /// Makes one transaction, the last, of those after the one and up to the other.
-fn unite(
+pub(super) fn unite(
     connection: &Connection,
     schema: &PublicationSchema,
     (after, last): (i64, i64),

@@ -315,6 +315,13 @@ impl Session {
                 );
             }
         }
+        if failure.code == Code::ScriptFailed.number()
+            && let Store::Idle(database) = &mut self.store
+            && let mut subscriptions = self.subscriptions.iter()
+            && let Some(said) = subscriptions.find(|it| it.publication == failure.subject)
+        {
+            database.take_back(said)?;
+        }
         Err(failure.into())
     }
 

@@ -15,6 +15,10 @@ const FOLDER: &str = "scripts";
 /// The longest script that is read: 1 MiB.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// The names of the event at which a password is checked, which is of the version `default` whatever
+/// versions are served.
+const PASSWORDS: [&str; 2] = ["authenticate_user", "authenticate_user_hashed"];
+
 /// Reads the scripts of a folder into the publications that have their tables; `named` if the
 /// configuration names it: then it has to be there.
 ///
@@ -54,16 +58,28 @@ pub(super) fn read(
 /// There is none.
 pub(super) fn check_passwords(config: &Config) -> Result<(), ServerError> {
     let mut scripts = config.publications.iter().flat_map(|it| &it.scripts);
-    let is_one = |it: &ScriptSpec| {
-        it.version == DEFAULT
-            && ["authenticate_user", "authenticate_user_hashed"].contains(&&*it.event)
-    };
-    if config.sign_in.passwords != Passwords::Script || scripts.any(is_one) {
+    let mut found = scripts
+        .by_ref()
+        .filter(|it| PASSWORDS.contains(&&*it.event));
+    let first = found.next();
+    let is_one = |it: &ScriptSpec| it.version == DEFAULT;
+    if config.sign_in.passwords != Passwords::Script
+        || first.is_some_and(is_one)
+        || found.any(is_one)
+    {
         return Ok(());
     }
+    let place = "scripts/default/connection/authenticate_user.sql";
     Err(ServerError::configuration(
         "sign_in.passwords is \"script\", and there is no script that checks one",
-        "write scripts/default/connection/authenticate_user.sql",
+        match first {
+            Some(other) => format!(
+                "there is one in version {:?}, and passwords are checked before a remote has one: \
+                 move {} to {place}",
+                other.version, other.file
+            ),
+            None => format!("write {place}"),
+        },
     ))
 }
 
@@ -75,7 +91,9 @@ fn check_versions(
 ) -> Result<(), ServerError> {
     for publication in publications {
         let mut asked = publication.script_versions.iter();
-        if let Some(missing) = asked.find(|it| !versions.contains(it)) {
+        // Without a script, `default` is what is generated.
+        let is_missing = |it: &&String| !versions.contains(it) && *it != DEFAULT;
+        if let Some(missing) = asked.find(is_missing) {
             let near = nearest(missing, versions.iter().map(String::as_str));
             return Err(ServerError::configuration(
                 format!(
@@ -99,8 +117,11 @@ fn add(
     folder: &str,
     publications: &mut [PublicationSpec],
 ) -> Result<(), ServerError> {
+    let checks_passwords = script.version == DEFAULT && PASSWORDS.contains(&&*script.event);
     let serves = |it: &PublicationSpec| {
-        it.script_versions.is_empty() || it.script_versions.contains(&script.version)
+        it.script_versions.is_empty()
+            || it.script_versions.contains(&script.version)
+            || checks_passwords
     };
     let Some(table) = &script.table else {
         for publication in publications.iter_mut().filter(|it| serves(it)) {

@@ -7,11 +7,13 @@ use std::time::Duration;
 use tidewater_centre::ScriptSpec;
 use tidewater_centre::engine::scripts::{EVENTS, Event, Form, Transaction};
 
+use tempfile::TempDir;
 use tidewater_protocol::Code;
 use tidewater_server::config::Passwords;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, save_sqlite};
 use crate::compare::assert_converged;
+use crate::device::Device;
 use crate::scenario::{Scenario, shop};
 use crate::world::World;
 
@@ -238,6 +240,66 @@ fn a_script_knows_passwords<B: Backend>() {
     ada.sync();
 }
 
+/// A row for which a script ends each sync holds a device up only until its user has changed it.
+fn a_sync_that_a_script_has_ended_goes_on_with_what_is_pending_then<B: Backend>() {
+    let world = open::<B>(vec![
+        script(
+            "product",
+            "upload_insert",
+            "INSERT INTO product (product_id, name, stock)
+             VALUES ({r.product_id}, CASE WHEN {r.name} <> 'bad' THEN {r.name} END, {r.stock})",
+        ),
+        script(
+            "product",
+            "handle_error",
+            "SELECT CASE {s.error_code} WHEN 'not_null' THEN 3000 ELSE 1000 END AS action_code",
+        ),
+        script(
+            "connection",
+            "report_error",
+            &note::<B>("connection", "report_error"),
+        ),
+    ]);
+    let mut ada = world.synced("ada");
+    let ends = |device: &mut Device| {
+        let error = device.try_sync().expect_err("the script ends it");
+        assert_eq!(error.code(), Code::ScriptFailed, "{error}");
+        let told = error.to_string();
+        let named = ["handle_error.sql ends the sync, because", "\"product\""];
+        assert!(named.iter().all(|it| told.contains(it)), "{told}");
+    };
+    ada.edit("INSERT INTO product VALUES (10, 'bad', 1), (11, 'good', 1)");
+    ends(&mut ada);
+    assert_eq!(journal(&world.backend).len(), 1);
+    ada.edit("UPDATE product SET stock = 2 WHERE product_id = 11");
+    ends(&mut ada);
+    assert_eq!(ada.pending(), 2);
+    ada.edit("UPDATE product SET name = 'better' WHERE product_id = 10");
+    assert_eq!(ada.sync().refused, 0);
+    let all = "SELECT product_id, name, stock FROM product WHERE product_id > 9 ORDER BY 1";
+    assert_eq!(world.rows(all), ["10|better|1", "11|good|2"]);
+    ada.edit("INSERT INTO product VALUES (12, 'bad', 1)");
+    ends(&mut ada);
+    ada.edit("DELETE FROM product WHERE product_id = 12");
+    ada.sync();
+    assert_eq!(world.rows(all), ["10|better|1", "11|good|2"]);
+    assert_eq!(ada.pending(), 0);
+    // Its copy has the same upload on the way, and both go in, each under its own id.
+    ada.edit("INSERT INTO product VALUES (13, 'bad', 1)");
+    ends(&mut ada);
+    let folder = TempDir::new().expect("a temporary folder");
+    let path = folder.path().join("copy.db");
+    save_sqlite(&ada.path, &path);
+    let mut copy = Device::at(&path, &ada);
+    ada.edit("UPDATE product SET name = 'mine' WHERE product_id = 13");
+    copy.edit("UPDATE product SET name = 'mine' WHERE product_id = 13");
+    ada.sync();
+    copy.sync();
+    copy.sync();
+    assert_eq!(world.rows(all).len(), 3);
+    assert_eq!(copy.rows(all), world.rows(all));
+}
+
 /// Whatever asks for rows beside the downloads does not get those of others.
 fn only_the_script_says_who_gets_which_rows<B: Backend>() {
     let cursor = "SELECT product_id, name, stock FROM product WHERE name LIKE {s.username} || '%'";
@@ -363,5 +425,6 @@ on_both_adapters!(
     parameters_are_authenticated_only_by_what_is_clear,
     connections_begin_and_end_with_their_scripts,
     a_script_knows_passwords,
+    a_sync_that_a_script_has_ended_goes_on_with_what_is_pending_then,
     every_event_happens_in_its_order_and_transaction
 );

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use prost::Message;
 
+use tidewater_protocol::Table;
 use tidewater_protocol::message::{UncomparedReason, UncomparedTable};
 
 use super::catching_up::{self, Filler};
@@ -129,14 +130,18 @@ impl Plan {
             .is_some_and(|it| it.watermark.role != opened.role);
         let last_download = presented.as_ref().filter(|_| !is_outdated && !is_another);
         let last_download = last_download.and_then(|it| it.watermark.last_download);
-        // Only scripts know who gets a row: one that is asked for comes with all.
-        let tables = &published.schema.tables;
-        let by_script = |index: usize| scripts.is_some_and(|it| it.downloads(index));
-        let asks = subscription.requests.iter().any(|request| {
-            let asked = tables.iter().position(|it| it.name == request.begin.table);
-            asked.is_some_and(by_script)
-        });
-        let last_download = last_download.filter(|_| opened.marked_ms.is_some() && !asks);
+        let last_download = last_download.filter(|_| opened.marked_ms.is_some());
+        // Only the script knows who gets a row: where it cannot be asked for one, all come.
+        let asks = |table: &Table| {
+            let mut requests = subscription.requests.iter();
+            requests.any(|it| it.begin.table == table.name)
+        };
+        let by_script = |scripts: &Scripts, index: usize, table: &Table| {
+            let is_asked_whole = asks(table) && scripts.by_key(index).is_none();
+            TablePlan::Scripted {
+                whole: !scripts.gives_nothing(index) && (last_download.is_none() || is_asked_whole),
+            }
+        };
         let mut scope_changed = false;
         let mut by_rule = Vec::with_capacity(rules.len());
         let of_rules = rules.iter().zip(&opened.scope.rules).zip(&opened.held);
@@ -174,13 +179,12 @@ impl Plan {
                 added.push(new.unwrap_or_default());
                 let of_table = by_rule[rules_of(rules, index)].iter_mut().map(Option::take);
                 let of_table = of_table.collect::<Option<Vec<RulePlan>>>();
-                match of_table {
+                let scripts = scripts.filter(|it| it.downloads(index));
+                match (of_table, scripts) {
                     _ if !table.direction.downloads() => TablePlan::Nothing,
                     _ if published.handled[index].download => given(subscription, &table.name),
-                    _ if scripts.is_some_and(|it| it.downloads(index)) => TablePlan::Scripted {
-                        whole: last_download.is_none(),
-                    },
-                    Some(rules) if is_followed => TablePlan::Changes(rules),
+                    (_, Some(scripts)) => by_script(scripts, index, table),
+                    (Some(rules), None) if is_followed => TablePlan::Changes(rules),
                     _ => TablePlan::Whole,
                 }
             });

@@ -178,8 +178,15 @@ impl SubscriptionReading<'_> {
             }
             // A table that is sent whole has the requested rows already.
             if !whole {
+                let scripting = self.scripting.as_ref().filter(|_| by_script);
                 for (map, request) in asked.into_iter().flatten() {
-                    reading.answer(&map, request).await?;
+                    match scripting {
+                        None => reading.answer(&map, request).await?,
+                        Some(it) => {
+                            let asked = (&map, request);
+                            reading.answer_by_script(it, &table.name, asked).await?;
+                        }
+                    }
                 }
             }
             output.flush(1)?;

@@ -1,6 +1,6 @@
 //! One table as it is read for a subscription.
 
-use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader};
+use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader, Value};
 
 use super::catching_up::{Filler, is_filled_in};
 use super::output::Output;
@@ -176,7 +176,11 @@ impl<'a> TableReading<'a, '_> {
         }
         let key_types = types_of(shape, &shape.key);
         for statement in statements("download_cursor") {
-            let values = scripting.values(statement, name);
+            // What is sent whole is so as for a remote that has nothing.
+            let values = match whole {
+                true => scripting.lookup_values(statement, name, &[]),
+                false => scripting.values(statement, name),
+            };
             let mut take = |row: &[Datum<'_>]| {
                 let key: Vec<Datum<'_>> = shape.key.iter().map(|&it| row[it]).collect();
                 let key = (table, pack_exact(&key_types, &key));
@@ -457,12 +461,7 @@ impl<'a> TableReading<'a, '_> {
 
     /// Sends the rows of keys that the remote asked for.
     pub(super) async fn answer(&mut self, map: &ColumnMap, request: &TableRequest) -> Result<()> {
-        let mut keys = Vec::new();
-        let mut reader = RowsReader::new(&map.shape, &request.rows);
-        let mut row = Row::default();
-        while reader.next(&mut row).map_err(malformed)? {
-            keys.push(row.key.clone());
-        }
+        let keys = keys_of(map, request)?;
         let mut membership = Membership::new(self.rules, self.scope);
         let output = &mut *self.output;
         let mut take = |key: &[Datum<'_>], row: Option<&[Datum<'_>]>| match row
@@ -472,6 +471,35 @@ impl<'a> TableReading<'a, '_> {
             None => output.remove(key),
         };
         self.snapshot.by_keys(self.place, &keys, &mut take).await
+    }
+
+    /// The same of a table whose rows a script gives: those that it gives, whenever they were
+    /// changed. What the remote has of a table of which it gives nothing, stays.
+    pub(super) async fn answer_by_script(
+        &mut self,
+        scripting: &Scripting<'_>,
+        name: &str,
+        (map, request): (&ColumnMap, &TableRequest),
+    ) -> Result<()> {
+        let Some(by_key) = scripting.scripts.by_key(self.place.table) else {
+            return Ok(());
+        };
+        for key in keys_of(map, request)? {
+            let asked: Vec<Value> = key.iter().map(Datum::to_value).collect();
+            let values = scripting.lookup_values(by_key, name, &asked);
+            let output = &mut *self.output;
+            let mut is_given = false;
+            let mut take = |row: &[Datum<'_>]| {
+                is_given = true;
+                output.upsert(row)
+            };
+            let query = self.snapshot.script(self.place, by_key, &values, &mut take);
+            query.await?;
+            if !is_given {
+                self.output.remove(&key)?;
+            }
+        }
+        Ok(())
     }
 
     /// Compares a table, and sends the rows where it differs.
@@ -553,6 +581,17 @@ fn read_given(
         }
     }
     Ok(())
+}
+
+/// The keys that a remote asks for.
+fn keys_of<'r>(map: &'r ColumnMap, request: &'r TableRequest) -> Result<Vec<Vec<Datum<'r>>>> {
+    let mut keys = Vec::new();
+    let mut reader = RowsReader::new(&map.shape, &request.rows);
+    let mut row = Row::default();
+    while reader.next(&mut row).map_err(malformed)? {
+        keys.push(row.key.clone());
+    }
+    Ok(keys)
 }
 
 fn malformed(error: tidewater_protocol::UnpackError) -> CentreError {

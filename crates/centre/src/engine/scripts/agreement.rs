@@ -1,8 +1,10 @@
 //! What the scripts of a version are together, and beside what else is configured of their tables.
 
+use std::collections::BTreeMap;
+
 use tidewater_protocol::PublicationSchema;
 
-use super::{Compiled, Form, RESOLVING, Scripts, Transaction};
+use super::{Compiled, DEFAULT, Form, RESOLVING, Scripts, Transaction};
 use crate::engine::scope::wrong;
 use crate::engine::script::Parameter;
 use crate::error::CentreError;
@@ -127,6 +129,75 @@ pub(super) fn overwriting(
         )
     });
     found.collect()
+}
+
+/// Finds out which versions no sync may have, and tells of those that the configuration has not
+/// chosen. Which version it has, a remote says itself: where the scripts of one say who gets the
+/// rows of a table, write what it uploads, or let it in, a version without them would get round
+/// them. `default`, that of a remote that names none, is one like the others, also without a script.
+pub(super) fn leave_unserved(
+    versions: &mut BTreeMap<String, Scripts>,
+    spec: &PublicationSpec,
+    schema: &PublicationSchema,
+) -> Vec<String> {
+    if versions.is_empty() && spec.script_versions.is_empty() {
+        return Vec::new();
+    }
+    versions.entry(DEFAULT.to_owned()).or_default();
+    let is_chosen = !spec.script_versions.is_empty();
+    let lacks = |version: &String, scripts: &Scripts| match is_chosen {
+        true if spec.script_versions.contains(version) => None,
+        true => Some("script_versions does not name it".to_owned()),
+        false => versions
+            .iter()
+            .find_map(|(other, of_other)| lacking(scripts, (other.as_str(), of_other), schema)),
+    };
+    let unserved: Vec<(String, String)> = versions
+        .iter()
+        .filter_map(|(version, scripts)| Some((version.clone(), lacks(version, scripts)?)))
+        .collect();
+    let mut warnings = Vec::new();
+    for (version, why) in unserved {
+        if !is_chosen {
+            let none = if version == DEFAULT { ", or none," } else { "" };
+            warnings.push(format!(
+                "script version {version:?} is not served, and a remote that names it{none} is \
+                 refused: {why}; write it for {version:?}, too, or list the versions that are to \
+                 be served with script_versions at publication {:?}, {version:?} among them if \
+                 what is generated is right for it",
+                spec.name
+            ));
+        }
+        if let Some(scripts) = versions.get_mut(&version) {
+            scripts.unserved = Some(why);
+        }
+    }
+    warnings
+}
+
+/// What another version has and a version lacks, so that the one would be a way round the other.
+fn lacking(
+    scripts: &Scripts,
+    (other, of_other): (&str, &Scripts),
+    schema: &PublicationSchema,
+) -> Option<String> {
+    const LETS_IN: &str = "authenticate_parameters";
+    if of_other.connection.contains_key(LETS_IN) && !scripts.connection.contains_key(LETS_IN) {
+        return Some(format!("it has no {LETS_IN}, and {other:?} has one"));
+    }
+    let mut tables = schema.tables.iter().enumerate();
+    tables.find_map(|(index, table)| {
+        let lacks = |has: fn(&Scripts, usize) -> bool| has(of_other, index) && !has(scripts, index);
+        let what = if lacks(Scripts::downloads) {
+            "download_cursor"
+        } else if lacks(Scripts::writes) {
+            "scripts for uploaded rows"
+        } else {
+            return None;
+        };
+        let name = &table.name;
+        Some(format!("it has no {what} of {name:?}, and {other:?} has"))
+    })
 }
 
 /// Checks what the scripts of a version are together.

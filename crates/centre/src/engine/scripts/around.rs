@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidewater_protocol::Code;
 
-use super::{ABORT, Scripts, Transaction, chosen};
+use super::{ABORT, Scripts, Transaction, of_version};
 use crate::context::SyncContext;
 use crate::download::{DownloadJob, Downloaded, Downloading};
 use crate::engine::database::Lane;
@@ -20,6 +20,9 @@ type Result<T> = std::result::Result<T, CentreError>;
 #[derive(Default)]
 pub struct Connected {
     session: Session,
+    /// Something has failed in the session: how it was left, nobody knows, so that no other sync gets
+    /// it.
+    is_spent: bool,
     /// The sync whose session it is, if it is one's.
     sync: Option<ScriptNotes>,
 }
@@ -41,6 +44,9 @@ struct VersionInUse {
     scripts: Arc<Scripts>,
     /// What has begun it.
     run: ScriptRun,
+    /// The deployment whose scripts these are: what those of another one find in a session may not
+    /// be what they expect.
+    deployment: i64,
 }
 
 impl VersionInUse {
@@ -49,7 +55,10 @@ impl VersionInUse {
             let run = &it.run;
             super::version(&run.context, &run.publication).to_owned()
         };
-        version(self) == version(other) && self.scripts.shares_connections(&other.scripts)
+        let is_as_deployed = self.deployment == other.deployment;
+        is_as_deployed
+            && version(self) == version(other)
+            && self.scripts.shares_connections(&other.scripts)
     }
 }
 
@@ -60,6 +69,7 @@ fn version_in_use<L: Lane>(lane: &L, run: Option<&ScriptRun>) -> Option<VersionI
     scripts.needs_a_session().then(|| VersionInUse {
         scripts,
         run: run.clone(),
+        deployment: lane.served().number,
     })
 }
 
@@ -67,11 +77,8 @@ fn version_in_use<L: Lane>(lane: &L, run: Option<&ScriptRun>) -> Option<VersionI
 fn scripts<L: Lane>(lane: &L, context: &SyncContext, publication: &str) -> Option<Arc<Scripts>> {
     let served = lane.served();
     let publication = served.publication(publication).ok()?;
-    match publication.scripts.is_empty() {
-        true => None,
-        // What is asked for and is not there is told by what is done with it.
-        false => chosen(&publication.scripts, context, &publication.schema.name).ok()?,
-    }
+    // What is asked for and is not there is told by what is done with it.
+    of_version(&publication.scripts, context, &publication.schema.name).cloned()
 }
 
 /// The part of a list that is of one sync: how many of the list, and what it runs by scripts.
@@ -148,7 +155,7 @@ impl Connected {
         let wanted = version_in_use(lane, run);
         let fits = match (&self.session, &wanted) {
             (Session::Plain, _) => true,
-            (Session::Begun(begun), Some(wanted)) => begun.is_same(wanted),
+            (Session::Begun(begun), Some(wanted)) => !self.is_spent && begun.is_same(wanted),
             (Session::Begun(_), None) | (Session::Spoiled, _) => false,
         };
         if !fits {
@@ -157,6 +164,7 @@ impl Connected {
             }
             lane.renew().await?;
             self.session = Session::Plain;
+            self.is_spent = false;
         }
         let (Some(wanted), Some(run)) = (wanted, run) else {
             return Ok(());
@@ -214,7 +222,9 @@ impl Connected {
     /// Runs the scripts of a transaction of their own.
     pub async fn run<L: Lane>(&mut self, lane: &mut L, run: ScriptRun) -> Result<()> {
         self.serve(lane, Some(&run)).await?;
+        self.is_spent = true;
         run_reporting(lane, run.clone()).await?;
+        self.is_spent = false;
         if run.transaction == Transaction::Begin {
             let notes = &run.context.scripts;
             notes.note_beginning(&run.publication, run.checkpoint);
@@ -239,7 +249,11 @@ impl Connected {
                 runs.extend(next.runs);
             }
             self.serve(lane, first.run()).await?;
-            outcomes.extend(apply_together(lane, together, runs).await?);
+            self.is_spent = true;
+            let applied = apply_together(lane, together, runs).await?;
+            let has_failed = |it: &UploadOutcome| matches!(it, UploadOutcome::Failed { .. });
+            self.is_spent = applied.iter().any(has_failed);
+            outcomes.extend(applied);
         }
         Ok(outcomes)
     }
@@ -266,6 +280,7 @@ impl Connected {
         if let Some(first) = together.first() {
             self.serve(lane, first.run()).await?;
         }
+        self.is_spent = true;
         let runs = |of_sync: &OfSync| of_sync.runs.iter().flatten().cloned().collect();
         let runs: Vec<Vec<ScriptRun>> = together.iter().map(runs).collect();
         for run in runs.iter().flatten() {
@@ -283,6 +298,7 @@ impl Connected {
                 None => {}
             }
         }
+        self.is_spent = outcomes.iter().any(|it| matches!(it, Some(Err(_))));
         outcomes.resize_with(all, || None);
         Ok(outcomes)
     }
@@ -329,7 +345,10 @@ async fn report_failure<L: Lane>(lane: &mut L, run: &ScriptRun, error: &CentreEr
         message: error.to_string(),
         action: ABORT,
     };
-    run.context.scripts.report(&run.publication, failure);
+    // Where `handle_error` has ended the sync, that is reported already, with the row's table.
+    if !run.context.scripts.has_ending_report(&run.publication) {
+        run.context.scripts.report(&run.publication, failure);
+    }
     report(lane, run).await;
 }
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use tidewater_protocol::{ColumnType, PublicationSchema, Table};
 
-use super::agreement::{beside_handlers, differing, overwriting, resolves_by_script, together};
+use super::agreement::{
+    beside_handlers, differing, leave_unserved, overwriting, resolves_by_script, together,
+};
 use super::events::parameter_type;
 use super::spelling::{NamedEvent, is_ignored, marked, named_event, without_braces};
 use super::trial::{TrialTables, created_table};
@@ -110,6 +112,7 @@ pub async fn compile<T: Tracking>(
     if !faults.is_empty() {
         return Err(CentreError::Scripts { faults });
     }
+    warnings.extend(leave_unserved(&mut versions, spec, schema));
     let versions = versions.into_iter();
     let versions = versions.map(|(name, it)| (name, it.into()));
     Ok((versions.collect(), warnings))
@@ -268,6 +271,7 @@ impl<T: Tracking> ScriptReader<'_, T> {
             place: place.clone(),
             statements: Vec::with_capacity(texts.len()),
             lookup: None,
+            by_key: None,
         };
         let parsed = parse::<T>(spec, &texts)?;
         let parsed = marks(&place, (event, is_hashed), table, parsed)?;
@@ -392,6 +396,7 @@ impl<T: Tracking> ScriptReader<'_, T> {
                     .trial
                     .check::<T>(connection, place, &lookup.script, &[]);
                 asked.await?;
+                compiled.by_key = Some(by_key(table, &lookup, &yields));
                 compiled.lookup = Some(lookup);
             }
         }
@@ -532,7 +537,7 @@ fn lookup<T: Tracking>(table: &Table, (query, types): (&Script, &[ColumnType])) 
     }
     // The line may end with a comment.
     let sql = format!(
-        "WITH tidewater_given ({}) AS ({}\n) SELECT 1 FROM tidewater_given WHERE {}",
+        "WITH tidewater_given ({}) AS ({}\n) {FOUND}{}",
         names.join(", "),
         query.sql,
         is_it.join(" AND "),
@@ -545,6 +550,22 @@ fn lookup<T: Tracking>(table: &Table, (query, types): (&Script, &[ColumnType])) 
         counts: false,
         set: Vec::new().into(),
     }
+}
+
+/// What the query that [`lookup`] makes selects.
+const FOUND: &str = "SELECT 1 FROM tidewater_given WHERE ";
+
+/// The query that yields the row that a lookup tells of.
+fn by_key(table: &Table, lookup: &Statement, yields: &[ColumnType]) -> Statement {
+    let mut by_key = lookup.clone();
+    let (query, is_it) = lookup.script.sql.rsplit_once(FOUND).unwrap_or_default();
+    let names: Vec<String> = (0..table.columns.len())
+        .map(|it| format!("c{it}"))
+        .collect();
+    let names = names.join(", ");
+    by_key.script.sql = format!("{query}SELECT {names} FROM tidewater_given WHERE {is_it}");
+    by_key.yields = yields.to_vec();
+    by_key
 }
 
 /// The relation of the rows of an event.

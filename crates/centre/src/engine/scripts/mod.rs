@@ -27,7 +27,7 @@ pub use self::events::{
 };
 
 pub use self::running::{ABORT, SKIP, ScriptTimer, failed, run};
-pub use self::scripting::{DEFAULT, Scripting, VERSION, chosen, named, version};
+pub use self::scripting::{DEFAULT, Scripting, VERSION, chosen, named, of_version, version};
 pub use self::trying::{print_script, scripts_to_try, try_script};
 
 use super::script::{Parameter, Script};
@@ -64,6 +64,8 @@ pub struct Scripts {
     pub connection: HashMap<&'static str, Compiled>,
     /// Those of tables, in the order of the publication.
     pub tables: Vec<HashMap<&'static str, Compiled>>,
+    /// Why no sync may go by them, if none may.
+    pub unserved: Option<String>,
 }
 
 /// A script that can be run.
@@ -77,6 +79,8 @@ pub struct Compiled {
     pub statements: Vec<Statement>,
     /// Of what yields rows of a table: the query that tells whether the row with a key is among them.
     pub lookup: Option<Statement>,
+    /// And the query that yields it, if it is.
+    pub by_key: Option<Statement>,
 }
 
 /// A statement of a script.
@@ -200,6 +204,17 @@ impl Scripts {
     /// rows of a table.
     pub fn lookup(&self, table: usize) -> Option<&Statement> {
         self.giving(table)?.lookup.as_ref()
+    }
+
+    /// Whether a script says that no row of a table is downloaded: what remotes have of it, stays.
+    pub fn gives_nothing(&self, table: usize) -> bool {
+        self.giving(table)
+            .is_some_and(|it| it.statements.is_empty())
+    }
+
+    /// What yields the row with a key to whoever syncs, if a script gives it to him.
+    pub fn by_key(&self, table: usize) -> Option<&Statement> {
+        self.giving(table)?.by_key.as_ref()
     }
 
     /// Whether rows of any table are.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tidewater_protocol::Value;
 
-use super::{Compiled, EVENTS, Event, Scripting, Transaction};
+use super::{Compiled, EVENTS, Event, Scripting, Transaction, of_version};
 use crate::engine::connection::{Connection as _, own};
 use crate::engine::script::Parameter;
 use crate::engine::upload::rows::{Refusal, Rows, ScriptRan, try_again};
@@ -36,7 +36,15 @@ pub async fn run(rows: &mut impl Rows, asked: &ScriptRun) -> Result<()> {
 async fn try_run<R: Rows>(rows: &mut R, asked: &ScriptRun) -> Result<()> {
     let publication = rows.publication(&asked.publication)?;
     let (context, name) = (&asked.context, asked.publication.as_str());
-    let scripting = Scripting::of(&publication.scripts, context, name)?;
+    let versions = &publication.scripts;
+    let scripting = match asked.transaction {
+        // A password is checked, whatever version the sync after that may have.
+        Transaction::SigningIn | Transaction::Connecting | Transaction::Closing => {
+            let scripts = of_version(versions, context, name);
+            scripts.map(|it| Scripting::with(it.clone(), context, name))
+        }
+        _ => Scripting::of(versions, context, name)?,
+    };
     let Some(scripting) = scripting.filter(|it| it.scripts.has(asked.transaction)) else {
         return Ok(());
     };

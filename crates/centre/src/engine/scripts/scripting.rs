@@ -63,25 +63,42 @@ pub fn chosen(
     context: &SyncContext,
     publication: &str,
 ) -> Result<Option<Arc<Scripts>>> {
-    let asked = asked(context, publication);
-    let found = versions.get(asked.unwrap_or(DEFAULT));
-    match (found, asked) {
-        (Some(scripts), _) => Ok(Some(scripts.clone())),
-        (None, None) => Ok(None),
-        (None, Some(asked)) => {
-            let known: Vec<&str> = versions.keys().map(String::as_str).collect();
-            let known = match known.is_empty() {
-                true => "none".to_owned(),
-                false => known.join(", "),
-            };
-            Err(CentreError::Peer {
-                message: format!(
-                    "there is no script version {asked:?} of {publication:?}; there are: {known}"
-                ),
-                code: Code::ParameterNotAllowed,
-            })
+    let asked = version(context, publication);
+    let named = match self::asked(context, publication) {
+        Some(_) => format!("script version {asked:?}"),
+        None => format!("no script version, so that it has {asked:?}"),
+    };
+    let found = of_version(versions, context, publication);
+    let message = match found.map(|it| (it, &it.unserved)) {
+        Some((_, Some(why))) => {
+            format!("{named}, which {publication:?} does not serve: {why}")
         }
-    }
+        Some((scripts, None)) => {
+            let has_some = scripts.all().next().is_some();
+            return Ok(has_some.then(|| scripts.clone()));
+        }
+        None if asked == DEFAULT => return Ok(None),
+        None => format!("there is no script version {asked:?} of {publication:?}"),
+    };
+    let served = versions.iter().filter(|it| it.1.unserved.is_none());
+    let served: Vec<&str> = served.map(|it| it.0.as_str()).collect();
+    let served = match served.is_empty() {
+        true => "none".to_owned(),
+        false => format!("{} (--script-version NAME)", served.join(", ")),
+    };
+    Err(CentreError::Peer {
+        message: format!("{message}; there are: {served}"),
+        code: Code::ParameterNotAllowed,
+    })
+}
+
+/// The scripts of the version that a remote has chosen, whether it may have them or not.
+pub fn of_version<'v>(
+    versions: &'v Versions,
+    context: &SyncContext,
+    publication: &str,
+) -> Option<&'v Arc<Scripts>> {
+    versions.get(version(context, publication))
 }
 
 impl<'r> Scripting<'r> {

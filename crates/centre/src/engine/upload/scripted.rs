@@ -273,9 +273,10 @@ impl<'r, R: Rows> Run<'r, R> {
             let is_over = report.action == ABORT;
             self.keep_report(report);
             if is_over {
-                return Err(CentreError::Script {
+                return Err(CentreError::EndedByScript {
                     file: place,
-                    message: format!("it ends the sync, because {}", refusal.reason),
+                    table: self.name(Some(table.index)).to_owned(),
+                    reason: refusal.reason.clone(),
                     database_code: refusal.database_code.clone(),
                 });
             }

@@ -230,6 +230,22 @@ pub(crate) fn take(
     Ok(())
 }
 
+/// The upload of a generation is not sent as it was: what it was to tell waits for another one, and
+/// what was pending with it is pending with the other generation.
+pub(crate) fn taken_back(
+    connection: &Connection,
+    publication: &str,
+    (taken, now): (i64, i64),
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "UPDATE tidewater_settled SET generation = CASE outcome WHEN 'given_up' THEN ?4 \
+             ELSE ?3 END WHERE publication = ?1 AND generation = ?2",
+        )?
+        .execute(params![publication, taken, now, UNTOLD])
+        .map(drop)
+}
+
 /// Inserts that go up again with a generation come to nothing where their rows are not there any more,
 /// because they were deleted or have another key: the user has given them up, and the centre has to
 /// hear that, because another row may have the key there.

@@ -188,6 +188,43 @@ fn a_lost_acknowledgement_is_made_good_without_sending_the_rows_again() {
     assert_eq!(sent.hello().subscriptions[0].sequence, 1);
 }
 
+#[test]
+fn an_upload_that_a_script_has_ended_is_taken_anew() {
+    let remote = Remote::changed();
+    let ended = |publication: &str| {
+        let failure = Failure {
+            subject: publication.to_owned(),
+            ..Failure::new(Code::ScriptFailed, "no", "")
+        };
+        Reply::default()
+            .welcome(UploadState::InSequence, None)
+            .control(Control::Failure(failure))
+    };
+    // As long as nobody says that it took no effect, it stays what it was.
+    let (_, first) = remote.sync(|_| ended(""));
+    remote.run("UPDATE item SET name = 'tres' WHERE id = 3");
+    let publication = first.hello().subscriptions[0].publication.clone();
+    let (outcome, second) = remote.sync(|_| ended(&publication));
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    assert_eq!(second.upload().upload_id, first.upload().upload_id);
+    assert_eq!(second.rows(), first.rows());
+    remote.run("INSERT INTO item VALUES (4, 'four')");
+    let (_, third) = remote.sync(|_| Reply::default());
+    assert_eq!(third.upload().sequence, 1);
+    assert_ne!(third.upload().upload_id, first.upload().upload_id);
+    assert_eq!(
+        third.hello().subscriptions[0].pending_upload_id,
+        third.upload().upload_id
+    );
+    assert_eq!(third.rows(), items(Op::Insert, &[(3, "tres"), (4, "four")]));
+    // Its answer was lost: it is sent again as it was.
+    remote.run("DELETE FROM item WHERE id = 3");
+    let (_, fourth) = remote.sync(|_| ended(&publication));
+    assert_eq!(fourth.upload().upload_id, third.upload().upload_id);
+    let (_, fifth) = remote.sync(|_| Reply::default());
+    assert_eq!(fifth.rows(), items(Op::Insert, &[(4, "four")]));
+}
+
 /// A remote with an upload that is larger than the initial credit.
 fn large_upload() -> Remote {
     let remote = Remote::synced();
