@@ -211,6 +211,7 @@ macro_rules! suite {
             offline::numbers_begin_behind_those_that_are_there,
             offline::what_cannot_have_numbers_is_named,
             offline::a_numbered_key_that_remotes_have_no_numbers_for_is_warned_of,
+            offline::columns_that_would_be_null_in_place_of_their_default_are_warned_of,
             offline::remotes_are_told_defaults_and_rules_that_they_understand,
             offline::what_a_remote_leaves_to_the_centre_gets_its_default,
             parents::a_new_parent_and_its_new_children_arrive_together,

@@ -7,7 +7,7 @@ mod setting;
 
 use tidewater_protocol::{ColumnType, ForeignKeyAction};
 
-pub use self::defaults::default_of;
+pub use self::defaults::{default_of, default_of_sqlite, is_null};
 pub use self::listing::{identifier, listed};
 pub use self::setting::{SetColumns, SettingTrigger};
 
