@@ -168,7 +168,8 @@ pub async fn a_numbered_key_that_remotes_have_no_numbers_for_is_warned_of<F: Fix
 }
 
 pub async fn columns_that_would_be_null_in_place_of_their_default_are_warned_of<F: Fixture>() {
-    let ddl = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, size INTEGER DEFAULT (length('ab')),
+    let ddl =
+        "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, size INTEGER DEFAULT (length('ab')),
              code INTEGER DEFAULT (length('abc')), kind VARCHAR(9) DEFAULT 'new',
              note VARCHAR(9) DEFAULT NULL);";
     let mut world = World::<F>::new(ddl, vec![everyone("item")]).await;

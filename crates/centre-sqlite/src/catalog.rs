@@ -6,7 +6,8 @@ use super::connection::Connection;
 use super::upstream::Upstream;
 use super::{failure, quote, values};
 use tidewater_centre::engine::catalog::{
-    self, CheckInfo, ColumnInfo, Numbering, Reference, TableInfo, checks, default_of_sqlite, is_null,
+    self, CheckInfo, ColumnInfo, Numbering, Reference, TableInfo, checks, default_of_sqlite,
+    is_null,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::KeylessRows;

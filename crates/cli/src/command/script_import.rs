@@ -599,7 +599,15 @@ mod tests {
         let found: Vec<String> = scripts(text)
             .into_iter()
             .map(|it| it.unwrap().unwrap())
-            .map(|it| format!("{}/{}/{} {:?}", it.version, it.table, it.event, it.sql.unwrap()))
+            .map(|it| {
+                format!(
+                    "{}/{}/{} {:?}",
+                    it.version,
+                    it.table,
+                    it.event,
+                    it.sql.unwrap()
+                )
+            })
             .collect();
         let expected = [
             r#"v1/job/upload_update "1""#,
@@ -637,7 +645,12 @@ mod tests {
         assert_eq!(lines, expected);
         let told: Vec<Result<_, String>> = scripts(text);
         assert!(told[0].as_ref().unwrap_err().contains("tidewater user add"));
-        assert!(told[1].as_ref().unwrap_err().contains("registers no script"));
+        assert!(
+            told[1]
+                .as_ref()
+                .unwrap_err()
+                .contains("registers no script")
+        );
         assert!(told[4].is_ok());
     }
 

@@ -6,7 +6,9 @@ use tidewater_protocol::{ColumnType, PublicationSchema, Table};
 
 use super::agreement::{beside_handlers, differing, overwriting, resolves_by_script, together};
 use super::events::parameter_type;
-use super::spelling::{NamedEvent, is_ignored, marked, named_event, without_braces};
+use super::spelling::{
+    NamedEvent, is_function_call, is_ignored, marked, named_event, without_braces,
+};
 use super::trial::{TrialTables, created_table};
 use super::{
     CheckedScript, Compiled, EVENTS, Event, Form, Images, Scripts, SetColumn, Statement, Versions,
@@ -281,6 +283,11 @@ impl<T: Tracking> ScriptReader<'_, T> {
                             block of statements into a procedure, and CALL that";
                 return Err(wrong(&place, &what, hint));
             }
+            if word == "COPY" && names_client(text) {
+                let hint = "write INSERT: what COPY reads from STDIN, or writes to STDOUT, a client \
+                            would have to send or take";
+                return Err(wrong(&place, "has a COPY that only a client can run", hint));
+            }
             let set = match (table, served) {
                 (Some(table), Some(served)) if script.sql.contains(ROWS) => {
                     let set = set(&place, event, table)?;
@@ -413,6 +420,12 @@ impl<T: Tracking> ScriptReader<'_, T> {
     }
 }
 
+/// Whether a statement names what a client sends or takes.
+fn names_client(statement: &str) -> bool {
+    let mut words = statement.split(|it: char| !it.is_alphanumeric());
+    words.any(|it| it.eq_ignore_ascii_case("stdin") || it.eq_ignore_ascii_case("stdout"))
+}
+
 /// A statement of a script that is to be read by the database.
 struct StatementText<'s> {
     place: &'s str,
@@ -430,6 +443,15 @@ fn parse<T: Tracking>(spec: &ScriptSpec, texts: &[&str]) -> Result<Vec<Script>> 
     for text in texts {
         let place = format!("{}, line {}", spec.file, line(&spec.sql, text));
         let text = without_braces(text);
+        if is_function_call(text) {
+            let hint = "write SELECT f(...) AS NAME, with the name of a parameter that can be set \
+                        (docs/scripts.md), or SELECT f(...) if nothing is to be set";
+            return Err(wrong(
+                &place,
+                "calls a function for its value, {? = call f(...)}",
+                hint,
+            ));
+        }
         let script = Script::parse_for(Purpose::Script, text, T::DIALECT, T::parameter);
         let mut script =
             script.map_err(|error| wrong(&place, &format!("is wrong: {error}"), error.hint()))?;

@@ -51,7 +51,11 @@ impl TrialTables {
             let is_inner = inner.is_ok();
             return Ok(TrialTables {
                 created: None,
-                undo: if is_inner { "RELEASE SAVEPOINT tidewater_trial" } else { "" },
+                undo: if is_inner {
+                    "RELEASE SAVEPOINT tidewater_trial"
+                } else {
+                    ""
+                },
                 go_on: is_inner.then_some("ROLLBACK TO SAVEPOINT tidewater_trial"),
             });
         }
