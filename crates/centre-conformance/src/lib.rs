@@ -264,6 +264,7 @@ macro_rules! suite {
             ranking::what_no_upload_has_written_is_the_centres_and_has_its_rank,
             ranking::a_rank_is_what_others_say_of_the_user,
             ranking::a_rank_that_cannot_be_is_refused_with_the_place,
+            ranking::a_rank_that_is_no_number_is_told_with_its_table,
             resolving::updates_of_both_sides_end_as_their_resolver_says,
             resolving::what_one_side_deletes_and_the_other_changes_ends_as_its_resolver_says,
             resolving::rows_that_both_sides_insert_end_as_their_resolver_says,

@@ -264,6 +264,12 @@ impl CentreError {
                     .into()
             }
             CentreError::NotDeployed { .. } => "run: tidewater deploy -c FILE".into(),
+            CentreError::Peer {
+                code: Code::ParameterNotAllowed,
+                ..
+            } => "nothing was changed; sync with --script-version NAME, one that there is for all \
+                  publications of the sync"
+                .into(),
             CentreError::Peer { .. } => "update the remote's Tidewater".into(),
             CentreError::NotAllowed { parameter, .. } => format!(
                 "nothing was changed; sync with --parameter {parameter}=VALUE, or \

@@ -306,11 +306,21 @@ impl<T: Tracking> ScriptReader<'_, T> {
                 name_column(parameter, table);
                 types.push(type_of(&place, event, table, parameter)?);
             }
+            let is_of_column = |it: &Parameter| matches!(it, Parameter::New(_) | Parameter::Old(_));
+            let typed = match (table, served) {
+                (Some(table), Some(served))
+                    if set.is_empty() && script.parameters.iter().any(is_of_column) =>
+                {
+                    typed::<T>(text, &script, table, served)
+                }
+                _ => None,
+            };
             let statement = StatementText {
                 place: &place,
                 text,
                 word,
                 script,
+                typed,
                 types,
                 set,
             };
@@ -352,7 +362,8 @@ impl<T: Tracking> ScriptReader<'_, T> {
             place,
             text,
             word,
-            script,
+            mut script,
+            typed,
             types,
             set,
         } = read;
@@ -366,7 +377,15 @@ impl<T: Tracking> ScriptReader<'_, T> {
         };
         let is_query = matches!(event.form, Form::Rows | Form::Keys | Form::Fetch);
         let checked = self.trial.check::<T>(connection, place, &script, &set);
-        let checked = checked.await?;
+        let mut checked = checked.await;
+        if let (Err(CentreError::Configuration { .. }), Some(typed)) = (&checked, typed) {
+            // The database may not find the types of parameters that it is not told.
+            let again = self.trial.check::<T>(connection, place, &typed, &set).await;
+            if again.is_ok() {
+                (checked, script) = (again, typed);
+            }
+        }
+        let checked = checked?;
         if event.form == Form::Once && created_table(text, T::DIALECT).is_some() {
             let sql = Script::parse_for(Purpose::Script, text, T::DIALECT, |_| "NULL".to_owned());
             let sql = sql.map(|it| it.sql).unwrap_or_default();
@@ -432,6 +451,8 @@ struct StatementText<'s> {
     text: &'s str,
     word: String,
     script: Script,
+    /// The same with the types of the columns, where the database has a spelling for that.
+    typed: Option<Script>,
     types: Vec<ColumnType>,
     set: Vec<SetColumn>,
 }
@@ -498,6 +519,31 @@ fn marks(
         }
     }
     Ok(parsed)
+}
+
+/// A statement whose parameters of columns say their types.
+fn typed<T: Tracking>(
+    text: &str,
+    script: &Script,
+    table: &Table,
+    served: &T::Table,
+) -> Option<Script> {
+    let spelled = |number: usize| {
+        let parameter = number
+            .checked_sub(1)
+            .and_then(|it| script.parameters.get(it));
+        let column = match parameter {
+            Some(Parameter::New(name) | Parameter::Old(name)) => table.column(name),
+            _ => None,
+        };
+        let typed = column.and_then(|it| T::typed_parameter(served, it, number));
+        typed.unwrap_or_else(|| T::parameter(number))
+    };
+    let typed = Script::parse_for(Purpose::Script, text, T::DIALECT, spelled).ok()?;
+    (typed.sql != script.sql).then(|| Script {
+        sql: typed.sql,
+        parameters: script.parameters.clone(),
+    })
 }
 
 /// Gives a parameter of a column the name as the table has it: scripts may number columns from 1, and
