@@ -244,6 +244,8 @@ macro_rules! suite {
             scripting::rows_are_uploaded_by_scripts,
             scripting::conflicts_are_found_and_resolved_by_scripts,
             scripting::rows_are_downloaded_by_their_time_as_scripts_do_it,
+            scripting::a_row_of_nulls_takes_all_rows_of_the_table_from_the_remote,
+            scripting::parameters_of_columns_have_their_type_where_none_follows,
             scripting::scripts_that_cannot_be_are_named,
             scripting::each_remote_has_the_version_that_it_asks_for,
             taken_over::question_marks_stand_for_parameters_in_their_documented_order,

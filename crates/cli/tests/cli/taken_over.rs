@@ -493,7 +493,9 @@ fn each_version_has_its_own_columns() {
     place.tidewater(&["sync", "old.db"]).done();
     place.tidewater(&["sync", "new.db"]).done();
     assert_eq!(centre.rows("SELECT name, phone FROM customer"), ["Ada|18"]);
-    sync("other.db", "old", "v2")
-        .exits(3)
-        .tells(&["there is no script version"]);
+    sync("other.db", "old", "v2").exits(3).tells(&[
+        "error: there is no script version",
+        "there are: v1, v2",
+        "--script-version NAME",
+    ]);
 }

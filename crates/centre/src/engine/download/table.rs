@@ -24,9 +24,10 @@ fn late_null(scripting: &Scripting<'_>, table: usize) -> CentreError {
     let script = scripting.scripts.of_table(table, "download_delete_cursor");
     CentreError::Script {
         file: script.map(|it| it.place.clone()).unwrap_or_default(),
-        message: "it yields NULL for the whole key, by which the remote loses all rows of the table, \
+        message:
+            "it yields NULL for the whole key, by which the remote loses all rows of the table, \
                   behind too many keys: yield that row first, or alone"
-            .to_owned(),
+                .to_owned(),
         database_code: None,
     }
 }
