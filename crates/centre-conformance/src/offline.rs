@@ -167,6 +167,29 @@ pub async fn a_numbered_key_that_remotes_have_no_numbers_for_is_warned_of<F: Fix
     assert!(!warned(world.deploy().await.unwrap()));
 }
 
+pub async fn columns_that_would_be_null_in_place_of_their_default_are_warned_of<F: Fixture>() {
+    let ddl =
+        "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, size INTEGER DEFAULT (length('ab')),
+             code INTEGER DEFAULT (length('abc')), kind VARCHAR(9) DEFAULT 'new',
+             note VARCHAR(9) DEFAULT NULL);";
+    let mut world = World::<F>::new(ddl, vec![everyone("item")]).await;
+    let warned = |report: tidewater_centre::DeployReport| -> Vec<String> {
+        let warnings = report.warnings.into_iter();
+        warnings
+            .filter(|it| it.contains("filled_by_centre"))
+            .collect()
+    };
+    let told = warned(world.deploy().await.unwrap());
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].contains("filled_by_centre = [\"size\", \"code\"]"),
+        "{told:?}"
+    );
+    world.specs[0].tables[0].filled_by_centre = vec!["size".into(), "code".into()];
+    let told = warned(world.deploy().await.unwrap());
+    assert!(told.is_empty(), "{told:?}");
+}
+
 pub async fn remotes_are_told_defaults_and_rules_that_they_understand<F: Fixture>() {
     let ddl = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, made DATE DEFAULT CURRENT_DATE,
              kind VARCHAR(9) NOT NULL DEFAULT 'new' CONSTRAINT item_kind CHECK (kind IN ('new', 'old')),

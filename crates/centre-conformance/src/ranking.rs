@@ -134,6 +134,15 @@ pub async fn a_rank_is_what_others_say_of_the_user<F: Fixture>() {
     assert_eq!(name_of_item(&world).await, "low");
 }
 
+pub async fn a_rank_that_is_no_number_is_told_with_its_table<F: Fixture>() {
+    let world = World::<F>::new(DDL, vec![item("SELECT login FROM staff", None)]).await;
+    let mut remote = Remote::synced(&world, "clerk").await;
+    let upload = remote.next_upload(&[update("item", "1|tea|1.50", "1|mate|1.50")]);
+    let told = format!("{:?}", remote.worker.apply(vec![upload]).await);
+    assert!(told.contains("the rank query of"), "{told}");
+    assert!(told.contains("Configuration"), "{told}");
+}
+
 pub async fn a_rank_that_cannot_be_is_refused_with_the_place<F: Fixture>() {
     let mut world = World::<F>::new(DDL, vec![item(BY_LEVEL, None)]).await;
     let conflict = |resolve: &str, rank: Option<&str>| ConflictSpec {

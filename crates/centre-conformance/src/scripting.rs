@@ -667,6 +667,45 @@ pub async fn rows_are_downloaded_by_their_time_as_scripts_do_it<F: Fixture>() {
     assert_eq!(anna.rows("cust"), ["1|N|anna"]);
 }
 
+pub async fn a_row_of_nulls_takes_all_rows_of_the_table_from_the_remote<F: Fixture>() {
+    let cursor = "SELECT c.cust_id, c.name, c.rep FROM cust c, journal j WHERE j.id = c.cust_id";
+    let deletes = "SELECT CAST(NULL AS INTEGER) FROM cust_fought";
+    let world = world::<F>(vec![
+        script("cust", "download_cursor", cursor),
+        script("cust", "download_delete_cursor", deletes),
+    ])
+    .await;
+    world
+        .execute("INSERT INTO cust VALUES (1, 'Nora', 'x'), (2, 'Niels', 'x')")
+        .await;
+    world
+        .execute("INSERT INTO journal VALUES (1, ''), (2, '')")
+        .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    assert_eq!(anna.rows("cust").len(), 2);
+    world.execute("DELETE FROM journal WHERE id = 1").await;
+    anna.download().await;
+    assert_eq!(anna.rows("cust").len(), 2);
+    world
+        .execute("INSERT INTO cust_fought VALUES (0, '', '')")
+        .await;
+    anna.download().await;
+    assert_eq!(anna.rows("cust"), ["2|Niels|x"]);
+}
+
+pub async fn parameters_of_columns_have_their_type_where_none_follows<F: Fixture>() {
+    let sql = "UPDATE cust SET name = {r.name} || ({r.cust_id} - {o.cust_id}) WHERE cust_id = {r.cust_id}";
+    let world = world::<F>(vec![script("cust", "upload_update", sql)]).await;
+    world
+        .execute("INSERT INTO cust VALUES (1, 'Nora', 'x')")
+        .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    anna.upload(&[update("cust", "1|Nora|x", "1|Nora B.|x")])
+        .await;
+    let rows = world.fixture.query("SELECT name FROM cust").await;
+    assert_eq!(rows, ["Nora B.0"]);
+}
+
 pub async fn scripts_that_cannot_be_are_named<F: Fixture>() {
     let mut world = world::<F>(Vec::new()).await;
     for (table, event, sql, message) in [

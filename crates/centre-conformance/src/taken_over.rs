@@ -481,7 +481,9 @@ pub async fn figures_of_a_sync_are_counted<F: Fixture>() {
     );
     // The one that is refused is run again by itself.
     let inserts = lines.iter().find(|it| it.starts_with("upload_insert "));
-    assert!(inserts.is_some(), "{lines:?}");
+    let runs = inserts.and_then(|it| it.rsplit(' ').next()?.parse::<u64>().ok());
+    assert!(runs.is_some_and(|it| it >= 2), "{lines:?}");
+    assert!(lines.contains(&"download_cursor 1".to_owned()), "{lines:?}");
     assert!(
         lines.contains(&"end_synchronization 1".to_owned()),
         "{lines:?}"

@@ -606,13 +606,20 @@ pub(super) async fn check(
     }
 }
 
+const CAST_HINT: &str = "say the type of a parameter that PostgreSQL takes for another, such as \
+                         CAST({s.username} AS text), and see that the function is there";
+
 /// What is wrong with a statement that the operator wrote.
 pub(super) fn refused_by_database(named: &str, error: Error) -> CentreError {
     let Some(refusal) = error.as_db_error() else {
         return refused("checking a statement")(error);
     };
     let hint = match refusal.hint() {
-        Some(hint) => hint.to_owned(),
+        Some(hint) if !hint.contains("explicit type casts") => hint.to_owned(),
+        Some(_) => CAST_HINT.into(),
+        // A function or operator that is not there, or of which there are several; a type that is
+        // not known.
+        None if ["42883", "42725", "42P18"].contains(&refusal.code().code()) => CAST_HINT.into(),
         None => "the statement must run in the schema public".into(),
     };
     let what = format!("is refused by PostgreSQL: {}", refusal.message());

@@ -16,7 +16,7 @@ use super::quote::{ident, qualified};
 use super::trigger_functions::setting_trigger;
 use super::values::Kind;
 use tidewater_centre::engine::catalog::{
-    ColumnInfo, Numbering, Reference, TableInfo, checks, default_of,
+    ColumnInfo, Numbering, Reference, TableInfo, checks, default_of, is_null,
 };
 use tidewater_centre::error::CentreError;
 
@@ -483,7 +483,7 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
             )),
         },
         nullable: !(row.get::<_, bool>(4) || domain_not_null),
-        has_default: default.is_some() || !identity.is_empty(),
+        has_default: default.as_deref().is_some_and(|it| !is_null(it)) || !identity.is_empty(),
         default: default
             .as_ref()
             .filter(|_| !is_generated)

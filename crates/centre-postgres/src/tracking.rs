@@ -62,6 +62,11 @@ impl Tracking for Postgres {
         format!("${number}")
     }
 
+    fn typed_parameter(table: &PublishedTable, column: usize, number: usize) -> Option<String> {
+        let cast = &table.columns.get(column)?.cast_name;
+        Some(format!("(${number}::{cast})"))
+    }
+
     async fn catalog(connection: &mut Connection) -> Result<Catalog, CentreError> {
         Catalog::read(connection.client()).await
     }

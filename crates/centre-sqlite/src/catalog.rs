@@ -6,7 +6,8 @@ use super::connection::Connection;
 use super::upstream::Upstream;
 use super::{failure, quote, values};
 use tidewater_centre::engine::catalog::{
-    self, CheckInfo, ColumnInfo, Numbering, Reference, TableInfo, checks, default_of,
+    self, CheckInfo, ColumnInfo, Numbering, Reference, TableInfo, checks, default_of_sqlite,
+    is_null,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::KeylessRows;
@@ -236,8 +237,8 @@ fn column(
     };
     let literal = default.zip(column_type.as_ref().ok());
     ColumnInfo {
-        default: literal.and_then(|(sql, &column_type)| default_of(sql, column_type)),
-        has_default: default.is_some(),
+        default: literal.and_then(|(sql, &column_type)| default_of_sqlite(sql, column_type)),
+        has_default: default.is_some_and(|it| !is_null(it)),
         name,
         type_name: declared,
         nullable,

@@ -91,6 +91,15 @@ fn ranked(
         let error = failure("running a rank query")(error);
         failed(question, "", error)
     })?;
+    if let Some(rank) = rank.as_ref().filter(|it| it.parse::<i64>().is_err()) {
+        let query = format!("the rank query of {:?}", question.ranks.unwrap_or_default());
+        let what = format!("yields {rank:.40?}, which is no integer");
+        return Err(wrong(
+            &query,
+            &what,
+            "correct the query, or the data that it reads",
+        ));
+    }
     Ok(Arc::new(Questions::ranked(rank)))
 }
 

@@ -285,7 +285,9 @@ impl CentreError {
             CentreError::Peer {
                 code: Code::ParameterNotAllowed,
                 ..
-            } => "nothing was changed; sync with --script-version NAME".into(),
+            } => "nothing was changed; sync with --script-version NAME, one that there is for all \
+                  publications of the sync"
+                .into(),
             CentreError::Peer { .. } => "update the remote's Tidewater".into(),
             CentreError::NotAllowed { parameter, .. } => format!(
                 "nothing was changed; sync with --parameter {parameter}=VALUE, or \

@@ -72,6 +72,17 @@ impl RunTimes {
         }
     }
 
+    /// So many runs that took so long together.
+    pub fn of_many(runs: usize, millis: i64) -> RunTimes {
+        let calls = i64::try_from(runs).unwrap_or(i64::MAX).max(1);
+        RunTimes {
+            calls,
+            least: millis / calls,
+            most: millis / calls,
+            total: millis,
+        }
+    }
+
     /// Both together.
     fn and(self, other: RunTimes) -> RunTimes {
         RunTimes {
@@ -159,15 +170,15 @@ impl ScriptNotes {
         });
     }
 
-    /// Notes that a script of a table ran, or of the connection if that is empty, and how many
-    /// milliseconds it took.
-    pub fn ran(&self, publication: &str, table: &str, event: &'static str, millis: i64) {
+    /// Notes that a script of a table ran, or of the connection if that is empty, how often, and how
+    /// long that took.
+    pub fn ran(&self, publication: &str, table: &str, event: &'static str, ran: RunTimes) {
         let key = (table.to_owned(), event);
         self.with(publication, |it| {
             let times = it.runs.entry(key);
             times
-                .and_modify(|it| *it = it.and(RunTimes::of(millis)))
-                .or_insert_with(|| RunTimes::of(millis));
+                .and_modify(|it| *it = it.and(ran))
+                .or_insert_with(|| ran);
         });
     }
 

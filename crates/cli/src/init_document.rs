@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 use tidewater_centre::{ListedNumbering, ListedReference, ListedTable};
 
-use crate::init_people::{PathToPeople, People, parents};
+use crate::init_people::{PathToPeople, People, bare_name, parents};
 use crate::init_statements::{self, DatabaseKind, Proposal};
 
 /// What the document is made of.
@@ -38,6 +38,8 @@ pub(crate) struct Drafted {
     pub(crate) left_out: Vec<(String, String)>,
     /// What the database needs for them.
     pub(crate) proposals: Vec<Proposal>,
+    /// What may not be as it has to be.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Whose the rows of the tables are.
@@ -53,11 +55,12 @@ const TODO: &str = "# TODO:";
 pub(crate) fn write(draft: &Draft<'_>) -> Drafted {
     let kind = DatabaseKind::of(draft.consolidated);
     let mut left_out = Vec::new();
-    let mut usable = Vec::new();
+    let mut usable: Vec<&ListedTable> = Vec::new();
     for table in draft.tables {
         let is_mapping = draft.people.is_some_and(|it| it.is_mapping(table));
-        match &table.obstacle {
-            Some(reason) => left_out.push((table.name.clone(), reason.clone())),
+        let obstacle = table.obstacle.clone();
+        match obstacle.or_else(|| unusable_name(table, &usable)) {
+            Some(reason) => left_out.push((table.name.clone(), reason)),
             None if is_mapping => {
                 let reason = "it says who signs in as whom, which no device needs to know";
                 left_out.push((table.name.clone(), reason.to_owned()));
@@ -73,14 +76,21 @@ pub(crate) fn write(draft: &Draft<'_>) -> Drafted {
     let mut text = head(draft);
     let mut proposals: Vec<Proposal> = Vec::new();
     let missing = draft.people.and_then(init_statements::sign_in_names);
+    let missing = missing.filter(|_| {
+        !draft
+            .people
+            .is_some_and(|it| has_control_characters(it.table))
+    });
     if let Some(names) = &missing {
         text.push_str("\n# To be run in the database before `tidewater deploy`, unless\n");
         text.push_str("# `tidewater init --map-users` has done so:\n");
         propose(&mut text, names);
     }
     proposals.extend(missing);
+    let mut warnings = Vec::new();
     for table in &usable {
         let (of_table, needed) = published(table, &usable, owners.as_ref(), kind);
+        warnings.extend(owners.as_ref().and_then(|it| it.warning(table, &usable)));
         text.push_str(&of_table);
         proposals.extend(needed);
     }
@@ -96,6 +106,68 @@ pub(crate) fn write(draft: &Draft<'_>) -> Drafted {
         published: usable.len(),
         left_out,
         proposals,
+        warnings,
+    }
+}
+
+/// Why remotes cannot have a table of this name beside others, if so.
+fn unusable_name(table: &ListedTable, others: &[&ListedTable]) -> Option<String> {
+    let name = bare_name(table).to_lowercase();
+    if name.is_empty() || table.columns.iter().any(|it| it.name.is_empty()) {
+        return Some("a name of it is empty, which no remote can have".to_owned());
+    }
+    let reserved = ["tidewater_", "sqlite_"];
+    if let Some(begin) = reserved.iter().find(|it| name.starts_with(**it)) {
+        return Some(format!(
+            "names that begin with {begin} are reserved on remotes"
+        ));
+    }
+    let other = others
+        .iter()
+        .find(|it| bare_name(it).to_lowercase() == name)?;
+    Some(format!(
+        "remotes know tables without their schema, in small or capital letters, and {} is published: \
+         publish one of the two in another publication",
+        other.name
+    ))
+}
+
+/// Whether a name that is needed for the statements about a table has control characters, which
+/// neither a comment of the file nor a terminal shows as they are.
+fn has_control_characters(table: &ListedTable) -> bool {
+    let own = table.columns.iter().map(|it| &it.name);
+    let parents = table.references.iter();
+    let parents = parents.flat_map(|it| it.parent_columns.iter().chain([&it.parent]));
+    let mut names = own.chain(parents).chain([&table.name]);
+    names.any(|it| it.contains(char::is_control))
+}
+
+impl Owners<'_> {
+    /// That whom a row names may not hold the row that it needs.
+    fn warning(&self, table: &ListedTable, all: &[&ListedTable]) -> Option<String> {
+        let Some(PathToPeople::Columns(columns)) = self.ways.get(&*table.name) else {
+            return None;
+        };
+        let is_required = |reference: &&ListedReference| {
+            let mut columns = table.columns.iter();
+            let is_nullable =
+                columns.any(|it| it.nullable && reference.columns.iter().any(|of| *of == it.name));
+            let way = self.ways.get(&*reference.parent);
+            let is_owned = matches!(
+                way,
+                Some(PathToPeople::Columns(_) | PathToPeople::Follows(_))
+            );
+            is_owned && !is_nullable
+        };
+        let parent = parents(table, all).into_iter().find(is_required)?;
+        Some(format!(
+            "{}: its rows go to whom {} names, who may not hold the rows of {} that they refer to; \
+             if so, write {} at it",
+            table.name,
+            columns.first()?,
+            parent.parent,
+            follows(parent, &parents(table, all)),
+        ))
     }
 }
 
@@ -183,6 +255,14 @@ fn published(
         comment(&mut text, remark);
     }
     proposals.extend(cascades);
+    if !proposals.is_empty() && has_control_characters(table) {
+        proposals.clear();
+        comment(
+            &mut text,
+            "It needs statements in the database, and a name has control characters: rename it, and \
+             run `tidewater init` again.",
+        );
+    }
     if !proposals.is_empty() {
         text.push_str("# To be run in the database, best before `tidewater deploy`:\n");
     }
@@ -327,6 +407,7 @@ fn owned(
         }
         PathToPeople::Follows(reference) => {
             let _ = writeln!(text, "{}", follows(reference, &parents));
+            others.splice(0..0, people.columns_of(table).iter().map(|it| by(it)));
             others.insert(0, "partition = \"everyone\"".to_owned());
         }
     }
@@ -751,6 +832,72 @@ mod tests {
         assert_eq!(line["identity"]["block"].as_integer(), Some(1000));
         // Names of people, and a sequence for each of the two tables that devices number.
         assert_eq!(drafted.proposals.len(), 3, "{:?}", drafted.proposals);
+    }
+
+    #[test]
+    fn names_that_no_publication_can_have_are_left_out_with_the_reason() {
+        let mut other = table("archive.note", &[]);
+        other.sql_name = "archive.note".into();
+        let tables = [
+            table("note", &[]),
+            other,
+            table("tidewater_evil", &[]),
+            table("", &[]),
+        ];
+        let drafted = document(&tables);
+        assert_eq!(names(&drafted.text), ["note"]);
+        let told: Vec<&str> = drafted.left_out.iter().map(|it| &*it.1).collect();
+        assert!(told[0].contains("note is published"), "{told:?}");
+        assert!(told[1].contains("reserved"), "{told:?}");
+        assert!(told[2].contains("empty"), "{told:?}");
+    }
+
+    #[test]
+    fn no_statement_is_proposed_for_names_with_control_characters() {
+        let drafted = document(&[table("a\u{1b}[31m", &["b"]), table("b\nc", &[])]);
+        assert_eq!(drafted.proposals, []);
+        assert!(
+            drafted.text.contains("has control characters"),
+            "{}",
+            drafted.text
+        );
+    }
+
+    #[test]
+    fn a_part_of_what_somebody_holds_follows_it_and_others_are_warned_of() {
+        let job = |more: &str| {
+            let part = with(
+                more,
+                &["id integer", "job_id integer", "author integer"],
+                &["job_id job", "author employees"],
+            );
+            let job = with(
+                "job",
+                &["id integer", "employee_id integer"],
+                &["employee_id employees"],
+            );
+            document(&[table("employees", &[]), job, part])
+        };
+        let note = job("job_note");
+        assert!(
+            note.text.contains("partition = { follows = \"job\" }"),
+            "{}",
+            note.text
+        );
+        assert!(
+            note.text
+                .contains("# or: partition = { columns = [\"author\"]"),
+            "{}",
+            note.text
+        );
+        assert_eq!(note.warnings, Vec::<String>::new());
+        let comment = job("remark");
+        assert_eq!(comment.warnings.len(), 1, "{:?}", comment.warnings);
+        assert!(
+            comment.warnings[0].contains("follows = \"job\""),
+            "{:?}",
+            comment.warnings
+        );
     }
 
     #[test]

@@ -140,6 +140,25 @@ impl<'a> People<'a> {
                 ways.insert(&*table.name, PathToPeople::Columns(columns));
             }
         }
+        // Whom a part names, its author say, may not hold what it is a part of.
+        let parts = tables.iter().filter_map(|table| {
+            let Some(PathToPeople::Columns(own)) = ways.get(&*table.name) else {
+                return None;
+            };
+            let parent = *parents(table, tables).first()?;
+            let is_whole = is_part_of(table, parent) && parent.columns != own[..1];
+            let is_needed = parent.columns.iter().all(|column| {
+                let mut columns = table.columns.iter();
+                columns.any(|it| it.name == *column && !it.nullable)
+            });
+            let way = ways.get(&*parent.parent);
+            let is_owned = matches!(way, Some(PathToPeople::Columns(_)));
+            (is_whole && is_needed && is_owned)
+                .then(|| (&*table.name, PathToPeople::Follows(parent)))
+        });
+        let parts: Vec<_> = parts.collect();
+        // A part of a part follows it, whatever else that follows.
+        ways.extend(parts);
         self.follow(tables, &mut ways);
         for &table in tables {
             let is_connected = || {
@@ -188,7 +207,7 @@ impl<'a> People<'a> {
 
     /// The columns of a table that name a person: foreign keys, the likeliest first, or a column
     /// that is called like the key.
-    fn columns_of(&self, table: &'a ListedTable) -> Vec<&'a str> {
+    pub(crate) fn columns_of<'t>(&self, table: &'t ListedTable) -> Vec<&'t str> {
         let all = [self.table];
         let to_key = parents(table, &all)
             .into_iter()
@@ -280,10 +299,30 @@ fn bare(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
+/// The name of a table without its schema.
+pub(crate) fn bare_name(table: &ListedTable) -> &str {
+    let is_own = |it: &(usize, &str)| {
+        let schema = tidewater_centre::identifier(&table.name[..it.0]);
+        format!(
+            "{schema}.{}",
+            tidewater_centre::identifier(&table.name[it.0 + 1..])
+        ) == table.sql_name
+    };
+    let mut points = table.name.match_indices('.');
+    let point = points.find(is_own);
+    point.map_or(&*table.name, |it| &table.name[it.0 + 1..])
+}
+
 /// The name of one of them.
 fn singular(name: &str) -> String {
     let stem = name.strip_suffix('s').filter(|it| !it.ends_with('s'));
     stem.unwrap_or(name).to_owned()
+}
+
+/// Whether a table is called like a part of the one that it refers to.
+fn is_part_of(table: &ListedTable, reference: &ListedReference) -> bool {
+    let name = bare(&table.name).to_lowercase();
+    name.starts_with(&singular(&bare(&reference.parent).to_lowercase()))
 }
 
 /// The foreign keys that a table may follow, the likeliest first: the one whose rows it is a part
@@ -301,8 +340,7 @@ pub(crate) fn parents<'a>(
         columns.any(|it| it.name == *column && !it.nullable)
     };
     parents.sort_by_key(|it| {
-        let name = bare(&table.name).to_lowercase();
-        let begins = name.starts_with(&singular(&bare(&it.parent).to_lowercase()));
+        let begins = is_part_of(table, it);
         let in_key = it
             .columns
             .iter()

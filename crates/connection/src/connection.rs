@@ -255,6 +255,11 @@ impl Connection {
         channels.fold([0; 2], |sum, held| [sum[0] + held[0], sum[1] + held[1]])
     }
 
+    /// How long the peer was silent, as of when time was last told.
+    pub fn silent_for(&self) -> Duration {
+        self.now.saturating_sub(self.heard)
+    }
+
     /// Lets time pass: pings a silent peer.
     ///
     /// # Errors

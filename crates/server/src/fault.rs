@@ -252,6 +252,11 @@ impl From<CentreError> for Fault {
             CentreError::Locked { .. } => Fault::busy(LOCKED_RETRY_AFTER_MS),
             // Retried by the adapter already; later it will do.
             _ if error.is_retryable() => Fault::busy(1_000),
+            // What it asks for, and who can mend it is the remote.
+            CentreError::Peer {
+                message,
+                code: code @ Code::ParameterNotAllowed,
+            } => Fault::new(*code, message.clone(), error.hint()),
             CentreError::Peer { message, code } => {
                 Fault::new(*code, format!("the remote sent {message}"), error.hint())
             }
@@ -300,6 +305,11 @@ impl From<CentreError> for Fault {
                 Code::ConsolidatedRefused,
                 "the consolidated database refused an operation of the server",
                 "tell the server's operator to look into its log",
+            ),
+            CentreError::Configuration { .. } => Fault::new(
+                Code::ConsolidatedRefused,
+                "something in the server's configuration does not fit its database",
+                "tell the server's operator, who finds the reason in the server's log",
             ),
             _ => Fault::internal(""),
         };

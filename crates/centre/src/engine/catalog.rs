@@ -7,7 +7,7 @@ mod setting;
 
 use tidewater_protocol::{ColumnType, ForeignKeyAction};
 
-pub use self::defaults::default_of;
+pub use self::defaults::{default_of, default_of_sqlite, is_null};
 pub use self::listing::{identifier, listed};
 pub use self::setting::{SetColumns, SettingTrigger};
 
@@ -163,13 +163,14 @@ impl TableInfo {
         }
         let names = columns.iter().map(|&it| &*self.columns[it].name);
         let names: Vec<&str> = names.collect();
-        let title = &self.title;
+        let in_sql: Vec<String> = names.iter().map(|it| identifier(it)).collect();
         Some(format!(
-            "{title:?} has no index on {}: {what}. Make one: CREATE INDEX {}_{} ON {title} ({})",
+            "{:?} has no index on {}: {what}. Make one: CREATE INDEX {} ON {} ({})",
+            self.title,
             names.join(", "),
-            self.name,
-            names.join("_"),
-            names.join(", "),
+            identifier(&format!("{}_{}", self.name, names.join("_"))),
+            listing::sql_name(self),
+            in_sql.join(", "),
         ))
     }
 }

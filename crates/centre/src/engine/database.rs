@@ -110,6 +110,12 @@ pub trait Tracking: Send + Sync + 'static {
     /// How the parameter with this number is written.
     fn parameter(number: usize) -> String;
 
+    /// How the parameter with this number is written as a value of a column's type, where the
+    /// database may not find the type of a parameter by itself.
+    fn typed_parameter(_: &Self::Table, _column: usize, _number: usize) -> Option<String> {
+        None
+    }
+
     /// Reads the catalog.
     fn catalog(
         connection: &mut Self::Connection,

@@ -341,16 +341,22 @@ async fn rank_query<T: Tracking>(
     let script =
         script.map_err(|error| wrong(&named, &format!("is wrong: {error}"), error.hint()))?;
     let inner = script.sql.trim().trim_end_matches(';').to_owned();
-    let (from, number) = match T::DIALECT {
-        Dialect::Postgres => (format!("(\n{inner}\n) AS r (value)"), "bigint"),
+    let (from, highest) = match T::DIALECT {
+        Dialect::Postgres => (
+            format!("(\n{inner}\n) AS r (value)"),
+            "CAST(max(CAST(value AS bigint)) AS text)",
+        ),
         // Its subqueries cannot name their columns.
         Dialect::Sqlite => (
             format!("(WITH r (value) AS (\n{inner}\n) SELECT value FROM r)"),
-            "integer",
+            // What is no number would be 0: it is yielded instead, to be refused.
+            "coalesce(min(CASE WHEN typeof(value) IN ('text', 'blob') \
+             AND CAST(CAST(value AS integer) AS text) <> trim(CAST(value AS text)) \
+             THEN CAST(value AS text) END), CAST(max(CAST(value AS integer)) AS text))",
         ),
     };
     let query = ScopeQuery {
-        sql: format!("SELECT CAST(max(CAST(value AS {number})) AS text) FROM {from}"),
+        sql: format!("SELECT {highest} FROM {from}"),
         inner,
         parameters: script.parameters,
     };

@@ -323,7 +323,9 @@ fn is_comment(rest: &str) -> bool {
 /// The parameter that is named between braces, if it is one.
 fn parameter(inside: &str, purpose: Purpose) -> Option<Parameter> {
     let name = inside.trim();
-    let name = name.strip_prefix("ml ").map_or(name, str::trim_start);
+    let prefixed = name.split_once(char::is_whitespace);
+    let prefixed = prefixed.filter(|it| it.0.eq_ignore_ascii_case("ml"));
+    let name = prefixed.map_or(name, |it| it.1.trim_start());
     let of_user = name.strip_prefix("u.").or_else(|| name.strip_prefix("ui."));
     if let Some(name) = of_user {
         let is_one = purpose != Purpose::Call && OfRemote::is_name(name);
@@ -499,7 +501,7 @@ mod tests {
 
     #[test]
     fn a_name_becomes_one_parameter_however_often_it_stands_there() {
-        let script = parse("SELECT {s.username}, {ml s.remote_id}, {s.username}").unwrap();
+        let script = parse("SELECT {s.username}, {ML s.remote_id}, {s.username}").unwrap();
         assert_eq!(script.sql, "SELECT $1, $2, $1");
         assert_eq!(names(&script), ["s.username", "s.remote_id"]);
     }

@@ -89,6 +89,8 @@ pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
         let told = planned.warnings.into_iter();
         let told = told.filter(|it| !report.warnings.contains(it));
         report.warnings.extend(told.collect::<Vec<_>>());
+        let mut seen = std::collections::HashSet::new();
+        report.warnings.retain(|it| seen.insert(it.clone()));
         print(&report, false, args.json)?;
         if report.is_first {
             output::note("next: tidewater user add NAME, then tidewater serve");

@@ -108,10 +108,17 @@ pub(crate) fn run(args: &InitArgs) -> Result<Done, Failure> {
         let line = format!("left out: {name}: {reason}");
         output::note(&output::printable(&line));
     }
+    for warning in &drafted.warnings {
+        let line = format!("warning: {warning}");
+        output::note(&output::printable(&line));
+    }
     let is_made = args.map_users.then_some(missing.as_ref()).flatten();
     let to_run = drafted.proposals.iter().filter(|it| Some(*it) != is_made);
     let to_run: Vec<&Proposal> = to_run.collect();
     output::text(&script(&to_run, is_made, people.as_ref()))?;
+    if is_made.is_some_and(|it| it.why.contains(init_statements::NAMELESS)) {
+        output::note(init_statements::NAMELESS);
+    }
     if missing.is_some() && is_made.is_none() {
         output::note(
             "nobody has a sign-in name yet: the first statement makes a table of them, as init \

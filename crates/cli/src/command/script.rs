@@ -5,10 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use tidewater_centre::engine::scripts::{CONNECTION, DEFAULT, EVENTS, Event, event, print_script};
+use tidewater_centre::engine::scripts::{
+    CONNECTION, DEFAULT, EVENTS, Event, VERSION, event, print_script,
+};
 use tidewater_centre::records::Claims;
 use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
-use tidewater_centre::{Parameters, PublicationSpec, ScriptNotes, SyncContext, nearest};
+use tidewater_centre::{
+    Parameters, PublicationSpec, ScriptNotes, ScriptSpec, SyncContext, nearest,
+};
 use tidewater_protocol::RemoteId;
 
 use super::explain::parameters;
@@ -234,9 +238,11 @@ fn print(args: &PrintArgs) -> Result<Done, Failure> {
     let centre = OpenCentre::open(&args.config)?;
     let publications = centre.publications();
     let spec = find_publication(publications, args.publication.as_deref(), &args.table)?;
-    // Scripts that are not right yet do not keep anybody from beginning one.
+    // Scripts that are not right yet do not keep anybody from beginning one, nor do the parameters
+    // that only they name.
     let spec = PublicationSpec {
         scripts: Vec::new(),
+        parameters: Vec::new(),
         ..spec.clone()
     };
     let to_try = centre.scripts_to_try(&spec, DEFAULT)?;
@@ -273,7 +279,11 @@ fn try_script(args: &TryArgs) -> Result<Done, Failure> {
     let publications = centre.publications();
     let spec = find_publication(publications, args.publication.as_deref(), &args.table)?;
     let to_try = centre.scripts_to_try(spec, &args.script_version)?;
-    let set = parameters(&args.parameters)?;
+    has_script(spec, event.name, args)?;
+    let mut set = parameters(&args.parameters)?;
+    if args.script_version != DEFAULT {
+        set.insert(VERSION.to_owned(), args.script_version.clone());
+    }
     let trial = ScriptTrial {
         table: place(&to_try, &args.table)?,
         event: event.name,
@@ -302,6 +312,35 @@ fn try_script(args: &TryArgs) -> Result<Done, Failure> {
         None => Done::Fully,
         Some(_) => Done::WithRefusedRows,
     })
+}
+
+/// Refuses to try a script that only other versions have.
+fn has_script(spec: &PublicationSpec, event: &str, args: &TryArgs) -> Result<(), Failure> {
+    let of_table = |it: &&ScriptSpec| it.table.as_deref().unwrap_or(CONNECTION) == args.table;
+    let scripts = spec.scripts.iter().filter(of_table);
+    // Other servers have longer names for some events.
+    let mut own = scripts
+        .clone()
+        .filter(|it| it.version == args.script_version);
+    if own.any(|it| it.event.contains(event)) {
+        return Ok(());
+    }
+    let others = scripts.filter(|it| it.event == event);
+    let mut versions: Vec<&str> = others.map(|it| &*it.version).collect();
+    versions.sort_unstable();
+    match versions.first() {
+        None => Ok(()),
+        Some(first) => Err(Failure::usage(
+            format!(
+                "the script version {:?} has no script of {} at {event}",
+                args.script_version, args.table
+            ),
+            format!(
+                "there is one in: {}; add --script-version {first}",
+                versions.join(", ")
+            ),
+        )),
+    }
 }
 
 fn describe(tried: &TriedScript) -> String {

@@ -200,21 +200,75 @@ fn is_file_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }
 
+/// The parameters of a procedure, in their order, if its calls can be taken over.
+fn parameters(procedure: &str) -> Option<&'static [&'static str]> {
+    Some(match procedure {
+        "ml_add_table_script" => &["version", "table", "event", "script"],
+        "ml_add_connection_script" => &["version", "event", "script"],
+        "ml_add_lang_table_script" => &["version", "table", "event", "script_language", "script"],
+        "ml_add_lang_connection_script" => &["version", "event", "script_language", "script"],
+        "ml_add_lang_table_script_chk" => &[
+            "version",
+            "table",
+            "event",
+            "script_language",
+            "script",
+            "checksum",
+        ],
+        "ml_add_lang_connection_script_chk" => {
+            &["version", "event", "script_language", "script", "checksum"]
+        }
+        "ml_add_column" => &["version", "table", "column", "type"],
+        _ => return None,
+    })
+}
+
+/// The values of arguments in the order of the procedure's parameters.
+fn in_order(procedure: &str, given: Vec<Argument>) -> Result<Vec<Option<String>>, String> {
+    if given.iter().all(|it| it.name.is_none()) {
+        return Ok(given.into_iter().map(|it| it.value).collect());
+    }
+    let procedure = procedure.to_ascii_lowercase();
+    let parameters = parameters(&procedure).unwrap_or_default();
+    let mut values = vec![None; parameters.len()];
+    for (place, argument) in given.into_iter().enumerate() {
+        let place = match argument.name {
+            None => Some(place),
+            Some(name) => {
+                let name = name.to_ascii_lowercase();
+                let name = name.strip_prefix("p_").unwrap_or(&name);
+                let is_it = |it: &&str| *it == name || *it == format!("script_{name}");
+                let place = parameters.iter().position(is_it);
+                let known = parameters.join(", ");
+                Some(place.ok_or_else(|| {
+                    format!("{procedure} has no argument {name:?}; it has {known}")
+                })?)
+            }
+        };
+        if let Some(value) = place.and_then(|it| values.get_mut(it)) {
+            *value = argument.value;
+        }
+    }
+    Ok(values)
+}
+
 /// The script that a call registers, if it is one that does.
 fn registered(call: Call) -> Result<Option<RegisteredScript>, String> {
     let name = call.name.to_ascii_lowercase();
-    let (of_table, language) = match &*name {
-        "ml_add_table_script" => (true, false),
-        "ml_add_connection_script" => (false, false),
-        "ml_add_lang_table_script" => (true, true),
-        "ml_add_lang_connection_script" => (false, true),
-        name => {
-            let hint = "write it in SQL, or as a handler (docs/handlers.md)";
-            return Err(format!("{name} registers what is no script in SQL: {hint}"));
-        }
+    let Some(wanted) = parameters(&name).filter(|it| it.contains(&"event")) else {
+        let hint = "write it in SQL, or as a handler (docs/handlers.md)";
+        return Err(match &*name {
+            "ml_add_user" => "ml_add_user adds a user: run tidewater user add".to_owned(),
+            _ if is_of_scripts(&name) => {
+                format!("{name} registers what is no script in SQL: {hint}")
+            }
+            _ => format!("{name} registers no script, and there is no such procedure here"),
+        });
     };
+    let of_table = wanted.contains(&"table");
+    let language = wanted.contains(&"script_language");
     let arguments = call.arguments?;
-    let wanted = 3 + usize::from(of_table) + usize::from(language);
+    let wanted = wanted.len();
     if arguments.len() != wanted {
         let found = arguments.len();
         return Err(format!(
@@ -253,37 +307,99 @@ fn registered(call: Call) -> Result<Option<RegisteredScript>, String> {
     }))
 }
 
-/// The calls of a file, each of a procedure whose name begins with `ml_add_`, wherever they stand
-/// outside of comments and quotes.
+/// An argument of a call.
+#[derive(Debug)]
+struct Argument {
+    /// Its parameter, where the call names it.
+    name: Option<String>,
+    /// Its text, or none for NULL.
+    value: Option<String>,
+}
+
+/// The calls of a file, wherever they stand outside of comments and quotes: of the procedures that
+/// register scripts, and of any other whose name begins with `ml_` and stands where only a
+/// procedure can stand.
 fn calls(text: &str) -> Vec<Call> {
     let mut calls = Vec::new();
     let mut at = 0;
-    let mut is_in_name = false;
+    let (mut is_in_name, mut is_begin) = (false, true);
+    let mut before = "";
     while let Some(next) = text[at..].chars().next() {
         let rest = &text[at..];
+        let named = name_at(rest).filter(|_| !is_in_name);
+        let found = named.and_then(|(name, length)| {
+            let is_definition = ["PROCEDURE", "PROC", "FUNCTION"]
+                .iter()
+                .any(|it| before.eq_ignore_ascii_case(it));
+            let behind = &rest[length..];
+            let opening = opens_arguments(behind);
+            let is_called = is_begin && opening.is_some();
+            let is_it = has_prefix(name) && !is_definition;
+            let is_script = is_of_scripts(&name.to_ascii_lowercase()) && opening.is_some();
+            (is_it && (is_script || is_called || is_keyword_of_calls(before)))
+                .then(|| (name, length + opening.unwrap_or_default()))
+        });
+        if let Some((name, begin)) = found {
+            let line = text[..at].matches('\n').count() + 1;
+            let is_enclosed = rest[..begin].ends_with('(');
+            let (arguments, length) = match parameters(&name.to_ascii_lowercase()) {
+                Some(_) => read_arguments(&rest[begin..], is_enclosed),
+                None => (Ok(Vec::new()), 0),
+            };
+            calls.push(Call {
+                line,
+                name: name.to_owned(),
+                arguments: arguments.and_then(|it| in_order(name, it)),
+            });
+            at += begin + length;
+            (is_in_name, is_begin, before) = (false, length > 0, "");
+            continue;
+        }
         if let Some(length) = opaque(rest) {
             at += length;
             is_in_name = false;
             continue;
         }
-        let name = name_at(rest).filter(|_| !is_in_name);
-        if let Some((name, arguments)) = name {
-            let line = text[..at].matches('\n').count() + 1;
-            let begin = at + arguments;
-            let (arguments, length) = read_arguments(&text[begin..]);
-            calls.push(Call {
-                line,
-                name: name.to_owned(),
-                arguments,
-            });
-            at = begin + length;
-            is_in_name = false;
+        if let Some((word, length)) = named {
+            // What stands before the name of an owner counts for the name behind it, too.
+            let is_owner = rest[length..].trim_start().starts_with('.');
+            if !is_owner {
+                let begins = ["begin", "go", "then", "else"];
+                is_begin = begins.iter().any(|it| word.eq_ignore_ascii_case(it));
+                before = word;
+            }
+            at += length;
             continue;
         }
-        is_in_name = next.is_alphanumeric() || next == '_';
+        is_in_name = next.is_alphanumeric() || matches!(next, '_' | '@' | '$' | '#');
+        match next {
+            ';' | '/' => (is_begin, before) = (true, ""),
+            // `EXEC @result = ml_procedure`: the procedure comes.
+            '@' | '=' | '?' if is_keyword_of_calls(before) => {}
+            '.' | '{' => {}
+            _ if next.is_whitespace() || is_in_name => {}
+            _ => (is_begin, before) = (false, ""),
+        }
         at += next.len_utf8();
     }
     calls
+}
+
+/// Whether the name of a procedure follows a word.
+fn is_keyword_of_calls(word: &str) -> bool {
+    let keywords = ["call", "exec", "execute"];
+    keywords.iter().any(|it| word.eq_ignore_ascii_case(it))
+}
+
+fn has_prefix(name: &str) -> bool {
+    let begin = name.get(..3);
+    begin.is_some_and(|it| it.eq_ignore_ascii_case("ml_"))
+}
+
+/// Whether a procedure registers scripts, or the columns of a version.
+fn is_of_scripts(name: &str) -> bool {
+    let is_script = name.ends_with("_script") || name.ends_with("_script_chk");
+    name.starts_with("ml_add_") && is_script || name == "ml_add_column"
 }
 
 /// The length of a comment or quoted text.
@@ -294,30 +410,59 @@ fn opaque(rest: &str) -> Option<usize> {
     begins.then(|| Dialect::Sqlite.length_of_opaque(rest).unwrap_or(rest.len()))
 }
 
-/// The name of a procedure at the beginning of a text, and where its arguments begin.
+/// The name at the beginning of a text, in quotes or brackets or without, and how long it is there.
 fn name_at(rest: &str) -> Option<(&str, usize)> {
-    let is_it = rest.get(..7)?.eq_ignore_ascii_case("ml_add_");
-    let end = rest.find(|it: char| !(it.is_alphanumeric() || it == '_'))?;
-    let behind = rest[end..].trim_start();
-    let is_script = rest[..end].to_ascii_lowercase();
-    let is_known = is_script.ends_with("_script") || is_script == "ml_add_column";
-    // In some databases a procedure is called without parentheses.
-    let opens = behind.starts_with('(') || behind.starts_with('\'');
-    let skipped = rest.len() - behind.len() + usize::from(behind.starts_with('('));
-    (is_it && is_known && opens).then(|| (&rest[..end], skipped))
+    let closing = match rest.chars().next()? {
+        '"' => '"',
+        '[' => ']',
+        first if first.is_alphabetic() || first == '_' => {
+            let is_end = |it: char| !(it.is_alphanumeric() || it == '_');
+            let end = rest.find(is_end).unwrap_or(rest.len());
+            return Some((&rest[..end], end));
+        }
+        _ => return None,
+    };
+    let name = rest[1..].split(closing).next()?;
+    let is_name = rest[1 + name.len()..].starts_with(closing);
+    is_name.then(|| (name, name.len() + 2))
+}
+
+/// Where the first argument begins behind the name of a procedure, if one does. In some databases a
+/// procedure is called without parentheses.
+fn opens_arguments(behind: &str) -> Option<usize> {
+    let arguments = behind.trim_start();
+    let skipped = behind.len() - arguments.len();
+    let text = arguments.strip_prefix(['N', 'n']).unwrap_or(arguments);
+    match arguments.starts_with('(') {
+        true => Some(skipped + 1),
+        false => (text.starts_with('\'') || arguments.starts_with('@')).then_some(skipped),
+    }
+}
+
+/// The name of a parameter that a call gives a value, and how long it is with the sign behind it.
+fn parameter_at(rest: &str) -> Option<(&str, usize)> {
+    let (name, length) = name_at(rest.strip_prefix('@').unwrap_or(rest))?;
+    let length = length + usize::from(rest.starts_with('@'));
+    let behind = rest[length..].trim_start();
+    let signs = ["=>", ":=", "="];
+    let sign = signs.iter().find(|it| behind.starts_with(**it))?;
+    Some((name, rest.len() - behind.len() + sign.len()))
 }
 
 /// Reads arguments up to the parenthesis that ends them, or the end of the statement; with how long
 /// that is.
-fn read_arguments(text: &str) -> (Result<Vec<Option<String>>, String>, usize) {
+fn read_arguments(text: &str, is_enclosed: bool) -> (Result<Vec<Argument>, String>, usize) {
     let mut arguments = Vec::new();
     let mut current: Option<String> = None;
+    let mut name: Option<String> = None;
     let mut fault = None;
-    let (mut at, mut is_null) = (0, false);
-    let mut end = |current: &mut Option<String>, is_null: &mut bool| {
+    let (mut at, mut is_null, mut is_joined) = (0, false, false);
+    let mut end = |name: &mut Option<String>, current: &mut Option<String>, is_null: &mut bool| {
         let is_given = current.is_some() || *is_null;
+        let name = name.take();
         if is_given {
-            arguments.push(current.take());
+            let value = current.take();
+            arguments.push(Argument { name, value });
         }
         *is_null = false;
     };
@@ -329,16 +474,27 @@ fn read_arguments(text: &str) -> (Result<Vec<Option<String>>, String>, usize) {
                 let inside = rest.get(1..length.saturating_sub(1)).unwrap_or_default();
                 let inside = inside.replace("''", "'");
                 current = Some(current.unwrap_or_default() + &inside);
+                is_joined = false;
                 at += length;
                 continue;
             }
-            ',' => end(&mut current, &mut is_null),
+            'N' | 'n' if rest[1..].starts_with('\'') => {}
+            ',' => {
+                end(&mut name, &mut current, &mut is_null);
+                is_joined = false;
+            }
             ')' | ';' => {
                 at += 1;
                 break;
             }
             // Texts are put together.
-            '|' | '+' => {}
+            '|' | '+' => is_joined = true,
+            _ if current.is_none() && parameter_at(rest).is_some() => {
+                let (parameter, length) = parameter_at(rest).unwrap_or_default();
+                name = Some(parameter.to_owned());
+                at += length;
+                continue;
+            }
             _ if opaque(rest).is_some() => {
                 at += opaque(rest).unwrap_or(1);
                 continue;
@@ -350,6 +506,8 @@ fn read_arguments(text: &str) -> (Result<Vec<Option<String>>, String>, usize) {
                     break;
                 }
             }
+            // The next statement begins.
+            _ if !is_enclosed && !is_joined && (current.is_some() || is_null) => break,
             _ => {
                 let word: String = rest
                     .chars()
@@ -374,7 +532,7 @@ fn read_arguments(text: &str) -> (Result<Vec<Option<String>>, String>, usize) {
         }
         at += next.len_utf8();
     }
-    end(&mut current, &mut is_null);
+    end(&mut name, &mut current, &mut is_null);
     match fault {
         Some(fault) => (Err(fault), at),
         None => (Ok(arguments), at),
@@ -424,6 +582,76 @@ mod tests {
                 script("connection", "handle_error", None),
             ]
         );
+    }
+
+    #[test]
+    fn calls_with_named_arguments_quoted_names_and_checksums_are_taken_over() {
+        let text = r#"EXEC ml_add_table_script @version='v1', @table='job', @event='upload_update', @script='1'
+            EXECUTE @done = dbo.ml_add_table_script @script = N'2', @event = 'upload_insert',
+                @table = 'job', @version = 'v1'
+            call "DBA"."ml_add_table_script"('v1', 'job', 'upload_delete', '3');
+            call "ml_add_table_script"('v1', 'job', 'upload_fetch', '4');
+            call [dbo].[ml_add_table_script]('v1', 'job', 'download_cursor', '5');
+            call ml_add_lang_connection_script_chk('v1','end_upload','sql','6','0');
+            call ml_add_lang_table_script_chk('v1','job','end_upload','sql','7','0');
+            begin ml_add_table_script(p_version => 'v1', p_table => 'job', p_event => 'begin_upload',
+                p_script => '8'); end;"#;
+        let found: Vec<String> = scripts(text)
+            .into_iter()
+            .map(|it| it.unwrap().unwrap())
+            .map(|it| {
+                format!(
+                    "{}/{}/{} {:?}",
+                    it.version,
+                    it.table,
+                    it.event,
+                    it.sql.unwrap()
+                )
+            })
+            .collect();
+        let expected = [
+            r#"v1/job/upload_update "1""#,
+            r#"v1/job/upload_insert "2""#,
+            r#"v1/job/upload_delete "3""#,
+            r#"v1/job/upload_fetch "4""#,
+            r#"v1/job/download_cursor "5""#,
+            r#"v1/connection/end_upload "6""#,
+            r#"v1/job/end_upload "7""#,
+            r#"v1/job/begin_upload "8""#,
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn every_other_procedure_is_told_with_its_line() {
+        let text = "SELECT ml_user_id FROM ml_user WHERE ml_lower(name) = 'ml_call';
+            CREATE PROCEDURE ml_add_table_script(IN version text) BEGIN END;
+            GRANT EXECUTE ON ml_add_table_script TO me;
+            call ml_add_user('anna', 'x');
+            EXEC ml_share_scripts
+            ;
+            ml_set_property('a', 'b');
+            execute @x = \"DBA\".[ml_other] 1
+            exec ml_add_table_script 'v1', 'job', 'upload_update', 'x'";
+        let found = calls(text);
+        let lines: Vec<(usize, &str)> = found.iter().map(|it| (it.line, &*it.name)).collect();
+        let expected = [
+            (4, "ml_add_user"),
+            (5, "ml_share_scripts"),
+            (7, "ml_set_property"),
+            (8, "ml_other"),
+            (9, "ml_add_table_script"),
+        ];
+        assert_eq!(lines, expected);
+        let told: Vec<Result<_, String>> = scripts(text);
+        assert!(told[0].as_ref().unwrap_err().contains("tidewater user add"));
+        assert!(
+            told[1]
+                .as_ref()
+                .unwrap_err()
+                .contains("registers no script")
+        );
+        assert!(told[4].is_ok());
     }
 
     #[test]

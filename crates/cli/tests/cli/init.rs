@@ -136,3 +136,61 @@ fn a_password_that_needs_escapes_in_a_url_is_told_how_and_not_repeated() {
         .tells(&["the password holds '@', which is written %40"]);
     assert!(!run.stderr.contains("s3cret"), "{run:#?}");
 }
+
+#[test]
+fn what_init_writes_can_be_deployed_whatever_the_tables_are_called() {
+    let place = Place::new();
+    let centre = Centre::postgres();
+    centre.execute(
+        "CREATE SCHEMA archive; CREATE TABLE note (id integer PRIMARY KEY);
+         CREATE TABLE archive.note (id integer PRIMARY KEY);
+         CREATE TABLE tidewater_evil (id integer PRIMARY KEY);
+         CREATE DOMAIN posint AS integer CHECK (VALUE > 0);
+         CREATE TABLE \"Odd name\" (id posint PRIMARY KEY, name text);
+         INSERT INTO \"Odd name\" VALUES (7, 'seven');
+         CREATE TABLE \"esc\u{1b}[31m\" (id integer PRIMARY KEY)",
+    );
+    let run = place
+        .tidewater(&["init", "--consolidated", &centre.url()])
+        .done();
+    for told in ["left out: archive.note: ", "left out: tidewater_evil: "] {
+        assert!(run.stderr.contains(told), "{told}: {run:#?}");
+    }
+    assert!(!run.stdout.contains('\u{1b}'), "{run:#?}");
+    centre.execute(&run.stdout);
+    centre.execute("INSERT INTO \"Odd name\" (name) VALUES ('eight')");
+    assert_eq!(centre.rows("SELECT max(id) FROM \"Odd name\""), ["8"]);
+    let text = place.read("tidewater.toml");
+    let decided = text.replace("# partition = \"everyone\"", "partition = \"everyone\"");
+    place.write("tidewater.toml", &decided);
+    place.tidewater(&["deploy"]).done();
+}
+
+#[test]
+fn people_without_a_name_get_no_sign_in_name() {
+    let place = Place::new();
+    let centre = Centre::postgres();
+    centre.execute(
+        "CREATE TABLE employee (id serial PRIMARY KEY, name text NOT NULL);
+         CREATE TABLE job (id serial PRIMARY KEY, employee_id integer NOT NULL REFERENCES employee);
+         CREATE TABLE job_note (id serial PRIMARY KEY, job_id integer NOT NULL REFERENCES job,
+             employee_id integer NOT NULL REFERENCES employee);
+         CREATE TABLE remark (id serial PRIMARY KEY, job_id integer NOT NULL REFERENCES job,
+             employee_id integer NOT NULL REFERENCES employee);
+         INSERT INTO employee (name) VALUES ('Ada'), (''), (' ')",
+    );
+    let run = place
+        .tidewater(&["init", "--consolidated", &centre.url(), "--map-users"])
+        .done();
+    assert!(run.stderr.contains("empty name is left out"), "{run:#?}");
+    let logins = "SELECT login FROM employee_login";
+    assert_eq!(centre.rows(logins), ["ada"]);
+    // Whom a row names may not hold the job that it needs.
+    assert!(run.stderr.contains("warning: remark: "), "{run:#?}");
+    let text = place.read("tidewater.toml");
+    let note = text.split("name = \"job_note\"").nth(1).expect("the table");
+    assert!(
+        note.starts_with("\npartition = { follows = \"job\" }"),
+        "{note}"
+    );
+}

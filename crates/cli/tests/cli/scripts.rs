@@ -96,3 +96,25 @@ fn every_script_that_is_wrong_is_named_with_its_line() {
         assert!(hints.clone().any(|it| it.contains("name")), "{faults:?}");
     });
 }
+
+#[test]
+fn right_scripts_beside_a_wrong_one_are_not_accused() {
+    Shop::on_both_centres(|shop| {
+        let write = |event: &str, sql: &str| {
+            let folder = shop.place.path("scripts/default/product");
+            std::fs::create_dir_all(&folder).expect("a folder can be made");
+            std::fs::write(folder.join(event), sql).expect("a script can be written");
+        };
+        write("begin_upload.sql", "INSERT INTO nosuch VALUES (1)");
+        write("end_upload.sql", "DELETE FROM product WHERE 1 = 0");
+        write("upload_delete.sql", "DELETE FROM product WHERE 1 = 0");
+        for command in ["check", "deploy"] {
+            let run = shop.place.tidewater(&[command, "--json"]);
+            assert_eq!(run.code, 5);
+            let told = run.stdout + &run.stderr;
+            assert!(told.contains("product/begin_upload.sql"), "{told}");
+            assert!(!told.contains("upload_delete.sql"), "{told}");
+            assert!(!told.contains("aborted"), "{told}");
+        }
+    });
+}

@@ -397,6 +397,73 @@ fn a_script_adds_each_difference_once_while_others_change_the_row() {
 }
 
 #[test]
+fn a_script_of_a_version_is_tried_as_in_a_sync() {
+    Shop::on_both_centres(|shop| {
+        let place = &shop.place;
+        shop.centre.execute("CREATE TABLE tried (what TEXT)");
+        let write = |event: &str, sql: &str| {
+            let folder = place.path("scripts/v2/customer");
+            std::fs::create_dir_all(&folder).expect("a folder can be made");
+            std::fs::write(folder.join(event), sql).expect("a script can be written");
+        };
+        write(
+            "upload_old_row_insert.sql",
+            "INSERT INTO tried VALUES ('old')",
+        );
+        write(
+            "upload_new_row_insert.sql",
+            "INSERT INTO tried VALUES ('new')",
+        );
+        write(
+            "resolve_conflict.sql",
+            "INSERT INTO tried SELECT what || {ML s.script_version} FROM tried;
+             UPDATE customer SET name = (SELECT max(what) FROM tried) WHERE customer_id = {r.customer_id}",
+        );
+        let row = "{\"customer_id\": 10, \"rep_id\": 1, \"name\": \"Ada\", \"note\": null}";
+        let mut command = vec![
+            "script",
+            "try",
+            "customer",
+            "resolve_conflict",
+            "--row",
+            row,
+        ];
+        place
+            .tidewater(&command)
+            .exits(1)
+            .tells(&["\"default\" has no script", "there is one in: v2"]);
+        command.extend(["--script-version", "v2", "--json"]);
+        let tried = place.tidewater(&command).done().json();
+        let before = tried["before"].to_string();
+        for event in ["upload_old_row_insert", "upload_new_row_insert"] {
+            assert!(before.contains(event), "{tried}");
+        }
+        let after = tried["row_after"].as_str().expect("a row");
+        assert!(after.contains("oldv2"), "{tried}");
+        // Nobody but scripts names the parameter.
+        let text = place.read("tidewater.toml");
+        place.write(
+            "tidewater.toml",
+            &format!(
+                "{text}\n[[publication.parameter]]\nname = \"script_version\"\nallowed = \"SELECT 'v2'\"\n"
+            ),
+        );
+        place.tidewater(&["check"]).done();
+        place
+            .tidewater(&["script", "print", "customer", "upload_update"])
+            .done();
+        write("end_upload.sql", "{? = call check_it({s.username})}");
+        let wrong = place.tidewater(&["check"]).exits(5);
+        assert!(wrong.stdout.contains("SELECT f(...)"), "{wrong:#?}");
+        if shop.centre.url().starts_with("postgres") {
+            write("end_upload.sql", "COPY tried FROM STDIN");
+            let wrong = place.tidewater(&["check"]).exits(5);
+            assert!(wrong.stdout.contains("only a client can run"), "{wrong:#?}");
+        }
+    });
+}
+
+#[test]
 fn each_version_has_its_own_columns() {
     let (place, centre) = (Place::new(), Centre::postgres());
     centre.execute(
@@ -470,9 +537,11 @@ fn each_version_has_its_own_columns() {
     place.tidewater(&["sync", "old.db"]).done();
     place.tidewater(&["sync", "new.db"]).done();
     assert_eq!(centre.rows("SELECT name, phone FROM customer"), ["Ada|18"]);
-    sync("other.db", "old", "v2")
-        .exits(3)
-        .tells(&["there is no script version"]);
+    sync("other.db", "old", "v2").exits(3).tells(&[
+        "error: there is no script version",
+        "there are: v1, v2",
+        "--script-version NAME",
+    ]);
 }
 
 #[test]

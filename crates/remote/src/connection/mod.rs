@@ -64,7 +64,6 @@ enum Standing {
 pub struct Connection {
     wire: Wire,
     client: String,
-    silence: Duration,
     standing: Standing,
     session: Option<Session>,
     /// Whether the driver has been told that the session has ended.
@@ -90,7 +89,6 @@ impl Connection {
         Connection {
             wire,
             client: client.to_owned(),
-            silence,
             standing: Standing::Stranger,
             session: None,
             told: false,
@@ -404,7 +402,7 @@ impl Connection {
     fn told_by(&self, fault: Fault) -> SyncError {
         match fault {
             Fault::Silent => SyncError::Timeout {
-                after_ms: u64::try_from(self.silence.as_millis()).unwrap_or(u64::MAX),
+                after_ms: u64::try_from(self.wire.silent_for().as_millis()).unwrap_or(u64::MAX),
                 during: self.before_a_word().unwrap_or_else(|| self.during()),
             },
             Fault::Frame(error) if !self.peer_known => SyncError::NotTidewater {

@@ -424,6 +424,9 @@ fn workers(key: &str, value: Option<u64>) -> Result<Option<usize>, ServerError> 
     value.map(|value| count(key, Some(value), 1)).transpose()
 }
 
+/// So many workers no database gives a connection each.
+const MOST_WORKERS: usize = 1_000;
+
 /// Between how many workers the best number is looked for.
 fn tried(
     least: Option<u64>,
@@ -432,6 +435,23 @@ fn tried(
 ) -> Result<RangeInclusive<usize>, ServerError> {
     let least = count("least_workers", least, *default.start())?;
     let most = count("most_workers", most, (*default.end()).max(least))?;
+    if most > MOST_WORKERS {
+        let key = if least > MOST_WORKERS {
+            "least_workers"
+        } else {
+            "most_workers"
+        };
+        return Err(ServerError::configuration(
+            format!(
+                "server.limits.{key} is {}",
+                if least > MOST_WORKERS { least } else { most }
+            ),
+            format!(
+                "write a number from 1 to {MOST_WORKERS}: each worker has a connection to the \
+                 database"
+            ),
+        ));
+    }
     match least <= most {
         true => Ok(least..=most),
         false => Err(ServerError::configuration(

@@ -319,6 +319,9 @@ fn durations_and_sizes_have_units() {
         "{message}"
     );
     assert!(hint.contains("not greater"), "{hint}");
+    let (message, hint) = error_of(&format!("{limits}most_workers = 1001"));
+    assert!(message.contains("most_workers is 1001"), "{message}");
+    assert!(hint.contains("from 1 to 1000"), "{hint}");
     for wrong in [
         "idle = \"10\"",
         "idle = \"0s\"",

@@ -47,6 +47,23 @@ pub fn default_of(expression: &str, column_type: ColumnType) -> Option<String> {
     literal.or_else(|| Some(format!("({})", computed(expression, column_type)?)))
 }
 
+/// The same for a default that SQLite computes in the centre, too: what is made of SQLite's own
+/// functions stays as it is. In another database the words may mean something else: `random()` of
+/// PostgreSQL is between 0 and 1, and its `CURRENT_TIMESTAMP` names a zone.
+pub fn default_of_sqlite(expression: &str, column_type: ColumnType) -> Option<String> {
+    use ColumnType::{Bytes, Integer, Text, Uuid};
+    default_of(expression, column_type).or_else(|| {
+        let bare = bare(expression);
+        let stays = matches!(column_type, Text | Integer | Uuid | Bytes) && is_of_sqlite(bare);
+        stays.then(|| format!("({bare})"))
+    })
+}
+
+/// Whether a default is NULL, as it is without one.
+pub fn is_null(expression: &str) -> bool {
+    bare(expression).eq_ignore_ascii_case("null")
+}
+
 fn computed(expression: &str, column_type: ColumnType) -> Option<String> {
     let bare = bare(expression);
     let lower = bare.to_ascii_lowercase();
@@ -82,9 +99,6 @@ fn computed(expression: &str, column_type: ColumnType) -> Option<String> {
         }
         ColumnType::Integer if ["unixepoch()", "unixepoch('now')"].contains(&&*lower) => {
             Some("CAST(strftime('%s', 'now') AS INTEGER)".into())
-        }
-        ColumnType::Text | ColumnType::Integer | ColumnType::Uuid | ColumnType::Bytes => {
-            is_of_sqlite(bare).then(|| bare.to_owned())
         }
         _ => None,
     }
@@ -271,7 +285,7 @@ mod tests {
     #[test]
     fn defaults_that_remotes_can_compute_are_computed_there() {
         let is = |expression: &str, column_type, begin: &str| {
-            let default = default_of(expression, column_type).unwrap_or_default();
+            let default = default_of_sqlite(expression, column_type).unwrap_or_default();
             assert!(
                 !begin.is_empty() && default.starts_with(begin) || default == begin,
                 "{expression}: {default}"
@@ -332,6 +346,32 @@ mod tests {
         is("now()", text, "");
         is("lower('a') -- b", text, "");
         is("lower('a'); DROP TABLE t", text, "");
+    }
+
+    #[test]
+    fn words_that_mean_something_else_in_another_database_stay_there() {
+        for (expression, column_type) in [
+            ("random()", ColumnType::Integer),
+            ("random()", ColumnType::Text),
+            ("CURRENT_DATE", ColumnType::Text),
+            ("(CURRENT_DATE)::text", ColumnType::Text),
+            ("(CURRENT_TIMESTAMP)::text", ColumnType::Text),
+            ("(now())::text", ColumnType::Text),
+            ("replace('a'::text, ''::text, 'b'::text)", ColumnType::Text),
+        ] {
+            assert_eq!(default_of(expression, column_type), None, "{expression}");
+        }
+        for (expression, column_type) in [
+            ("random()", ColumnType::Integer),
+            ("CURRENT_DATE", ColumnType::Text),
+            ("CURRENT_TIMESTAMP", ColumnType::Text),
+        ] {
+            let travels = default_of_sqlite(expression, column_type);
+            assert_eq!(travels, Some(format!("({expression})")));
+        }
+        assert!(is_null("NULL::character varying") && is_null("null") && !is_null("'null'"));
+        let day = default_of("CURRENT_DATE", ColumnType::Date);
+        assert_eq!(day.as_deref(), Some("(date('now'))"));
     }
 
     #[test]

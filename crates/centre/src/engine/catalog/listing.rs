@@ -48,7 +48,7 @@ fn list(table: &TableInfo, catalog: &[TableInfo]) -> ListedTable {
 }
 
 /// The name in SQL: with the schema where the title has it.
-fn sql_name(table: &TableInfo) -> String {
+pub(super) fn sql_name(table: &TableInfo) -> String {
     let name = identifier(&table.name);
     match table.title == table.name {
         true => name,

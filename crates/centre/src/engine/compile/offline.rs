@@ -103,6 +103,7 @@ impl Published<'_> {
             return Vec::new();
         }
         let mut warnings = self.unwritten(table, published);
+        warnings.extend(self.left_null(table));
         warnings.extend(self.unnumbered(table));
         warnings
     }
@@ -143,6 +144,27 @@ impl Published<'_> {
             }
         }
         warnings
+    }
+
+    /// Columns that take NULL, with a default that only the centre can compute.
+    fn left_null(&self, table: &TableInfo) -> Option<String> {
+        let others = [&self.filled, &self.writes.read_only, &table.key];
+        let columns = self.columns.iter().filter(|index| {
+            let column = &table.columns[**index];
+            let has_default = column.has_default && column.default.is_none();
+            let is_other = others.iter().any(|it| it.contains(index));
+            has_default && column.nullable && !column.is_generated && !is_other
+        });
+        let names: Vec<&str> = columns.map(|&it| &*table.columns[it].name).collect();
+        let title = &table.title;
+        (!names.is_empty()).then(|| {
+            format!(
+                "{title:?}: remotes cannot compute the defaults of the columns {names:?}, which \
+                 take NULL: a row that a remote inserts without them has NULL there, in the centre \
+                 too. With filled_by_centre = {names:?} such a NULL becomes the default, also where \
+                 somebody means NULL (see docs/keys.md)"
+            )
+        })
     }
 
     /// A key that the centre numbers, and remotes do not.

@@ -11,13 +11,26 @@ use crate::download::{GivenTable, TableRequest};
 use crate::engine::comparing::Comparison;
 use crate::engine::exact::{Membership, pack_exact, pack_row, types_of};
 use crate::engine::publication::Rule;
-use crate::engine::scripts::Scripting;
+use crate::engine::scripts::{ScriptTimer, Scripting};
 use crate::engine::upload::columns::ColumnMap;
 use crate::error::CentreError;
 use crate::scope::RuleScope;
 use crate::upload::{OwnUpload, RowsChunk};
 
 type Result<T> = std::result::Result<T, CentreError>;
+
+/// A script yields a row of NULLs where it is too late to obey.
+fn late_null(scripting: &Scripting<'_>, table: usize) -> CentreError {
+    let script = scripting.scripts.of_table(table, "download_delete_cursor");
+    CentreError::Script {
+        file: script.map(|it| it.place.clone()).unwrap_or_default(),
+        message:
+            "it yields NULL for the whole key, by which the remote loses all rows of the table, \
+                  behind too many keys: yield that row first, or alone"
+                .to_owned(),
+        database_code: None,
+    }
+}
 
 /// One table as it is read.
 pub(super) struct TableReading<'a, 'o> {
@@ -160,22 +173,41 @@ impl<'a> TableReading<'a, '_> {
         if whole {
             output.announce();
         }
-        // What replaces all that the remote has must have its own rows, too.
-        let own = own.filter(|_| !whole);
         let statements = |event| {
             let script = scripting.scripts.of_table(table, event);
             script.into_iter().flat_map(|it| &it.statements)
         };
+        let mut was_said = false;
         for statement in statements("download_delete_cursor").filter(|_| !whole) {
+            let timed = ScriptTimer::begin();
             let values = scripting.values(statement, name);
-            let mut take = |key: &[Datum<'_>]| output.remove(key);
+            let mut take = |key: &[Datum<'_>]| {
+                if key.iter().any(|it| *it != Datum::Null) {
+                    return output.remove(key);
+                }
+                // The remote loses all of its rows. That has to be said before any other.
+                match &mut output.begin {
+                    Some(begin) => begin.replace = true,
+                    None if was_said => {}
+                    None => return Err(late_null(scripting, table)),
+                }
+                was_said = true;
+                Ok(())
+            };
             let query = self
                 .snapshot
                 .script(self.place, statement, &values, &mut take);
             query.await?;
+            timed.end(scripting, "download_delete_cursor", name);
         }
+        if was_said {
+            output.announce();
+        }
+        // What replaces all that the remote has must have its own rows, too.
+        let own = own.filter(|_| !whole && !was_said);
         let key_types = types_of(shape, &shape.key);
         for statement in statements("download_cursor") {
+            let timed = ScriptTimer::begin();
             // What is sent whole is so as for a remote that has nothing.
             let values = match whole {
                 true => scripting.lookup_values(statement, name, &[]),
@@ -197,6 +229,7 @@ impl<'a> TableReading<'a, '_> {
                 .snapshot
                 .script(self.place, statement, &values, &mut take);
             query.await?;
+            timed.end(scripting, "download_cursor", name);
         }
         Ok(())
     }

@@ -8,7 +8,9 @@ use super::agreement::{
     beside_handlers, differing, leave_unserved, overwriting, resolves_by_script, together,
 };
 use super::events::parameter_type;
-use super::spelling::{NamedEvent, is_ignored, marked, named_event, without_braces};
+use super::spelling::{
+    NamedEvent, is_function_call, is_ignored, marked, named_event, without_braces,
+};
 use super::trial::{TrialTables, created_table};
 use super::{
     CheckedScript, Compiled, EVENTS, Event, Form, Images, Scripts, SetColumn, Statement, Versions,
@@ -285,6 +287,11 @@ impl<T: Tracking> ScriptReader<'_, T> {
                             block of statements into a procedure, and CALL that";
                 return Err(wrong(&place, &what, hint));
             }
+            if word == "COPY" && names_client(text) {
+                let hint = "write INSERT: what COPY reads from STDIN, or writes to STDOUT, a client \
+                            would have to send or take";
+                return Err(wrong(&place, "has a COPY that only a client can run", hint));
+            }
             let set = match (table, served) {
                 (Some(table), Some(served)) if script.sql.contains(ROWS) => {
                     let set = set(&place, event, table)?;
@@ -303,11 +310,21 @@ impl<T: Tracking> ScriptReader<'_, T> {
                 name_column(parameter, table);
                 types.push(type_of(&place, event, table, parameter)?);
             }
+            let is_of_column = |it: &Parameter| matches!(it, Parameter::New(_) | Parameter::Old(_));
+            let typed = match (table, served) {
+                (Some(table), Some(served))
+                    if set.is_empty() && script.parameters.iter().any(is_of_column) =>
+                {
+                    typed::<T>(text, &script, table, served)
+                }
+                _ => None,
+            };
             let statement = StatementText {
                 place: &place,
                 text,
                 word,
                 script,
+                typed,
                 types,
                 set,
             };
@@ -349,7 +366,8 @@ impl<T: Tracking> ScriptReader<'_, T> {
             place,
             text,
             word,
-            script,
+            mut script,
+            typed,
             types,
             set,
         } = read;
@@ -363,7 +381,15 @@ impl<T: Tracking> ScriptReader<'_, T> {
         };
         let is_query = matches!(event.form, Form::Rows | Form::Keys | Form::Fetch);
         let checked = self.trial.check::<T>(connection, place, &script, &set);
-        let checked = checked.await?;
+        let mut checked = checked.await;
+        if let (Err(CentreError::Configuration { .. }), Some(typed)) = (&checked, typed) {
+            // The database may not find the types of parameters that it is not told.
+            let again = self.trial.check::<T>(connection, place, &typed, &set).await;
+            if again.is_ok() {
+                (checked, script) = (again, typed);
+            }
+        }
+        let checked = checked?;
         if event.form == Form::Once && created_table(text, T::DIALECT).is_some() {
             let sql = Script::parse_for(Purpose::Script, text, T::DIALECT, |_| "NULL".to_owned());
             let sql = sql.map(|it| it.sql).unwrap_or_default();
@@ -418,12 +444,20 @@ impl<T: Tracking> ScriptReader<'_, T> {
     }
 }
 
+/// Whether a statement names what a client sends or takes.
+fn names_client(statement: &str) -> bool {
+    let mut words = statement.split(|it: char| !it.is_alphanumeric());
+    words.any(|it| it.eq_ignore_ascii_case("stdin") || it.eq_ignore_ascii_case("stdout"))
+}
+
 /// A statement of a script that is to be read by the database.
 struct StatementText<'s> {
     place: &'s str,
     text: &'s str,
     word: String,
     script: Script,
+    /// The same with the types of the columns, where the database has a spelling for that.
+    typed: Option<Script>,
     types: Vec<ColumnType>,
     set: Vec<SetColumn>,
 }
@@ -435,6 +469,15 @@ fn parse<T: Tracking>(spec: &ScriptSpec, texts: &[&str]) -> Result<Vec<Script>> 
     for text in texts {
         let place = format!("{}, line {}", spec.file, line(&spec.sql, text));
         let text = without_braces(text);
+        if is_function_call(text) {
+            let hint = "write SELECT f(...) AS NAME, with the name of a parameter that can be set \
+                        (docs/scripts.md), or SELECT f(...) if nothing is to be set";
+            return Err(wrong(
+                &place,
+                "calls a function for its value, {? = call f(...)}",
+                hint,
+            ));
+        }
         let script = Script::parse_for(Purpose::Script, text, T::DIALECT, T::parameter);
         let mut script =
             script.map_err(|error| wrong(&place, &format!("is wrong: {error}"), error.hint()))?;
@@ -481,6 +524,31 @@ fn marks(
         }
     }
     Ok(parsed)
+}
+
+/// A statement whose parameters of columns say their types.
+fn typed<T: Tracking>(
+    text: &str,
+    script: &Script,
+    table: &Table,
+    served: &T::Table,
+) -> Option<Script> {
+    let spelled = |number: usize| {
+        let parameter = number
+            .checked_sub(1)
+            .and_then(|it| script.parameters.get(it));
+        let column = match parameter {
+            Some(Parameter::New(name) | Parameter::Old(name)) => table.column(name),
+            _ => None,
+        };
+        let typed = column.and_then(|it| T::typed_parameter(served, it, number));
+        typed.unwrap_or_else(|| T::parameter(number))
+    };
+    let typed = Script::parse_for(Purpose::Script, text, T::DIALECT, spelled).ok()?;
+    (typed.sql != script.sql).then(|| Script {
+        sql: typed.sql,
+        parameters: script.parameters.clone(),
+    })
 }
 
 /// Gives a parameter of a column the name as the table has it: scripts may number columns from 1, and

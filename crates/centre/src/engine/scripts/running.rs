@@ -302,8 +302,24 @@ impl ScriptTimer {
 
     /// Notes how long the script at an event took.
     pub fn end(self, scripting: &Scripting<'_>, event: &'static str, table: &str) {
+        self.end_of_rows(scripting, &[event], table, 1);
+    }
+
+    /// Notes how long the scripts at events took that ran together, for so many rows each: the time
+    /// is shared among them.
+    pub fn end_of_rows(
+        self,
+        scripting: &Scripting<'_>,
+        events: &[&'static str],
+        table: &str,
+        rows: usize,
+    ) {
         let millis = i64::try_from(self.0.elapsed().as_millis()).unwrap_or(i64::MAX);
+        let share = millis / i64::try_from(events.len()).unwrap_or(1).max(1);
         let notes = &scripting.context().scripts;
-        notes.ran(scripting.publication(), table, event, millis);
+        for event in events {
+            let ran = RunTimes::of_many(rows, share);
+            notes.ran(scripting.publication(), table, event, ran);
+        }
     }
 }

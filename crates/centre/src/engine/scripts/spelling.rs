@@ -119,6 +119,13 @@ pub(super) fn without_braces(statement: &str) -> &str {
     inside.filter(is_call).unwrap_or(statement)
 }
 
+/// Whether a statement calls a function for its value, as ODBC writes that: `{? = call f(?)}`.
+pub(super) fn is_function_call(statement: &str) -> bool {
+    let inside = statement.strip_prefix('{').map(str::trim_start);
+    let mark = inside.and_then(|it| it.strip_prefix('?'));
+    mark.is_some_and(|it| it.trim_start().starts_with('='))
+}
+
 /// Whether a script says that nothing is to be done, and that this is meant.
 pub(super) fn is_ignored(script: &str) -> bool {
     let script = script.trim().trim_end_matches(';').trim_end();
@@ -357,6 +364,8 @@ mod tests {
             without_braces("{ call p(?, {ml s.table}) }"),
             "call p(?, {ml s.table})"
         );
+        assert!(is_function_call("{ ? = call f(?) }") && is_function_call("{?=call f()}"));
+        assert!(!is_function_call("{call f(?)}"));
         assert_eq!(without_braces("{CALL p}"), "CALL p");
         assert_eq!(without_braces("{s.username}"), "{s.username}");
         assert!(is_ignored(" {ml_ignore};\n"));

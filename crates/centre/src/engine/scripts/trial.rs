@@ -13,12 +13,13 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 const WHAT: &str = "reading scripts";
 const SAVE: &str = "SAVEPOINT tidewater_check";
+const UNDO: &str = "ROLLBACK TO SAVEPOINT tidewater_check; RELEASE SAVEPOINT tidewater_check";
 
 /// What ends the savepoint of a statement.
 fn after<T>(done: &Result<T>) -> &'static str {
     match done {
         Ok(_) => "RELEASE SAVEPOINT tidewater_check",
-        Err(_) => "ROLLBACK TO SAVEPOINT tidewater_check; RELEASE SAVEPOINT tidewater_check",
+        Err(_) => UNDO,
     }
 }
 
@@ -28,8 +29,10 @@ pub(super) struct TrialTables {
     /// The temporary tables that were created; `None` if the scripts create none, and the database
     /// is only asked to read.
     created: Option<HashSet<String>>,
-    /// The statement that undoes everything.
+    /// The statement that undoes everything; empty if there is nothing to undo.
     undo: &'static str,
+    /// What makes a transaction go on after a statement that the database could not read.
+    go_on: Option<&'static str>,
 }
 
 impl TrialTables {
@@ -38,11 +41,24 @@ impl TrialTables {
         connection: &mut T::Connection,
         creates: bool,
     ) -> Result<TrialTables> {
-        if !creates {
+        if !creates && T::DIALECT != Dialect::Postgres {
             return Ok(TrialTables::default());
         }
         // Scripts are read in a transaction, or outside of one, where PostgreSQL has no savepoint.
         let inner = connection.execute(WHAT, "SAVEPOINT tidewater_trial").await;
+        if !creates {
+            // Outside of a transaction an error ends nothing.
+            let is_inner = inner.is_ok();
+            return Ok(TrialTables {
+                created: None,
+                undo: if is_inner {
+                    "RELEASE SAVEPOINT tidewater_trial"
+                } else {
+                    ""
+                },
+                go_on: is_inner.then_some("ROLLBACK TO SAVEPOINT tidewater_trial"),
+            });
+        }
         let undo = match inner {
             Ok(()) => "ROLLBACK TO SAVEPOINT tidewater_trial; RELEASE SAVEPOINT tidewater_trial",
             Err(_) => {
@@ -53,14 +69,15 @@ impl TrialTables {
         Ok(TrialTables {
             created: Some(HashSet::new()),
             undo,
+            go_on: None,
         })
     }
 
     /// Undoes what was created.
     pub(super) async fn end<T: Tracking>(self, connection: &mut T::Connection) -> Result<()> {
-        match self.created {
-            None => Ok(()),
-            Some(_) => connection.execute(WHAT, self.undo).await,
+        match self.undo {
+            "" => Ok(()),
+            undo => connection.execute(WHAT, undo).await,
         }
     }
 
@@ -73,11 +90,16 @@ impl TrialTables {
         set: &[SetColumn],
     ) -> Result<CheckedScript> {
         if self.created.is_none() {
-            return T::check_script(connection, named, script, set).await;
+            let checked = T::check_script(connection, named, script, set).await;
+            if let Some(go_on) = self.go_on {
+                connection.execute(WHAT, go_on).await?;
+            }
+            return checked;
         }
         connection.execute(WHAT, SAVE).await?;
         let checked = T::check_script(connection, named, script, set).await;
-        connection.execute(WHAT, after(&checked)).await?;
+        // What can be read may have been asked in another way, too, that the database refused.
+        connection.execute(WHAT, UNDO).await?;
         checked
     }
 

@@ -132,67 +132,108 @@ async fn run<R: Rows>(rows: &mut R, asked: &ScriptTrial) -> Result<TriedScript> 
     if let Some((table, reads)) = own {
         tried.row_before = read(rows, table, reads, &old, &new).await?;
     }
-    let column = |row: &Row, name: &str| {
-        let place = table.and_then(|it| it.column(name));
-        let value = place.and_then(|it| row.get(&it));
-        value.cloned().unwrap_or(Value::Null)
+    let rows_of = RowsOfTrial {
+        asked,
+        table,
+        scripting: &scripting,
+        new: &new,
+        old: &old,
     };
-    let values = |statement: &Statement| -> Vec<Value> {
-        let parameters = statement.script.parameters.iter();
-        let values = parameters.map(|parameter| match parameter {
-            Parameter::New(name) => column(&new, name),
-            Parameter::Old(name) => column(&old, name),
-            other => scripting.value(other, name),
-        });
-        values.collect()
-    };
-    if compiled.is_of_sets() {
-        let statements = &compiled.statements;
-        let columns = statements
-            .iter()
-            .map(|it| &it.set)
-            .find(|it| !it.is_empty());
-        let row = columns.into_iter().flat_map(|it| it.iter()).map(|it| {
-            let image = if it.is_old { &old } else { &new };
-            image.get(&it.index).cloned().unwrap_or(Value::Null)
-        });
-        let set = RowSet {
-            values: statements.iter().map(&values).collect(),
-            rows: vec![row.collect()],
+    // Of a conflict its images come before what resolves it.
+    let images = ["upload_old_row_insert", "upload_new_row_insert"];
+    let resolving = [images[0], images[1], "resolve_conflict"];
+    let place = resolving.iter().position(|it| *it == compiled.event.name);
+    for event in images.into_iter().take(place.unwrap_or_default()) {
+        let Some(script) = scripting.script(event, asked.table) else {
+            continue;
         };
-        let publication = rows.publication(&to_try.publication)?;
-        let place = asked.table.unwrap_or_default();
-        let ran = rows
-            .run_set(&publication.tables[place], statements, &set)
-            .await;
-        match ran.map_err(|error| compiled.names(error))? {
-            ScriptRan::Refused(refusal) => tried.refused = Some(refusal.reason),
-            ScriptRan::Done { .. } => {
-                tried
-                    .statements
-                    .extend(statements.iter().map(|it| TriedStatement {
-                        sql: it.script.sql.clone(),
-                        ..TriedStatement::default()
-                    }))
-            }
+        if let Err(reason) = rows_of.run(rows, script).await? {
+            tried.refused = Some(format!("{}: {reason}", script.place));
+            return Ok(tried);
         }
-    } else {
-        for statement in &compiled.statements {
-            let bound = values(statement);
-            match one(rows, (compiled, statement), table, &bound, &scripting).await? {
-                Ok(done) => tried.statements.push(done),
-                Err(reason) => {
-                    tried.refused = Some(reason);
-                    break;
-                }
-            }
-        }
+        tried.before.push(script.place.clone());
+    }
+    match rows_of.run(rows, compiled).await? {
+        Ok(statements) => tried.statements = statements,
+        Err(reason) => tried.refused = Some(reason),
     }
     if let Some((table, reads)) = own {
         tried.row_after = read(rows, table, reads, &old, &new).await?;
     }
     tried.changed = rows.changed_tables().await?;
     Ok(tried)
+}
+
+/// What a script is tried with.
+struct RowsOfTrial<'t> {
+    asked: &'t ScriptTrial,
+    table: Option<&'t Table>,
+    scripting: &'t Scripting<'t>,
+    new: &'t Row,
+    old: &'t Row,
+}
+
+impl RowsOfTrial<'_> {
+    /// The values of a statement's parameters.
+    fn values(&self, statement: &Statement) -> Vec<Value> {
+        let column = |row: &Row, name: &str| {
+            let place = self.table.and_then(|it| it.column(name));
+            let value = place.and_then(|it| row.get(&it));
+            value.cloned().unwrap_or(Value::Null)
+        };
+        let name = self.table.map_or("", |it| &*it.name);
+        let parameters = statement.script.parameters.iter();
+        let values = parameters.map(|parameter| match parameter {
+            Parameter::New(name) => column(self.new, name),
+            Parameter::Old(name) => column(self.old, name),
+            other => self.scripting.value(other, name),
+        });
+        values.collect()
+    }
+
+    /// Runs a script; gives what its statements did, or why the database refuses it.
+    async fn run<R: Rows>(
+        &self,
+        rows: &mut R,
+        compiled: &Compiled,
+    ) -> Result<std::result::Result<Vec<TriedStatement>, String>> {
+        let statements = &compiled.statements;
+        let mut tried = Vec::with_capacity(statements.len());
+        if compiled.is_of_sets() {
+            let mut sets = statements.iter().map(|it| &it.set);
+            let columns = sets.find(|it| !it.is_empty());
+            let row = columns.into_iter().flat_map(|it| it.iter()).map(|it| {
+                let image = if it.is_old { self.old } else { self.new };
+                image.get(&it.index).cloned().unwrap_or(Value::Null)
+            });
+            let set = RowSet {
+                values: statements.iter().map(|it| self.values(it)).collect(),
+                rows: vec![row.collect()],
+            };
+            let publication = rows.publication(&self.asked.scripts.publication)?;
+            let place = self.asked.table.unwrap_or_default();
+            let ran = rows
+                .run_set(&publication.tables[place], statements, &set)
+                .await;
+            if let ScriptRan::Refused(refusal) = ran.map_err(|error| compiled.names(error))? {
+                return Ok(Err(refusal.reason));
+            }
+            tried.extend(statements.iter().map(|it| TriedStatement {
+                sql: it.script.sql.clone(),
+                ..TriedStatement::default()
+            }));
+            return Ok(Ok(tried));
+        }
+        for statement in statements {
+            let bound = self.values(statement);
+            let read = (compiled, statement);
+            match one(rows, read, self.table, &bound, self.scripting).await? {
+                Ok(done) => tried.push(done),
+                Err(reason) => return Ok(Err(reason)),
+            }
+        }
+        Ok(Ok(tried))
+    }
 }
 
 /// Runs one statement; gives why the database refuses it.

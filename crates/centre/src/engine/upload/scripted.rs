@@ -508,7 +508,9 @@ impl<'r, R: Rows> Run<'r, R> {
             }
         };
         if let Some(scripting) = &self.scripting {
-            timed.end(scripting, first.event.name, self.name(Some(table.index)));
+            let events: Vec<&'static str> = found.iter().map(|it| it.event.name).collect();
+            let runs = if first.is_of_sets() { 1 } else { rows.len() };
+            timed.end_of_rows(scripting, &events, self.name(Some(table.index)), runs);
         }
         ran.map_err(|error| first.names(error))
     }
