@@ -14,13 +14,13 @@ const MAX_HEADERS: usize = 64;
 
 /// What is interesting in a head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct ResponseHead {
     pub(crate) status: u16,
     pub(crate) reason: String,
     headers: Vec<(String, String)>,
 }
 
-impl Head {
+impl ResponseHead {
     /// The value of a header; the first one of several. The name is in small letters.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers.iter();
@@ -55,7 +55,7 @@ impl Head {
 ///
 /// # Errors
 /// It is none.
-pub(crate) fn take_head(buffer: &mut BytesMut) -> Result<Option<Head>, String> {
+pub(crate) fn take_head(buffer: &mut BytesMut) -> Result<Option<ResponseHead>, String> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
     let length = match response.parse(buffer) {
@@ -67,7 +67,7 @@ pub(crate) fn take_head(buffer: &mut BytesMut) -> Result<Option<Head>, String> {
         Err(_) => return Err("what it answers is not HTTP".into()),
     };
     let text = |value: &[u8]| String::from_utf8_lossy(value).trim().to_owned();
-    let head = Head {
+    let head = ResponseHead {
         status: response.code.unwrap_or_default(),
         reason: response.reason.unwrap_or_default().to_owned(),
         headers: response
@@ -82,8 +82,8 @@ pub(crate) fn take_head(buffer: &mut BytesMut) -> Result<Option<Head>, String> {
 
 /// A whole answer.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) head: Head,
+pub(crate) struct HttpResponse {
+    pub(crate) head: ResponseHead,
     pub(crate) body: Bytes,
     /// Whether another request may go over the same connection.
     pub(crate) is_reusable: bool,
@@ -91,26 +91,26 @@ pub(crate) struct Answer {
 
 /// An answer on its way.
 #[derive(Debug, Default)]
-pub(crate) struct Reading {
+pub(crate) struct ResponseReader {
     pub(crate) buffer: BytesMut,
-    head: Option<(Head, Length)>,
+    head: Option<(ResponseHead, BodyLength)>,
     body: BytesMut,
 }
 
 /// Where a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Length {
+enum BodyLength {
     /// After so many more bytes.
     Known(u64),
     /// After the last of its chunks.
-    Chunks(Chunk),
+    Chunks(ChunkPhase),
     /// With the connection.
     UntilEnd,
 }
 
 /// What comes next of a body in chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Chunk {
+enum ChunkPhase {
     Size,
     Bytes(u64),
     /// The end of a line.
@@ -119,12 +119,12 @@ enum Chunk {
     Trailer,
 }
 
-impl Reading {
+impl ResponseReader {
     /// The answer, if all of it is in the buffer.
     ///
     /// # Errors
     /// It is none, or larger than any that was asked for.
-    pub(crate) fn take(&mut self) -> Result<Option<Answer>, String> {
+    pub(crate) fn take(&mut self) -> Result<Option<HttpResponse>, String> {
         loop {
             let Some((_, length)) = &mut self.head else {
                 match take_head(&mut self.buffer)? {
@@ -132,7 +132,7 @@ impl Reading {
                     // One that only says to go on.
                     Some(head) if (100..200).contains(&head.status) => continue,
                     Some(head) => {
-                        let length = body_of(&head)?;
+                        let length = body_length(&head)?;
                         self.head = Some((head, length));
                         continue;
                     }
@@ -143,18 +143,18 @@ impl Reading {
                 return Err("its answer is too long".into());
             }
             let is_complete = match length {
-                Length::Known(left) => {
+                BodyLength::Known(left) => {
                     move_bytes(buffer, body, left);
                     *left == 0
                 }
-                Length::UntilEnd => {
+                BodyLength::UntilEnd => {
                     body.unsplit(buffer.split());
                     false
                 }
-                Length::Chunks(chunk) => match take_chunk(chunk, buffer, body)? {
-                    Step::More => continue,
-                    Step::Wait => false,
-                    Step::End => true,
+                BodyLength::Chunks(chunk) => match take_chunk(chunk, buffer, body)? {
+                    ReadStep::More => continue,
+                    ReadStep::Wait => false,
+                    ReadStep::End => true,
                 },
             };
             return Ok(is_complete.then(|| self.answer()).flatten());
@@ -162,17 +162,17 @@ impl Reading {
     }
 
     /// The connection has ended; the answer, if that was its end.
-    pub(crate) fn end(&mut self) -> Option<Answer> {
+    pub(crate) fn end(&mut self) -> Option<HttpResponse> {
         match self.head {
-            Some((_, Length::UntilEnd)) => self.answer(),
+            Some((_, BodyLength::UntilEnd)) => self.answer(),
             _ => None,
         }
     }
 
-    fn answer(&mut self) -> Option<Answer> {
+    fn answer(&mut self) -> Option<HttpResponse> {
         let (head, length) = self.head.take()?;
-        Some(Answer {
-            is_reusable: length != Length::UntilEnd
+        Some(HttpResponse {
+            is_reusable: length != BodyLength::UntilEnd
                 && self.buffer.is_empty()
                 && !head.has("connection", "close"),
             body: std::mem::take(&mut self.body).freeze(),
@@ -181,19 +181,19 @@ impl Reading {
     }
 }
 
-fn body_of(head: &Head) -> Result<Length, String> {
+fn body_length(head: &ResponseHead) -> Result<BodyLength, String> {
     if matches!(head.status, 204 | 304) {
-        return Ok(Length::Known(0));
+        return Ok(BodyLength::Known(0));
     }
     if head.has("transfer-encoding", "chunked") {
-        return Ok(Length::Chunks(Chunk::Size));
+        return Ok(BodyLength::Chunks(ChunkPhase::Size));
     }
     let Some(length) = head.header("content-length") else {
-        return Ok(Length::UntilEnd);
+        return Ok(BodyLength::UntilEnd);
     };
     let length = length.parse().ok().filter(|it| *it <= MAX_BODY_BYTES);
     let length = length.ok_or("its answer has no length that can be")?;
-    Ok(Length::Known(length))
+    Ok(BodyLength::Known(length))
 }
 
 fn move_bytes(from: &mut BytesMut, to: &mut BytesMut, left: &mut u64) {
@@ -202,65 +202,65 @@ fn move_bytes(from: &mut BytesMut, to: &mut BytesMut, left: &mut u64) {
     *left -= count as u64;
 }
 
-enum Step {
+enum ReadStep {
     More,
     Wait,
     End,
 }
 
 fn take_chunk(
-    chunk: &mut Chunk,
+    chunk: &mut ChunkPhase,
     buffer: &mut BytesMut,
     body: &mut BytesMut,
-) -> Result<Step, String> {
+) -> Result<ReadStep, String> {
     let malformed = || "the chunks of its answer are malformed".to_owned();
     match chunk {
-        Chunk::Size => match httparse::parse_chunk_size(buffer) {
+        ChunkPhase::Size => match httparse::parse_chunk_size(buffer) {
             Ok(httparse::Status::Complete((length, size))) => {
                 if size > MAX_BODY_BYTES {
                     return Err("its answer is too long".into());
                 }
                 buffer.advance(length);
                 *chunk = match size {
-                    0 => Chunk::Trailer,
-                    size => Chunk::Bytes(size),
+                    0 => ChunkPhase::Trailer,
+                    size => ChunkPhase::Bytes(size),
                 };
             }
             Ok(httparse::Status::Partial) if buffer.len() <= MAX_HEAD_BYTES => {
-                return Ok(Step::Wait);
+                return Ok(ReadStep::Wait);
             }
             _ => return Err(malformed()),
         },
-        Chunk::Bytes(left) => {
+        ChunkPhase::Bytes(left) => {
             move_bytes(buffer, body, left);
             if *left > 0 {
-                return Ok(Step::Wait);
+                return Ok(ReadStep::Wait);
             }
-            *chunk = Chunk::After;
+            *chunk = ChunkPhase::After;
         }
-        Chunk::After => {
+        ChunkPhase::After => {
             if buffer.len() < 2 {
-                return Ok(Step::Wait);
+                return Ok(ReadStep::Wait);
             }
             if buffer.split_to(2) != "\r\n" {
                 return Err(malformed());
             }
-            *chunk = Chunk::Size;
+            *chunk = ChunkPhase::Size;
         }
-        Chunk::Trailer => {
+        ChunkPhase::Trailer => {
             let Some(at) = buffer.windows(2).position(|it| it == b"\r\n") else {
                 return match buffer.len() > MAX_HEAD_BYTES {
                     true => Err(malformed()),
-                    false => Ok(Step::Wait),
+                    false => Ok(ReadStep::Wait),
                 };
             };
             buffer.advance(at + 2);
             if at == 0 {
-                return Ok(Step::End);
+                return Ok(ReadStep::End);
             }
         }
     }
-    Ok(Step::More)
+    Ok(ReadStep::More)
 }
 
 #[cfg(test)]
@@ -269,7 +269,7 @@ mod tests {
 
     /// What comes of an answer that arrives byte by byte, and then the end.
     fn read(answer: &str) -> Result<(u16, String, bool), String> {
-        let mut reading = Reading::default();
+        let mut reading = ResponseReader::default();
         let mut found = None;
         for byte in answer.bytes() {
             reading.buffer.extend_from_slice(&[byte]);

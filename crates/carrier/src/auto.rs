@@ -35,10 +35,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Auto {
+pub(crate) struct AutoPacking {
     /// What we do now, and since when.
     packs: bool,
-    phase: Phase,
+    phase: TrialPhase,
     /// How long we go raw the next time.
     rest: u64,
     /// Nothing got smaller: how fast the line is does not matter.
@@ -48,12 +48,12 @@ pub(crate) struct Auto {
     line: Option<f64>,
     /// How many bytes ago the line was measured.
     line_age: u64,
-    full: Option<Full>,
-    last: Option<(Duration, Last)>,
+    full: Option<FullMoment>,
+    last: Option<(Duration, LastWrite)>,
 }
 
 #[derive(Debug, Default)]
-struct Phase {
+struct TrialPhase {
     raw: u64,
     packed: u64,
     took: Duration,
@@ -62,22 +62,22 @@ struct Phase {
 
 /// The line was full then, and has taken so much since.
 #[derive(Debug)]
-struct Full {
+struct FullMoment {
     at: Duration,
     since: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Last {
+enum LastWrite {
     Wrote,
     Waited,
 }
 
-impl Default for Auto {
-    fn default() -> Auto {
-        Auto {
+impl Default for AutoPacking {
+    fn default() -> AutoPacking {
+        AutoPacking {
             packs: true,
-            phase: Phase::default(),
+            phase: TrialPhase::default(),
             rest: FIRST_REST_BYTES,
             is_dense: false,
             speed: None,
@@ -89,14 +89,14 @@ impl Default for Auto {
     }
 }
 
-impl Auto {
+impl AutoPacking {
     /// Whether the next block should be packed.
     pub(crate) fn packs(&self) -> bool {
         self.packs
     }
 
     /// A block was packed to so many bytes, in so much time.
-    pub(crate) fn packed(&mut self, raw: usize, packed: usize, took: Duration) {
+    pub(crate) fn note_packed(&mut self, raw: usize, packed: usize, took: Duration) {
         let phase = &mut self.phase;
         phase.raw += raw as u64;
         phase.packed += packed as u64;
@@ -119,7 +119,7 @@ impl Auto {
         match waited || self.line_is_slower() {
             true => {
                 self.rest = FIRST_REST_BYTES;
-                self.phase = Phase::default();
+                self.phase = TrialPhase::default();
             }
             false => {
                 self.is_dense = false;
@@ -129,28 +129,28 @@ impl Auto {
     }
 
     /// A block went as it was, as we said.
-    pub(crate) fn went_raw(&mut self, raw: usize) {
+    pub(crate) fn note_raw(&mut self, raw: usize) {
         self.phase.raw += raw as u64;
         self.line_age += raw as u64;
         let is_measured = self.line.is_some() && !self.is_dense;
         if self.phase.raw >= self.rest || (is_measured && self.line_is_slower()) {
             self.packs = true;
             self.rest = (self.rest * 2).min(LONGEST_REST_BYTES);
-            self.phase = Phase::default();
+            self.phase = TrialPhase::default();
         }
     }
 
     fn go_raw(&mut self) {
         self.packs = false;
-        self.phase = Phase::default();
+        self.phase = TrialPhase::default();
         // A line that we packed for need not have been full.
         self.line = None;
         self.full = None;
     }
 
     /// The line has taken so many bytes.
-    pub(crate) fn wrote(&mut self, bytes: usize, now: Duration) {
-        if let Some((last, Last::Wrote)) = self.last
+    pub(crate) fn note_write(&mut self, bytes: usize, now: Duration) {
+        if let Some((last, LastWrite::Wrote)) = self.last
             && now.saturating_sub(last) > PAUSE
         {
             self.full = None;
@@ -158,12 +158,12 @@ impl Auto {
         if let Some(full) = &mut self.full {
             full.since += bytes as u64;
         }
-        self.last = Some((now, Last::Wrote));
+        self.last = Some((now, LastWrite::Wrote));
     }
 
     /// The line takes nothing more for the moment: it is full.
-    pub(crate) fn waits(&mut self, now: Duration) {
-        self.last = Some((now, Last::Waited));
+    pub(crate) fn note_full(&mut self, now: Duration) {
+        self.last = Some((now, LastWrite::Waited));
         if self.packs {
             self.phase.waited |= self.phase.packed >= SETTLED_BYTES;
             return;
@@ -174,9 +174,9 @@ impl Auto {
                 let took = now.saturating_sub(full.at).max(Duration::from_micros(1));
                 self.line = Some(full.since as f64 / took.as_secs_f64());
                 self.line_age = 0;
-                *full = Full { at: now, since: 0 };
+                *full = FullMoment { at: now, since: 0 };
             }
-            full => *full = Some(Full { at: now, since: 0 }),
+            full => *full = Some(FullMoment { at: now, since: 0 }),
         }
     }
 
@@ -195,7 +195,7 @@ mod tests {
 
     /// A line with a buffer, a processor that packs, and what they have done.
     struct Bench {
-        auto: Auto,
+        auto: AutoPacking,
         now: f64,
         line: f64,
         speed: f64,
@@ -210,7 +210,7 @@ mod tests {
     impl Bench {
         fn new(line: f64, speed: f64, ratio: f64) -> Bench {
             Bench {
-                auto: Auto::default(),
+                auto: AutoPacking::default(),
                 now: 0.0,
                 line: line * MIB,
                 speed: speed * MIB,
@@ -242,13 +242,13 @@ mod tests {
                         self.passes(took);
                         let packed = BLOCK as f64 * self.ratio;
                         let took = Duration::from_secs_f64(took);
-                        self.auto.packed(BLOCK, packed as usize, took);
+                        self.auto.note_packed(BLOCK, packed as usize, took);
                         self.packed += BLOCK as u64;
                         packed
                     }
                     false => {
                         self.passes(BLOCK as f64 / (4_000.0 * MIB));
-                        self.auto.went_raw(BLOCK);
+                        self.auto.note_raw(BLOCK);
                         self.raw += BLOCK as u64;
                         BLOCK as f64
                     }
@@ -256,15 +256,15 @@ mod tests {
                 self.changes += u32::from(packs != self.auto.packs());
                 if self.buffered + bytes > BUFFER {
                     let first = BUFFER - self.buffered;
-                    self.auto.wrote(first as usize, self.clock());
-                    self.auto.waits(self.clock());
+                    self.auto.note_write(first as usize, self.clock());
+                    self.auto.note_full(self.clock());
                     self.buffered = BUFFER;
                     self.passes((bytes - first) / self.line);
                     self.buffered = BUFFER;
-                    self.auto.wrote((bytes - first) as usize, self.clock());
+                    self.auto.note_write((bytes - first) as usize, self.clock());
                 } else {
                     self.buffered += bytes;
-                    self.auto.wrote(bytes as usize, self.clock());
+                    self.auto.note_write(bytes as usize, self.clock());
                 }
             }
             self
@@ -336,16 +336,16 @@ mod tests {
 
     #[test]
     fn a_pause_is_not_taken_for_a_slow_line() {
-        let mut auto = Auto::default();
+        let mut auto = AutoPacking::default();
         let second = Duration::from_secs(1);
-        auto.packed(4 << 20, 1 << 20, Duration::from_millis(10));
+        auto.note_packed(4 << 20, 1 << 20, Duration::from_millis(10));
         assert!(!auto.packs());
-        auto.waits(second);
-        auto.wrote(1 << 20, second);
+        auto.note_full(second);
+        auto.note_write(1 << 20, second);
         // Nobody had anything to say for an hour.
-        auto.wrote(1 << 20, 3_600 * second);
-        auto.waits(3_600 * second);
-        auto.went_raw(1);
+        auto.note_write(1 << 20, 3_600 * second);
+        auto.note_full(3_600 * second);
+        auto.note_raw(1);
         assert!(!auto.packs());
     }
 }

@@ -25,11 +25,11 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::answer::{Answer, Reading};
-use crate::cookies::Cookies;
+use crate::answer::{HttpResponse, ResponseReader};
+use crate::cookies::CookieJar;
 use crate::dial::{Dialer, Layer, is_patience, open};
 use crate::error::{CarrierError, SCHEME_HEADER};
-use crate::requests::{Reply, Request, Requests};
+use crate::requests::{ExchangeClient, ExchangeReply, ExchangeRequest};
 
 /// The header with the name of a connection, which its server has given it.
 pub const SESSION: &str = "tidewater-session";
@@ -62,7 +62,7 @@ const READ_BYTES: usize = 64 << 10;
 
 /// The near end.
 #[derive(Debug)]
-pub(crate) struct Exchanges {
+pub(crate) struct ExchangeStream {
     near: TcpStream,
     ended: Arc<Mutex<Option<CarrierError>>>,
 }
@@ -72,7 +72,7 @@ pub(crate) fn begin(
     mut first: Box<dyn Layer>,
     dialer: Dialer,
     go_on: &mut dyn FnMut() -> ControlFlow<()>,
-) -> Result<Exchanges, CarrierError> {
+) -> Result<ExchangeStream, CarrierError> {
     open(&mut first, &dialer, go_on)?;
     let pair = || -> io::Result<(TcpStream, TcpStream)> {
         let (near, far) = UnixStream::pair()?;
@@ -82,13 +82,13 @@ pub(crate) fn begin(
     let (near, far) = pair().map_err(CarrierError::Lost)?;
     let ended = Arc::new(Mutex::new(None));
     let told = ended.clone();
-    let lines = Lines {
+    let lines = ExchangePump {
         far,
         dialer,
         idle: vec![first],
         flights: VecDeque::new(),
-        requests: Requests::default(),
-        cookies: Cookies::default(),
+        requests: ExchangeClient::default(),
+        cookies: CookieJar::default(),
     };
     let thread = thread::Builder::new().name("tidewater-http".into());
     let started = thread.spawn(move || {
@@ -100,10 +100,10 @@ pub(crate) fn begin(
         let _ = lines.far.shutdown(Shutdown::Both);
     });
     started.map_err(CarrierError::Lost)?;
-    Ok(Exchanges { near, ended })
+    Ok(ExchangeStream { near, ended })
 }
 
-impl Read for Exchanges {
+impl Read for ExchangeStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.near.read(buffer)?;
         if count > 0 {
@@ -122,7 +122,7 @@ impl Read for Exchanges {
     }
 }
 
-impl Write for Exchanges {
+impl Write for ExchangeStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.near.write(bytes)
     }
@@ -132,7 +132,7 @@ impl Write for Exchanges {
     }
 }
 
-impl Layer for Exchanges {
+impl Layer for ExchangeStream {
     fn close(&mut self) -> io::Result<()> {
         self.near.shutdown(Shutdown::Write)
     }
@@ -143,28 +143,28 @@ impl Layer for Exchanges {
 }
 
 /// The far end.
-struct Lines {
+struct ExchangePump {
     far: TcpStream,
     dialer: Dialer,
     /// Lines on which nothing is under way.
     idle: Vec<Box<dyn Layer>>,
-    flights: VecDeque<Flight>,
-    requests: Requests,
+    flights: VecDeque<RequestInFlight>,
+    requests: ExchangeClient,
     /// What the farm has us return, by name.
-    cookies: Cookies,
+    cookies: CookieJar,
 }
 
 /// A request that is under way.
-struct Flight {
+struct RequestInFlight {
     request: Bytes,
     line: Box<dyn Layer>,
-    reading: Reading,
-    answer: Option<Answer>,
+    reading: ResponseReader,
+    answer: Option<HttpResponse>,
     since: Instant,
     tries: u32,
 }
 
-impl Lines {
+impl ExchangePump {
     fn run(&mut self) -> Result<(), CarrierError> {
         loop {
             self.take()?;
@@ -196,13 +196,13 @@ impl Lines {
     fn send(&mut self) -> Result<(), CarrierError> {
         while let Some(request) = self.requests.next_request() {
             let request = self.request(&request);
-            let mut flight = Flight {
+            let mut flight = RequestInFlight {
                 request,
                 line: match self.idle.pop() {
                     Some(line) => line,
                     None => self.new_line()?,
                 },
-                reading: Reading::default(),
+                reading: ResponseReader::default(),
                 answer: None,
                 since: Instant::now(),
                 tries: 1,
@@ -217,7 +217,7 @@ impl Lines {
     }
 
     /// A request as it looks in HTTP.
-    fn request(&self, request: &Request) -> Bytes {
+    fn request(&self, request: &ExchangeRequest) -> Bytes {
         let (url, body) = (&self.dialer.url, &request.body);
         let mut head = format!(
             "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/octet-stream\r\n\
@@ -253,13 +253,17 @@ impl Lines {
     }
 
     /// Sends a request again, over a new line, whatever has become of the old one.
-    fn repeat(&mut self, flight: &mut Flight, mut error: io::Error) -> Result<(), CarrierError> {
+    fn repeat(
+        &mut self,
+        flight: &mut RequestInFlight,
+        mut error: io::Error,
+    ) -> Result<(), CarrierError> {
         while flight.tries < TRIES {
             thread::sleep(pause_after(flight.tries));
             flight.tries += 1;
             let sent = self.new_line().and_then(|line| {
                 flight.line = line;
-                flight.reading = Reading::default();
+                flight.reading = ResponseReader::default();
                 flight.since = Instant::now();
                 flight
                     .write(self.dialer.timeout)
@@ -305,7 +309,7 @@ impl Lines {
                 self.flights.push_front(flight);
                 return Ok(());
             };
-            self.answered(&answer)?;
+            self.handle_answer(&answer)?;
             if answer.is_reusable {
                 self.idle.push(flight.line);
             }
@@ -314,10 +318,10 @@ impl Lines {
     }
 
     /// Takes the answer to a request if it has come, and repeats the request if none will.
-    fn listen(&mut self, flight: &mut Flight) -> Result<(), CarrierError> {
+    fn listen(&mut self, flight: &mut RequestInFlight) -> Result<(), CarrierError> {
         match flight.read() {
             // A balancer whose server has just gone.
-            Ok(Some(Answer { head, .. }))
+            Ok(Some(HttpResponse { head, .. }))
                 if matches!(head.status, 502..=504)
                     && head.header(SESSION).is_none()
                     && flight.tries < TRIES =>
@@ -344,7 +348,7 @@ impl Lines {
         }
     }
 
-    fn answered(&mut self, answer: &Answer) -> Result<(), CarrierError> {
+    fn handle_answer(&mut self, answer: &HttpResponse) -> Result<(), CarrierError> {
         let head = &answer.head;
         self.cookies.take(head);
         let Some(session) = head.header(SESSION) else {
@@ -365,13 +369,13 @@ impl Lines {
                 ),
             });
         };
-        let reply = Reply {
+        let reply = ExchangeReply {
             session: session.to_owned(),
             number: head.header(NUMBER).and_then(|it| it.parse().ok()),
             body: answer.body.clone(),
             is_last: head.header(END).is_some(),
         };
-        if head.status != 200 || self.requests.answered(reply).is_err() {
+        if head.status != 200 || self.requests.handle_reply(reply).is_err() {
             let what = String::from_utf8_lossy(&answer.body);
             let what = format!("{}: {}", head.summary(), what.trim());
             return Err(CarrierError::Lost(io::Error::other(what)));
@@ -383,7 +387,7 @@ impl Lines {
     fn hand_over(&mut self) -> Result<(), CarrierError> {
         while !self.requests.came().is_empty() {
             match self.far.write(self.requests.came()) {
-                Ok(count) => self.requests.handed_over(count),
+                Ok(count) => self.requests.drop_handed_over(count),
                 Err(error) if is_patience(&error) => break,
                 Err(error) => return Err(CarrierError::Lost(error)),
             }
@@ -400,7 +404,7 @@ impl Lines {
     }
 }
 
-impl Flight {
+impl RequestInFlight {
     /// Sends the request.
     fn write(&mut self, timeout: Duration) -> io::Result<()> {
         self.line.socket().set_nonblocking(true)?;
@@ -429,10 +433,10 @@ impl Flight {
     }
 
     /// The answer, if all of it has come.
-    fn read(&mut self) -> io::Result<Option<Answer>> {
+    fn read(&mut self) -> io::Result<Option<HttpResponse>> {
         let mut piece = [0; READ_BYTES];
         loop {
-            let take = |reading: &mut Reading| {
+            let take = |reading: &mut ResponseReader| {
                 let taken = reading.take();
                 taken.map_err(|what| io::Error::new(ErrorKind::InvalidData, what))
             };

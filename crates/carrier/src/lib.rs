@@ -30,8 +30,8 @@ mod url;
 mod web;
 mod websocket;
 
-pub use compression::{Compression, NoCompression, Packing};
-pub use dial::{Carrier, DialOptions, Layer, Received};
+pub use compression::{Compression, CompressionOptions, NoCompression};
+pub use dial::{Carrier, DialOptions, Layer, ReceiveOutcome};
 pub use error::{CarrierError, SCHEME_HEADER};
 pub use exchanges::{END, HOLD, MAX_BODY_BYTES, NUMBER, SESSION};
 #[doc(hidden)]
@@ -40,4 +40,4 @@ pub use pin::{NoPin, Pin};
 pub use proxy::Proxy;
 pub use tls::ClientCertificate;
 pub use url::{DEFAULT_PATH, DEFAULT_PORT, ServerUrl, ServerUrls, Transport, UrlError};
-pub use web::{WebAsked, WebPage, WebSite};
+pub use web::{WebPage, WebSite, WebSiteRequest};

@@ -5,47 +5,49 @@ use std::net::TcpStream;
 
 use bytes::{Buf, BytesMut};
 
-use crate::block::{BlockError, PREFACE_BYTES, Packer, Readable, Terms, Unpacker};
-use crate::compression::{Compression, Packing};
+use crate::block::{
+    BlockError, BlockPacker, BlockUnpacker, PREFACE_BYTES, PackingTerms, ReadableKinds,
+};
+use crate::compression::{Compression, CompressionOptions};
 use crate::dial::{Layer, is_patience};
 use crate::ticks::ticks;
 
 /// Blocks over another layer, or bytes as they are. Counts both.
 #[derive(Debug)]
-pub(crate) struct Packed {
+pub(crate) struct BlockLayer {
     below: Box<dyn Layer>,
-    terms: Terms,
+    terms: PackingTerms,
     /// How much of the preface was written.
     said: usize,
     /// What is packed and not yet sent.
     output: BytesMut,
-    blocks: Option<Box<Blocks>>,
+    blocks: Option<Box<BlockCodec>>,
     sent: u64,
     received: u64,
 }
 
 #[derive(Debug)]
-struct Blocks {
-    packer: Packer,
-    unpacker: Unpacker,
+struct BlockCodec {
+    packer: BlockPacker,
+    unpacker: BlockUnpacker,
     /// What was read and not yet unpacked, and what was unpacked and not yet taken.
     input: BytesMut,
     unpacked: BytesMut,
 }
 
-impl Packed {
-    pub(crate) fn new(packing: Packing, below: Box<dyn Layer>) -> Packed {
-        let terms = Terms::of(packing.compression);
+impl BlockLayer {
+    pub(crate) fn new(packing: CompressionOptions, below: Box<dyn Layer>) -> BlockLayer {
+        let terms = PackingTerms::for_compression(packing.compression);
         let blocks = (packing.compression != Compression::Off).then(|| {
-            Box::new(Blocks {
+            Box::new(BlockCodec {
                 // Servers read everything.
-                packer: Packer::new(packing, Readable::ALL),
-                unpacker: Unpacker::new(Readable::of(packing.compression)),
+                packer: BlockPacker::new(packing, ReadableKinds::ALL),
+                unpacker: BlockUnpacker::new(ReadableKinds::for_compression(packing.compression)),
                 input: BytesMut::new(),
                 unpacked: BytesMut::new(),
             })
         });
-        Packed {
+        BlockLayer {
             below,
             terms,
             said: 0,
@@ -74,7 +76,7 @@ impl Packed {
                 Ok(count) => {
                     self.output.advance(count);
                     if let Some(blocks) = &mut self.blocks {
-                        blocks.packer.wrote(count, ticks);
+                        blocks.packer.note_write(count, ticks);
                     }
                     *any = true;
                 }
@@ -86,7 +88,7 @@ impl Packed {
     }
 }
 
-impl Read for Packed {
+impl Read for BlockLayer {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let Some(blocks) = &mut self.blocks else {
             let count = self.below.read(buffer)?;
@@ -117,7 +119,7 @@ impl Read for Packed {
     }
 }
 
-impl Write for Packed {
+impl Write for BlockLayer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.owes() {
             return Err(ErrorKind::WouldBlock.into());
@@ -161,7 +163,7 @@ impl Write for Packed {
     }
 }
 
-impl Layer for Packed {
+impl Layer for BlockLayer {
     fn is_opening(&self) -> bool {
         self.below.is_opening()
     }
@@ -191,7 +193,7 @@ impl Layer for Packed {
             Ok(()) => Ok(any),
             Err(error) if is_patience(&error) => {
                 if let Some(blocks) = &mut self.blocks {
-                    blocks.packer.waits(ticks);
+                    blocks.packer.note_full(ticks);
                 }
                 any.then_some(true).ok_or(error)
             }

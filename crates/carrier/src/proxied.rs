@@ -26,7 +26,7 @@ pub const MAX_HEADER_BYTES: usize = 4_096;
 
 /// What bytes begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beginning {
+pub enum HeaderScan {
     /// The header goes on.
     Unfinished,
     /// They are no header.
@@ -36,13 +36,13 @@ pub enum Beginning {
         /// How long it is.
         bytes: usize,
         /// Whom the connection comes from.
-        from: Sender,
+        from: ConnectionOrigin,
     },
 }
 
 /// Whom a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
+pub enum ConnectionOrigin {
     /// This address.
     Client(IpAddr),
     /// The balancer itself, which looks whether we are there, or does not tell.
@@ -80,19 +80,19 @@ pub fn is_header(bytes: &[u8]) -> Option<bool> {
 ///
 /// # Errors
 /// They begin a header, and go on as none.
-pub fn read(bytes: &[u8]) -> Result<Beginning, HeaderError> {
+pub fn read(bytes: &[u8]) -> Result<HeaderScan, HeaderError> {
     match is_header(bytes) {
-        None => Ok(Beginning::Unfinished),
-        Some(false) => Ok(Beginning::Other),
+        None => Ok(HeaderScan::Unfinished),
+        Some(false) => Ok(HeaderScan::Other),
         Some(true) if bytes.starts_with(WORD) => read_line(bytes),
         Some(true) => read_binary(bytes),
     }
 }
 
 /// Version 2: signature, version and command, family and transport, length, addresses.
-fn read_binary(bytes: &[u8]) -> Result<Beginning, HeaderError> {
+fn read_binary(bytes: &[u8]) -> Result<HeaderScan, HeaderError> {
     let Some((head, rest)) = bytes.split_at_checked(HEAD) else {
-        return Ok(Beginning::Unfinished);
+        return Ok(HeaderScan::Unfinished);
     };
     let length = usize::from(u16::from_be_bytes([head[14], head[15]]));
     if HEAD + length > MAX_HEADER_BYTES {
@@ -104,17 +104,17 @@ fn read_binary(bytes: &[u8]) -> Result<Beginning, HeaderError> {
         _ => return Err(HeaderError::Unknown),
     };
     let Some(body) = rest.get(..length) else {
-        return Ok(Beginning::Unfinished);
+        return Ok(HeaderScan::Unfinished);
     };
     let from = match head[13] {
-        _ if is_local => Sender::Proxy,
+        _ if is_local => ConnectionOrigin::Proxy,
         // Unspecified, or sockets of the balancer's own machine.
-        0x00 | 0x31 => Sender::Proxy,
-        0x11 => Sender::Client(IpAddr::from(source::<4, 12>(body)?)),
-        0x21 => Sender::Client(IpAddr::from(source::<16, 36>(body)?).to_canonical()),
+        0x00 | 0x31 => ConnectionOrigin::Proxy,
+        0x11 => ConnectionOrigin::Client(IpAddr::from(source::<4, 12>(body)?)),
+        0x21 => ConnectionOrigin::Client(IpAddr::from(source::<16, 36>(body)?).to_canonical()),
         _ => return Err(HeaderError::Unknown),
     };
-    Ok(Beginning::Header {
+    Ok(HeaderScan::Header {
         bytes: HEAD + length,
         from,
     })
@@ -144,24 +144,24 @@ pub fn header(client: IpAddr) -> Vec<u8> {
 }
 
 /// Version 1: `PROXY TCP4 SOURCE DESTINATION PORT PORT` and an end of line.
-fn read_line(bytes: &[u8]) -> Result<Beginning, HeaderError> {
+fn read_line(bytes: &[u8]) -> Result<HeaderScan, HeaderError> {
     let seen = &bytes[..bytes.len().min(LINE)];
     let Some(end) = seen.windows(2).position(|it| it == b"\r\n") else {
         return match seen.len() < LINE {
-            true => Ok(Beginning::Unfinished),
+            true => Ok(HeaderScan::Unfinished),
             false => Err(HeaderError::Malformed),
         };
     };
     let line = std::str::from_utf8(&seen[WORD.len()..end]).map_err(|_| HeaderError::Malformed)?;
     let header = |from| {
-        Ok(Beginning::Header {
+        Ok(HeaderScan::Header {
             bytes: end + 2,
             from,
         })
     };
     let words: Vec<&str> = line.split(' ').collect();
     let (is_v4, source, others) = match words[..] {
-        ["UNKNOWN", ..] => return header(Sender::Proxy),
+        ["UNKNOWN", ..] => return header(ConnectionOrigin::Proxy),
         ["TCP4", source, destination, from, to] => (true, source, (destination, from, to)),
         ["TCP6", source, destination, from, to] => (false, source, (destination, from, to)),
         _ => return Err(HeaderError::Unknown),
@@ -177,14 +177,14 @@ fn read_line(bytes: &[u8]) -> Result<Beginning, HeaderError> {
     if from.parse::<u16>().is_err() || to.parse::<u16>().is_err() {
         return Err(HeaderError::Malformed);
     }
-    header(Sender::Client(address(source)?.to_canonical()))
+    header(ConnectionOrigin::Client(address(source)?.to_canonical()))
 }
 
 /// Addresses, single ones and networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Networks(Vec<Network>);
+pub struct IpNetworks(Vec<IpNetwork>);
 
-impl Networks {
+impl IpNetworks {
     /// Whether an address is one of them.
     pub fn contain(&self, address: IpAddr) -> bool {
         self.0.iter().any(|it| it.contains(address))
@@ -196,20 +196,20 @@ impl Networks {
     }
 }
 
-impl FromIterator<Network> for Networks {
-    fn from_iter<I: IntoIterator<Item = Network>>(networks: I) -> Networks {
-        Networks(networks.into_iter().collect())
+impl FromIterator<IpNetwork> for IpNetworks {
+    fn from_iter<I: IntoIterator<Item = IpNetwork>>(networks: I) -> IpNetworks {
+        IpNetworks(networks.into_iter().collect())
     }
 }
 
 /// An address, or all that begin with the same bits: `127.0.0.1`, `10.0.0.0/8`, `fd00::/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
+pub struct IpNetwork {
     address: IpAddr,
     bits: u32,
 }
 
-impl Network {
+impl IpNetwork {
     fn contains(self, address: IpAddr) -> bool {
         let (own, length) = number(self.address);
         let (other, of) = number(address.to_canonical());
@@ -230,7 +230,7 @@ fn number(address: IpAddr) -> (u128, u32) {
 /// Why a text is no network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum NetworkError {
+pub enum IpNetworkError {
     /// There is no address in it.
     #[error("is neither an address nor a network")]
     Address,
@@ -244,19 +244,19 @@ pub enum NetworkError {
     #[error("has bits beyond its length: the network is {network}")]
     Beyond {
         /// What is meant, most likely.
-        network: Network,
+        network: IpNetwork,
     },
 }
 
-impl FromStr for Network {
-    type Err = NetworkError;
+impl FromStr for IpNetwork {
+    type Err = IpNetworkError;
 
-    fn from_str(text: &str) -> Result<Network, NetworkError> {
+    fn from_str(text: &str) -> Result<IpNetwork, IpNetworkError> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
             None => (text, None),
         };
-        let address: IpAddr = address.parse().map_err(|_| NetworkError::Address)?;
+        let address: IpAddr = address.parse().map_err(|_| IpNetworkError::Address)?;
         let address = match bits {
             Some(_) => address,
             None => address.to_canonical(),
@@ -266,25 +266,25 @@ impl FromStr for Network {
             None => most,
             Some(bits) => {
                 let bits = bits.parse().ok().filter(|it| *it <= most);
-                bits.ok_or(NetworkError::Length { most })?
+                bits.ok_or(IpNetworkError::Length { most })?
             }
         };
         let beyond = most - bits;
         let first = own.checked_shr(beyond).unwrap_or(0).checked_shl(beyond);
         let first = first.unwrap_or(0);
         if first == own {
-            return Ok(Network { address, bits });
+            return Ok(IpNetwork { address, bits });
         }
         let address = match address {
             IpAddr::V4(_) => IpAddr::V4(u32::try_from(first).unwrap_or(0).into()),
             IpAddr::V6(_) => IpAddr::V6(first.into()),
         };
-        let network = Network { address, bits };
-        Err(NetworkError::Beyond { network })
+        let network = IpNetwork { address, bits };
+        Err(IpNetworkError::Beyond { network })
     }
 }
 
-impl fmt::Display for Network {
+impl fmt::Display for IpNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (_, most) = number(self.address);
         match self.bits == most {
@@ -312,8 +312,8 @@ mod tests {
         )
     }
 
-    fn client(text: &str) -> Sender {
-        Sender::Client(text.parse().unwrap())
+    fn client(text: &str) -> ConnectionOrigin {
+        ConnectionOrigin::Client(text.parse().unwrap())
     }
 
     #[test]
@@ -330,10 +330,10 @@ mod tests {
             (v4(), client("192.0.2.7")),
             (binary(0x21, 0x21, &v6), client("2001:db8::7")),
             (binary(0x21, 0x21, &mapped), client("192.0.2.7")),
-            (binary(0x20, 0x00, &[]), Sender::Proxy),
-            (binary(0x20, 0x11, &v4()[16..]), Sender::Proxy),
-            (binary(0x21, 0x00, &[9]), Sender::Proxy),
-            (binary(0x21, 0x31, &[0; 216]), Sender::Proxy),
+            (binary(0x20, 0x00, &[]), ConnectionOrigin::Proxy),
+            (binary(0x20, 0x11, &v4()[16..]), ConnectionOrigin::Proxy),
+            (binary(0x21, 0x00, &[9]), ConnectionOrigin::Proxy),
+            (binary(0x21, 0x31, &[0; 216]), ConnectionOrigin::Proxy),
             (
                 b"PROXY TCP4 192.0.2.7 10.0.0.1 49152 7439\r\n".to_vec(),
                 client("192.0.2.7"),
@@ -342,16 +342,19 @@ mod tests {
                 b"PROXY TCP6 2001:db8::7 ::1 49152 7439\r\n".to_vec(),
                 client("2001:db8::7"),
             ),
-            (b"PROXY UNKNOWN\r\n".to_vec(), Sender::Proxy),
-            (b"PROXY UNKNOWN a b c d\r\n".to_vec(), Sender::Proxy),
+            (b"PROXY UNKNOWN\r\n".to_vec(), ConnectionOrigin::Proxy),
+            (
+                b"PROXY UNKNOWN a b c d\r\n".to_vec(),
+                ConnectionOrigin::Proxy,
+            ),
         ] {
             let bytes = header.len();
             for end in 0..bytes {
-                assert_eq!(read(&header[..end]), Ok(Beginning::Unfinished), "{end}");
+                assert_eq!(read(&header[..end]), Ok(HeaderScan::Unfinished), "{end}");
             }
             let with_more = [&header[..], b"PROXY TCP4"].concat();
             for read in [read(&header), read(&with_more)] {
-                assert_eq!(read, Ok(Beginning::Header { bytes, from }));
+                assert_eq!(read, Ok(HeaderScan::Header { bytes, from }));
             }
         }
     }
@@ -361,9 +364,9 @@ mod tests {
         for address in ["192.0.2.7", "2001:db8::7", "::ffff:192.0.2.7"] {
             let address: IpAddr = address.parse().unwrap();
             let header = header(address);
-            let from = Sender::Client(address.to_canonical());
+            let from = ConnectionOrigin::Client(address.to_canonical());
             let bytes = header.len();
-            assert_eq!(read(&header), Ok(Beginning::Header { bytes, from }));
+            assert_eq!(read(&header), Ok(HeaderScan::Header { bytes, from }));
         }
     }
 
@@ -377,7 +380,7 @@ mod tests {
             b"\r\n\r\n\r",
             b"TDWR",
         ] {
-            assert_eq!(read(other), Ok(Beginning::Other), "{other:?}");
+            assert_eq!(read(other), Ok(HeaderScan::Other), "{other:?}");
         }
         for (wrong, error) in [
             (binary(0x11, 0x11, &[0; 12]), HeaderError::Unknown),
@@ -412,7 +415,7 @@ mod tests {
     #[test]
     fn networks_hold_the_addresses_that_begin_like_them() {
         let networks =
-            |texts: &[&str]| -> Networks { texts.iter().map(|it| it.parse().unwrap()).collect() };
+            |texts: &[&str]| -> IpNetworks { texts.iter().map(|it| it.parse().unwrap()).collect() };
         let some = networks(&[
             "10.0.0.0/8",
             "127.0.0.1",
@@ -444,7 +447,7 @@ mod tests {
         let all = networks(&["0.0.0.0/0"]);
         assert!(all.contain_text("203.0.113.9") && !all.contain_text("::2"));
         assert!(networks(&["::/0"]).contain_text("::2"));
-        assert!(!Networks::default().contain_text("127.0.0.1"));
+        assert!(!IpNetworks::default().contain_text("127.0.0.1"));
     }
 
     #[test]
@@ -468,7 +471,7 @@ mod tests {
                 "has bits beyond its length: the network is 0.0.0.0/0",
             ),
         ] {
-            assert_eq!(text.parse::<Network>().unwrap_err().to_string(), why);
+            assert_eq!(text.parse::<IpNetwork>().unwrap_err().to_string(), why);
         }
     }
 }

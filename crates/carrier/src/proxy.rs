@@ -32,7 +32,7 @@ impl Proxy {
     ///
     /// # Errors
     /// A variable holds no URL of a proxy.
-    pub fn of_environment(
+    pub fn from_environment(
         url: &ServerUrl,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Proxy>, UrlError> {
@@ -189,7 +189,7 @@ mod tests {
                 .map(|(_, value)| (*value).to_owned())
         };
         let url = url.parse().unwrap();
-        Proxy::of_environment(&url, variable)
+        Proxy::from_environment(&url, variable)
             .unwrap()
             .map(|it| it.to_string())
     }

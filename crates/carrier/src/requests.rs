@@ -14,7 +14,7 @@ const MAX_UNREAD_BYTES: usize = 2 << 20;
 
 /// The client's side of one connection.
 #[derive(Debug, Default)]
-pub struct Requests {
+pub struct ExchangeClient {
     to_send: BytesMut,
     to_hand_over: BytesMut,
     session: Option<String>,
@@ -38,7 +38,7 @@ enum NearEnd {
 
 /// What is to go to the server. Until it is answered it goes as often as need be, as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct ExchangeRequest {
     /// From 1.
     pub number: u64,
     /// The connection; `None`: this begins one.
@@ -51,7 +51,7 @@ pub struct Request {
 
 /// What a server has answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct ExchangeReply {
     /// The connection.
     pub session: String,
     /// Of the request.
@@ -66,7 +66,7 @@ pub struct Reply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotTheAnswer;
 
-impl Requests {
+impl ExchangeClient {
     /// Whether more can be taken that is to be sent.
     pub fn takes(&self) -> bool {
         self.near_end == NearEnd::Open && self.to_send.len() < MAX_BODY_BYTES
@@ -90,7 +90,7 @@ impl Requests {
     }
 
     /// The next request that may go, if there is one.
-    pub fn next_request(&mut self) -> Option<Request> {
+    pub fn next_request(&mut self) -> Option<ExchangeRequest> {
         // Before the first answer nobody knows whose request another one would be.
         let most = if self.session.is_some() { 2 } else { 1 };
         let has_news = !self.to_send.is_empty() || self.near_end == NearEnd::Closed;
@@ -107,7 +107,7 @@ impl Requests {
         }
         self.last_number += 1;
         self.under_way += 1;
-        Some(Request {
+        Some(ExchangeRequest {
             number: self.last_number,
             session: self.session.clone(),
             body,
@@ -119,7 +119,7 @@ impl Requests {
     ///
     /// # Errors
     /// It is the answer to something else: the connection is lost.
-    pub fn answered(&mut self, reply: Reply) -> Result<(), NotTheAnswer> {
+    pub fn handle_reply(&mut self, reply: ExchangeReply) -> Result<(), NotTheAnswer> {
         let oldest = self.last_number + 1 - self.under_way.min(self.last_number);
         let is_own = self.session.as_ref().is_none_or(|it| *it == reply.session);
         if self.under_way == 0 || !is_own || reply.number != Some(oldest) {
@@ -138,7 +138,7 @@ impl Requests {
     }
 
     /// So much of what has come was handed over.
-    pub fn handed_over(&mut self, count: usize) {
+    pub fn drop_handed_over(&mut self, count: usize) {
         self.to_hand_over.advance(count);
     }
 
@@ -152,8 +152,8 @@ impl Requests {
 mod tests {
     use super::*;
 
-    fn reply(number: u64, body: &'static [u8]) -> Reply {
-        Reply {
+    fn reply(number: u64, body: &'static [u8]) -> ExchangeReply {
+        ExchangeReply {
             session: "s".into(),
             number: Some(number),
             body: Bytes::from_static(body),
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_second_request_waits_for_the_name_and_the_third_for_an_answer() {
-        let mut requests = Requests::default();
+        let mut requests = ExchangeClient::default();
         assert_eq!(requests.next_request(), None);
         requests.take(b"a");
         let first = requests.next_request().unwrap();
@@ -173,24 +173,24 @@ mod tests {
         );
         requests.take(b"b");
         assert_eq!(requests.next_request(), None);
-        requests.answered(reply(1, b"x")).unwrap();
+        requests.handle_reply(reply(1, b"x")).unwrap();
         let second = requests.next_request().unwrap();
         assert_eq!((second.number, second.session.as_deref()), (2, Some("s")));
         requests.take(b"c");
         assert_eq!(requests.next_request().map(|it| it.number), Some(3));
         requests.take(b"d");
         assert_eq!(requests.next_request(), None);
-        requests.answered(reply(2, b"y")).unwrap();
+        requests.handle_reply(reply(2, b"y")).unwrap();
         assert_eq!(requests.next_request().map(|it| it.number), Some(4));
         assert_eq!(requests.came(), b"xy");
     }
 
     #[test]
     fn while_nothing_is_to_be_sent_one_request_listens() {
-        let mut requests = Requests::default();
+        let mut requests = ExchangeClient::default();
         requests.take(b"a");
         requests.next_request().unwrap();
-        requests.answered(reply(1, b"")).unwrap();
+        requests.handle_reply(reply(1, b"")).unwrap();
         let listening = requests.next_request().unwrap();
         assert!(listening.body.is_empty() && !listening.ends);
         assert_eq!(requests.next_request(), None);
@@ -198,39 +198,39 @@ mod tests {
 
     #[test]
     fn the_end_is_told_once_and_behind_what_is_to_be_sent() {
-        let mut requests = Requests::default();
+        let mut requests = ExchangeClient::default();
         requests.take(&vec![7; MAX_BODY_BYTES + 1]);
         requests.close();
         let first = requests.next_request().unwrap();
         assert!(first.body.len() == MAX_BODY_BYTES && !first.ends);
-        requests.answered(reply(1, b"")).unwrap();
+        requests.handle_reply(reply(1, b"")).unwrap();
         let last = requests.next_request().unwrap();
         assert!(last.body.len() == 1 && last.ends);
         assert_eq!(requests.next_request(), None);
-        let end = Reply {
+        let end = ExchangeReply {
             is_last: true,
             ..reply(2, b"z")
         };
-        requests.answered(end).unwrap();
+        requests.handle_reply(end).unwrap();
         assert!(!requests.is_done());
-        requests.handed_over(1);
+        requests.drop_handed_over(1);
         assert!(requests.is_done());
         assert_eq!(requests.next_request(), None);
     }
 
     #[test]
     fn an_answer_to_something_else_is_none() {
-        let mut requests = Requests::default();
-        assert_eq!(requests.answered(reply(0, b"")), Err(NotTheAnswer));
+        let mut requests = ExchangeClient::default();
+        assert_eq!(requests.handle_reply(reply(0, b"")), Err(NotTheAnswer));
         requests.take(b"a");
         requests.next_request().unwrap();
-        assert_eq!(requests.answered(reply(2, b"")), Err(NotTheAnswer));
-        requests.answered(reply(1, b"")).unwrap();
+        assert_eq!(requests.handle_reply(reply(2, b"")), Err(NotTheAnswer));
+        requests.handle_reply(reply(1, b"")).unwrap();
         requests.next_request().unwrap();
-        let of_another = Reply {
+        let of_another = ExchangeReply {
             session: "t".into(),
             ..reply(2, b"")
         };
-        assert_eq!(requests.answered(of_another), Err(NotTheAnswer));
+        assert_eq!(requests.handle_reply(of_another), Err(NotTheAnswer));
     }
 }

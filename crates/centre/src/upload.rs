@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
-use tidewater_protocol::message::{GivenUp, TableBegin};
-use tidewater_protocol::{Code, Op, Row, RowShape, RowsReader, UploadId};
+use tidewater_protocol::message::{GivenUpRow, TableBegin};
+use tidewater_protocol::{Code, Op, RowShape, RowsReader, UnpackedRow, UploadId};
 
 use crate::context::SyncContext;
 use crate::download::TableRequest;
@@ -43,7 +43,7 @@ pub struct SyncUpload {
     /// only 0: of whatever uploads.
     pub retried: Vec<u64>,
     /// Refused rows that its user has given up since.
-    pub given_up: Vec<GivenUp>,
+    pub given_up: Vec<GivenUpRow>,
     /// The rows, a table after the other in the order in which they were sent.
     pub tables: Vec<UploadTable>,
     /// What handlers have said of them.
@@ -70,7 +70,7 @@ impl UploadTable {
     pub fn each_row(
         &self,
         shape: &RowShape,
-        mut take: impl FnMut(&Row<'_>, Op),
+        mut take: impl FnMut(&UnpackedRow<'_>, Op),
     ) -> Result<(), CentreError> {
         let malformed = |message: String| CentreError::Peer {
             message,
@@ -81,7 +81,7 @@ impl UploadTable {
                 message: format!("an upload's spool file cannot be read: {error}"),
             })?;
             let mut reader = RowsReader::new(shape, &bytes);
-            let mut row = Row::default();
+            let mut row = UnpackedRow::default();
             while reader
                 .next(&mut row)
                 .map_err(|error| malformed(format!("rows that cannot be read: {error}")))?

@@ -1,14 +1,14 @@
 //! Downloads that lines break: how long to wait before one is gone on with, and when to give up.
 //!
 //! Owns the count of tries that brought nothing. What is kept of a download is in its files
-//! ([`KeepInFiles`]), which a session leaves cut to what can be relied on.
+//! ([`FileDownloadStore`]), which a session leaves cut to what can be relied on.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidewater_remote::database::Database;
-use tidewater_remote::spool::KeepInFiles;
+use tidewater_remote::database::RemoteDatabase;
+use tidewater_remote::spool::FileDownloadStore;
 
 use crate::clock::pause;
 use crate::error::ClientError;
@@ -31,8 +31,8 @@ pub(crate) struct BrokenDownload {
 
 impl BrokenDownload {
     /// A line has broken. Whether there is anything to go on with.
-    pub(crate) fn look(&mut self, database: &Database) -> bool {
-        self.count(KeepInFiles::beside(database.path()).kept())
+    pub(crate) fn look(&mut self, database: &RemoteDatabase) -> bool {
+        self.count(FileDownloadStore::beside(database.path()).kept())
     }
 
     /// A download that began anew has not got on, however much it has brought.

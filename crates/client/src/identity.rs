@@ -11,7 +11,7 @@ use tidewater_remote::SyncError;
 /// A token of an identity provider (a JWT).
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Bearer {
+pub enum BearerToken {
     /// The token.
     Token(String),
     /// A file that holds it, and is read each time that it is wanted: whoever fetches tokens
@@ -20,24 +20,24 @@ pub enum Bearer {
 }
 
 /// A token is not for logs.
-impl fmt::Debug for Bearer {
+impl fmt::Debug for BearerToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Bearer::Token(_) => f.write_str("Token"),
-            Bearer::File(file) => f.debug_tuple("File").field(file).finish(),
+            BearerToken::Token(_) => f.write_str("Token"),
+            BearerToken::File(file) => f.debug_tuple("File").field(file).finish(),
         }
     }
 }
 
-impl Bearer {
+impl BearerToken {
     /// The token as it is now.
     ///
     /// # Errors
     /// There is none in the file.
     pub fn read(&self) -> Result<String, SyncError> {
         let (text, from) = match self {
-            Bearer::Token(token) => (token.clone(), None),
-            Bearer::File(file) => (read(file)?, Some(file.display().to_string())),
+            BearerToken::Token(token) => (token.clone(), None),
+            BearerToken::File(file) => (read(file)?, Some(file.display().to_string())),
         };
         let token = text.trim();
         if token.is_empty() || token.contains(char::is_whitespace) {

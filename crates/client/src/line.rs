@@ -1,4 +1,4 @@
-//! An open connection to a server: between a [`Connection`] and its carrier.
+//! An open connection to a server: between a [`RemoteConnection`] and its carrier.
 //!
 //! Whoever writes never waits for the server to read without reading itself: two sides that only
 //! write would wait for each other for ever.
@@ -8,10 +8,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tidewater_carrier::{Carrier, CarrierError, DialOptions, Pin, Received, ServerUrl, ServerUrls};
-use tidewater_remote::Connection;
+use tidewater_carrier::{
+    Carrier, CarrierError, DialOptions, Pin, ReceiveOutcome, ServerUrl, ServerUrls,
+};
+use tidewater_remote::RemoteConnection;
 
-use crate::clock::Clock;
+use crate::clock::DriverClock;
 use crate::error::ClientError;
 use crate::options::SyncOptions;
 
@@ -22,24 +24,24 @@ pub(crate) const TICK: Duration = Duration::from_millis(200);
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// See the module.
-pub(crate) struct Line {
-    pub(crate) connection: Connection,
+pub(crate) struct SocketLoop {
+    pub(crate) connection: RemoteConnection,
     carrier: Carrier,
     /// Where it was that somebody answered.
     pub(crate) url: ServerUrl,
-    pub(crate) clock: Clock,
+    pub(crate) clock: DriverClock,
 }
 
-impl Line {
+impl SocketLoop {
     /// Opens a connection to the first address that answers, as long as `go_on` does not break.
     pub(crate) fn dial(
         urls: &ServerUrls,
         ca_file: Option<&Path>,
         pin: Option<Pin>,
         options: &SyncOptions,
-        clock: Clock,
+        clock: DriverClock,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<Line, ClientError> {
+    ) -> Result<SocketLoop, ClientError> {
         let dial = DialOptions {
             ca_file,
             pin,
@@ -50,10 +52,10 @@ impl Line {
             timeout: options.timeout,
         };
         let (carrier, url) = Carrier::dial_any(urls, &dial, go_on)?;
-        Ok(Line {
+        Ok(SocketLoop {
             carrier,
             url: url.clone(),
-            connection: Connection::dial(&options.client, options.timeout, clock.now()),
+            connection: RemoteConnection::dial(&options.client, options.timeout, clock.now()),
             clock,
         })
     }
@@ -123,9 +125,9 @@ impl Line {
         let (connection, clock) = (&mut self.connection, self.clock);
         let mut handle = |bytes: &[u8]| connection.handle_bytes(bytes, clock.now());
         match self.carrier.receive(wait, &mut handle)? {
-            Received::Nothing => return Ok(false),
-            Received::Bytes => {}
-            Received::End(error) => self.connection.handle_end(error),
+            ReceiveOutcome::Nothing => return Ok(false),
+            ReceiveOutcome::Bytes => {}
+            ReceiveOutcome::End(error) => self.connection.handle_end(error),
         }
         Ok(true)
     }
@@ -159,8 +161,8 @@ impl Line {
         while Instant::now() < end {
             let left = end.saturating_duration_since(Instant::now());
             match self.carrier.receive(Some(left), &mut |_| {})? {
-                Received::End(_) => break,
-                Received::Bytes | Received::Nothing => {}
+                ReceiveOutcome::End(_) => break,
+                ReceiveOutcome::Bytes | ReceiveOutcome::Nothing => {}
             }
         }
         Ok(())

@@ -21,11 +21,11 @@ const SLOWER: u32 = 8;
 ///
 /// Only that is tried again: a server that cannot be reached, a connection that breaks and a
 /// password that is wrong too often end the sync at once. A download whose connection breaks is gone
-/// on with, unless this is [`Retry::Off`]: at once while connections bring more of it, then after
+/// on with, unless this is [`RetryPolicy::Off`]: at once while connections bring more of it, then after
 /// growing pauses, and not any more after eight tries in a row that brought nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Retry {
+pub enum RetryPolicy {
     /// It fails, and [`ClientError::retry_after_ms`] tells when to come back.
     Off,
     /// It is tried again when the server said.
@@ -39,19 +39,19 @@ pub enum Retry {
     Fixed {
         /// The time.
         delay: Duration,
-        /// See [`Retry::AsAdvised`].
+        /// See [`RetryPolicy::AsAdvised`].
         limit: Option<Duration>,
     },
 }
 
-impl Default for Retry {
+impl Default for RetryPolicy {
     /// As advised, for five minutes.
-    fn default() -> Retry {
-        Retry::AsAdvised { limit: Some(LIMIT) }
+    fn default() -> RetryPolicy {
+        RetryPolicy::AsAdvised { limit: Some(LIMIT) }
     }
 }
 
-impl Retry {
+impl RetryPolicy {
     /// How long to wait after this error: the longer the less often, should the server say
     /// something short again and again; `None` if it is final. `waited` is the time since the
     /// server first turned the sync away.
@@ -62,9 +62,11 @@ impl Retry {
             return None;
         }
         let (wait, limit) = match self {
-            Retry::Off => return None,
-            Retry::AsAdvised { limit } => (advised.max(waited / SLOWER).min(LONGEST_WAIT), limit),
-            Retry::Fixed { delay, limit } => (delay, limit),
+            RetryPolicy::Off => return None,
+            RetryPolicy::AsAdvised { limit } => {
+                (advised.max(waited / SLOWER).min(LONGEST_WAIT), limit)
+            }
+            RetryPolicy::Fixed { delay, limit } => (delay, limit),
         };
         let is_within = limit.is_none_or(|limit| waited.saturating_add(wait) <= limit);
         is_within.then_some(wait)
@@ -73,7 +75,7 @@ impl Retry {
 
 #[cfg(test)]
 mod tests {
-    use tidewater_protocol::message::Failure;
+    use tidewater_protocol::message::FailureNotice;
     use tidewater_remote::SyncError;
 
     use super::*;
@@ -86,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_policy_says_how_long_to_wait_and_when_it_is_enough() {
-        let advised = |limit| Retry::AsAdvised { limit };
+        let advised = |limit| RetryPolicy::AsAdvised { limit };
         let patient = advised(None);
         assert_eq!(patient.wait(&busy(1_500), 9 * SECOND), Some(SECOND * 3 / 2));
         assert_eq!(patient.wait(&busy(100), 80 * SECOND), Some(10 * SECOND));
@@ -94,20 +96,20 @@ mod tests {
         let limited = advised(Some(10 * SECOND));
         assert_eq!(limited.wait(&busy(4_000), 6 * SECOND), Some(4 * SECOND));
         assert_eq!(limited.wait(&busy(4_001), 6 * SECOND), None);
-        assert_eq!(Retry::Off.wait(&busy(1), Duration::ZERO), None);
+        assert_eq!(RetryPolicy::Off.wait(&busy(1), Duration::ZERO), None);
         let (delay, limit) = (50 * SECOND, None);
-        let fixed = Retry::Fixed { delay, limit };
+        let fixed = RetryPolicy::Fixed { delay, limit };
         assert_eq!(fixed.wait(&busy(1), 1_000 * SECOND), Some(delay));
-        assert!(Retry::default().wait(&busy(90_000), SECOND).is_some());
+        assert!(RetryPolicy::default().wait(&busy(90_000), SECOND).is_some());
     }
 
     #[test]
     fn only_what_the_server_says_a_time_for_is_tried_again() {
         let wait = |code, after_ms| {
-            let mut failure = Failure::new(code, "no", "");
+            let mut failure = FailureNotice::new(code, "no", "");
             failure.retry_after_ms = after_ms;
             let error: ClientError = SyncError::from(failure).into();
-            Retry::default().wait(&error, Duration::ZERO)
+            RetryPolicy::default().wait(&error, Duration::ZERO)
         };
         for code in [
             Code::Busy,
@@ -122,6 +124,6 @@ mod tests {
             during: "the upload",
             source: None,
         };
-        assert_eq!(Retry::default().wait(&lost.into(), SECOND), None);
+        assert_eq!(RetryPolicy::default().wait(&lost.into(), SECOND), None);
     }
 }

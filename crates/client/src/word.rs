@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidewater_protocol::message::{Call, Given};
+use tidewater_protocol::message::{ArgumentValue, Call};
 
 /// Something that the server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum ServerNotice {
     /// Somebody has changed what the remote holds: sync.
     Changed,
     /// The server shuts down: connect again, to one of these if there are any, after a pause.
@@ -22,29 +22,31 @@ pub(crate) enum Word {
     Missed { space: String, count: u64 },
 }
 
-impl Word {
+impl ServerNotice {
     /// What a call of the server's says, if it is one of these.
-    pub(crate) fn of(call: &Call) -> Option<Word> {
+    pub(crate) fn from_call(call: &Call) -> Option<ServerNotice> {
         let argument = |name: &str| {
             let mut arguments = call.arguments.iter();
             arguments.find(|it| it.name == name)?.given.as_ref()
         };
         let number = |name: &str| match argument(name) {
-            Some(Given::Integer(number)) => u64::try_from(*number).unwrap_or(0),
+            Some(ArgumentValue::Integer(number)) => u64::try_from(*number).unwrap_or(0),
             _ => 0,
         };
         Some(match call.procedure.as_str() {
-            "tidewater.changed" => Word::Changed,
-            "tidewater.leaving" => Word::Leaving {
+            "tidewater.changed" => ServerNotice::Changed,
+            "tidewater.leaving" => ServerNotice::Leaving {
                 servers: match argument("servers") {
-                    Some(Given::Text(list)) => list.split_whitespace().map(str::to_owned).collect(),
+                    Some(ArgumentValue::Text(list)) => {
+                        list.split_whitespace().map(str::to_owned).collect()
+                    }
                     _ => Vec::new(),
                 },
                 pause: Duration::from_millis(number("pause_ms")),
             },
-            "tidewater.missed" => Word::Missed {
+            "tidewater.missed" => ServerNotice::Missed {
                 space: match argument("space") {
-                    Some(Given::Text(space)) => space.clone(),
+                    Some(ArgumentValue::Text(space)) => space.clone(),
                     _ => String::new(),
                 },
                 count: number("count"),
@@ -56,21 +58,21 @@ impl Word {
 
 /// The words that nobody has heard yet.
 #[derive(Default)]
-pub(crate) struct Words {
-    queue: Mutex<VecDeque<Word>>,
+pub(crate) struct ServerNotices {
+    queue: Mutex<VecDeque<ServerNotice>>,
     ready: Condvar,
 }
 
-impl Words {
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Word>> {
+impl ServerNotices {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<ServerNotice>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A word that waits already is not said again.
-    pub(crate) fn say(&self, word: Word) {
+    pub(crate) fn say(&self, word: ServerNotice) {
         let mut queue = self.queue();
-        if let Word::Missed { space, count } = &word
-            && let Some(Word::Missed {
+        if let ServerNotice::Missed { space, count } = &word
+            && let Some(ServerNotice::Missed {
                 space: known,
                 count: counted,
             }) = queue.back_mut()
@@ -90,7 +92,7 @@ impl Words {
     }
 
     /// The next one, if it comes soon enough and nobody is woken for something else.
-    pub(crate) fn next(&self, patience: Duration) -> Option<Word> {
+    pub(crate) fn next(&self, patience: Duration) -> Option<ServerNotice> {
         let mut queue = self.queue();
         if queue.is_empty() {
             let waited = self.ready.wait_timeout(queue, patience);

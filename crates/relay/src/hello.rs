@@ -5,20 +5,20 @@
 use bytes::BytesMut;
 use rustls::server::Acceptor;
 
-use tidewater_carrier::listen::Registration;
+use tidewater_carrier::listen::ServerRegistration;
 
 /// The longest ClientHello that is read.
 pub const MAX_HELLO_BYTES: usize = 16 << 10;
 
 /// The first bytes of a device.
-pub struct Hello {
+pub struct ClientHelloReader {
     seen: BytesMut,
     acceptor: Acceptor,
 }
 
 /// Whom a device wants to reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RequestedServer {
     /// The name of the server, in lower case, if it says one.
     pub name: Option<String>,
     /// Whether it is going to speak HTTP, of which several connections may belong together.
@@ -55,16 +55,16 @@ const METHODS: [&[u8]; 8] = [
     b"CONNECT ",
 ];
 
-impl Default for Hello {
-    fn default() -> Hello {
-        Hello {
+impl Default for ClientHelloReader {
+    fn default() -> ClientHelloReader {
+        ClientHelloReader {
             seen: BytesMut::new(),
             acceptor: Acceptor::default(),
         }
     }
 }
 
-impl Hello {
+impl ClientHelloReader {
     /// Everything that has come so far, for the server.
     pub fn bytes(&self) -> &[u8] {
         &self.seen
@@ -74,7 +74,7 @@ impl Hello {
     ///
     /// # Errors
     /// It is no ClientHello.
-    pub fn push(&mut self, mut bytes: &[u8]) -> Result<Option<Wanted>, NoHello> {
+    pub fn push(&mut self, mut bytes: &[u8]) -> Result<Option<RequestedServer>, NoHello> {
         let room = MAX_HELLO_BYTES.saturating_sub(self.seen.len());
         let is_too_long = bytes.len() > room;
         self.seen.extend_from_slice(bytes);
@@ -90,8 +90,8 @@ impl Hello {
                 Ok(Some(accepted)) => {
                     let hello = accepted.client_hello();
                     let mut protocols = hello.alpn().into_iter().flatten();
-                    return Ok(Some(Wanted {
-                        name: hello.server_name().and_then(Registration::name),
+                    return Ok(Some(RequestedServer {
+                        name: hello.server_name().and_then(ServerRegistration::name),
                         is_web: protocols.any(|it| it == b"http/1.1" || it == b"h2"),
                     }));
                 }
@@ -157,12 +157,12 @@ mod tests {
             ),
             (hello("192.0.2.7", &[]), None, false),
         ] {
-            let wanted = Wanted {
+            let wanted = RequestedServer {
                 name: name.map(Into::into),
                 is_web,
             };
             for size in [1, 2, 5, 100, bytes.len()] {
-                let mut hello = Hello::default();
+                let mut hello = ClientHelloReader::default();
                 let mut pieces = bytes.chunks(size).peekable();
                 while let Some(piece) = pieces.next() {
                     let expected = pieces.peek().is_none().then(|| wanted.clone());
@@ -187,7 +187,7 @@ mod tests {
             (&[0x16, 3, 1, 0, 4, 1, 0, 0, 0], NoHello::Malformed),
             (&endless, NoHello::TooLong),
         ] {
-            assert_eq!(Hello::default().push(bytes), Err(why), "{why}");
+            assert_eq!(ClientHelloReader::default().push(bytes), Err(why), "{why}");
         }
     }
 }

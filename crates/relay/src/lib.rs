@@ -18,7 +18,7 @@ mod servers;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, LogConfig, ServerName, TlsFiles};
+pub use config::{RelayLogConfig, RelayServiceConfig, ServerProofs, TlsFiles};
 pub use error::RelayError;
-pub use hello::{Hello, MAX_HELLO_BYTES, NoHello, Wanted};
-pub use relay::{Relay, Running};
+pub use hello::{ClientHelloReader, MAX_HELLO_BYTES, NoHello, RequestedServer};
+pub use relay::{RelayService, RunningRelay};

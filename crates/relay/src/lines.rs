@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use tidewater_carrier::listen::{IdleLine, Refusal, Stream};
+use tidewater_carrier::listen::{ByteStream, IdleTunnel, RegistrationRefusal};
 
-use crate::config::ServerName;
+use crate::config::ServerProofs;
 
 /// How long a device waits for a line of a server that has none left: it opens new ones.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -28,27 +28,27 @@ const TRIES: Duration = Duration::from_secs(8);
 type Offer = oneshot::Sender<oneshot::Sender<Given>>;
 
 /// A line, and that it is counted.
-type Given = (IdleLine, Place);
+type Given = (IdleTunnel, TunnelSlot);
 
 /// All names that there can be, and the lines of their servers.
-pub(crate) struct Lines {
-    names: Mutex<HashMap<String, Name>>,
+pub(crate) struct TunnelPool {
+    names: Mutex<HashMap<String, NamedFarm>>,
     /// Idle lines at the same time, of all.
     most: usize,
 }
 
 #[derive(Default)]
-struct Name {
-    proof: ServerName,
+struct NamedFarm {
+    proof: ServerProofs,
     /// Whose turn it is comes first.
-    farm: VecDeque<Member>,
+    farm: VecDeque<FarmServer>,
     /// When there was a server last.
     seen: Option<Instant>,
     more: Arc<Notify>,
 }
 
 /// A server.
-struct Member {
+struct FarmServer {
     instance: u64,
     idle: VecDeque<Offer>,
     /// Idle or not.
@@ -57,7 +57,7 @@ struct Member {
 
 /// Why a device gets no line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoLine {
+pub(crate) enum NoTunnel {
     /// The configuration has no such name.
     #[error("no server has this name")]
     Unknown,
@@ -70,36 +70,36 @@ pub(crate) enum NoLine {
 }
 
 /// How a name stands.
-pub(crate) struct Standing {
+pub(crate) struct FarmStatus {
     pub(crate) name: String,
     pub(crate) servers: usize,
     pub(crate) idle: usize,
     pub(crate) taken: usize,
 }
 
-impl Lines {
-    pub(crate) fn new(names: &HashMap<String, ServerName>, most: usize) -> Arc<Lines> {
+impl TunnelPool {
+    pub(crate) fn new(names: &HashMap<String, ServerProofs>, most: usize) -> Arc<TunnelPool> {
         let names = names.iter().map(|(name, proof)| {
             let proof = proof.clone();
-            let of = Name {
+            let of = NamedFarm {
                 proof,
-                ..Name::default()
+                ..NamedFarm::default()
             };
             (name.clone(), of)
         });
-        Arc::new(Lines {
+        Arc::new(TunnelPool {
             names: Mutex::new(names.collect()),
             most,
         })
     }
 
-    fn names(&self) -> MutexGuard<'_, HashMap<String, Name>> {
+    fn names(&self) -> MutexGuard<'_, HashMap<String, NamedFarm>> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on there can be these names, with these proofs. Who has been registered for a name
     /// that there is no more keeps the lines that devices have.
-    pub(crate) fn rename(&self, names: &HashMap<String, ServerName>) {
+    pub(crate) fn rename(&self, names: &HashMap<String, ServerProofs>) {
         let mut known = self.names();
         known.retain(|name, _| names.contains_key(name));
         for (name, proof) in names {
@@ -111,9 +111,13 @@ impl Lines {
     ///
     /// # Errors
     /// There can be none.
-    pub(crate) fn is_proof(&self, name: &str, hash: Option<&str>) -> Result<bool, Refusal> {
+    pub(crate) fn is_proof(
+        &self,
+        name: &str,
+        hash: Option<&str>,
+    ) -> Result<bool, RegistrationRefusal> {
         let names = self.names();
-        let known = names.get(name).ok_or(Refusal::Name)?;
+        let known = names.get(name).ok_or(RegistrationRefusal::Name)?;
         Ok(hash.is_some_and(|it| known.proof.tokens.contains(it)))
     }
 
@@ -121,20 +125,24 @@ impl Lines {
     ///
     /// # Errors
     /// There are too many, or there can be none of this name.
-    pub(crate) fn enter(self: &Arc<Lines>, name: &str, instance: u64) -> Result<Place, Refusal> {
+    pub(crate) fn enter(
+        self: &Arc<TunnelPool>,
+        name: &str,
+        instance: u64,
+    ) -> Result<TunnelSlot, RegistrationRefusal> {
         let mut names = self.names();
-        let idle = names.values().map(Name::idle).sum::<usize>();
+        let idle = names.values().map(NamedFarm::idle).sum::<usize>();
         // Who has many keeps no other name away: each has its part of them.
         let part = self.most / names.len().max(1);
-        let own = names.get(name).map_or(0, Name::idle);
+        let own = names.get(name).map_or(0, NamedFarm::idle);
         if idle >= self.most && own >= part.max(1) {
-            return Err(Refusal::Full);
+            return Err(RegistrationRefusal::Full);
         }
-        let known = names.get_mut(name).ok_or(Refusal::Name)?;
+        let known = names.get_mut(name).ok_or(RegistrationRefusal::Name)?;
         match known.farm.iter_mut().find(|it| it.instance == instance) {
             Some(member) => member.lines += 1,
             None => {
-                known.farm.push_back(Member {
+                known.farm.push_back(FarmServer {
                     instance,
                     idle: VecDeque::new(),
                     lines: 1,
@@ -143,7 +151,7 @@ impl Lines {
                 tracing::info!(name, servers, "a server is registered");
             }
         }
-        Ok(Place {
+        Ok(TunnelSlot {
             lines: self.clone(),
             name: name.to_owned(),
             instance,
@@ -151,7 +159,7 @@ impl Lines {
     }
 
     /// Offers the line at a place to devices.
-    pub(crate) fn offer(&self, place: &Place) -> oneshot::Receiver<oneshot::Sender<Given>> {
+    pub(crate) fn offer(&self, place: &TunnelSlot) -> oneshot::Receiver<oneshot::Sender<Given>> {
         let (offer, asked) = oneshot::channel();
         let mut names = self.names();
         let known = names.get_mut(&place.name);
@@ -178,7 +186,7 @@ impl Lines {
         client: IpAddr,
         stays: bool,
         begins: &[u8],
-    ) -> Result<(Box<dyn Stream>, Place), NoLine> {
+    ) -> Result<(Box<dyn ByteStream>, TunnelSlot), NoTunnel> {
         let began = Instant::now();
         let more = self.more(name)?;
         while began.elapsed() < TRIES {
@@ -199,25 +207,25 @@ impl Lines {
                     };
                     let waited = timeout_at(began + patience, news).await;
                     if waited.is_err() && by.is_none() {
-                        return Err(NoLine::Late);
+                        return Err(NoTunnel::Late);
                     }
                 }
             }
         }
-        Err(NoLine::Late)
+        Err(NoTunnel::Late)
     }
 
     /// Hears of each line that is offered.
-    fn more(&self, name: &str) -> Result<Arc<Notify>, NoLine> {
+    fn more(&self, name: &str) -> Result<Arc<Notify>, NoTunnel> {
         let names = self.names();
-        let known = names.get(name).ok_or(NoLine::Unknown)?;
+        let known = names.get(name).ok_or(NoTunnel::Unknown)?;
         Ok(known.more.clone())
     }
 
     /// An idle line, or `None` if it is worth to wait for one.
-    fn choose(&self, name: &str, by: Option<IpAddr>) -> Result<Option<Offer>, NoLine> {
+    fn choose(&self, name: &str, by: Option<IpAddr>) -> Result<Option<Offer>, NoTunnel> {
         let mut names = self.names();
-        let known = names.get_mut(name).ok_or(NoLine::Unknown)?;
+        let known = names.get_mut(name).ok_or(NoTunnel::Unknown)?;
         for member in &mut known.farm {
             member.idle.retain(|it| !it.is_closed());
         }
@@ -238,29 +246,29 @@ impl Lines {
         let was_there = known.seen.is_some_and(|it| it.elapsed() < PATIENCE);
         match !known.farm.is_empty() || was_there {
             true => Ok(None),
-            false => Err(NoLine::Unregistered),
+            false => Err(NoTunnel::Unregistered),
         }
     }
 
     /// How every name stands.
-    pub(crate) fn standing(&self) -> Vec<Standing> {
+    pub(crate) fn standing(&self) -> Vec<FarmStatus> {
         let names = self.names();
         let standing = names.iter().map(|(name, it)| {
             let (idle, lines) = (it.idle(), it.farm.iter().map(|it| it.lines).sum::<usize>());
-            Standing {
+            FarmStatus {
                 name: name.clone(),
                 servers: it.farm.len(),
                 idle,
                 taken: lines.saturating_sub(idle),
             }
         });
-        let mut standing: Vec<Standing> = standing.collect();
+        let mut standing: Vec<FarmStatus> = standing.collect();
         standing.sort_by(|one, other| one.name.cmp(&other.name));
         standing
     }
 }
 
-impl Name {
+impl NamedFarm {
     fn idle(&self) -> usize {
         let offers = self.farm.iter().flat_map(|it| &it.idle);
         offers.filter(|it| !it.is_closed()).count()
@@ -272,7 +280,7 @@ async fn hand_over(
     offer: Offer,
     client: IpAddr,
     begins: &[u8],
-) -> io::Result<(Box<dyn Stream>, Place)> {
+) -> io::Result<(Box<dyn ByteStream>, TunnelSlot)> {
     let gone = || io::Error::from(io::ErrorKind::NotConnected);
     let (reply, given) = oneshot::channel();
     offer.send(reply).map_err(|_| gone())?;
@@ -298,13 +306,13 @@ fn weight(instance: u64, address: IpAddr) -> u64 {
 }
 
 /// That a line of a server is there, idle or not.
-pub(crate) struct Place {
-    lines: Arc<Lines>,
+pub(crate) struct TunnelSlot {
+    lines: Arc<TunnelPool>,
     name: String,
     instance: u64,
 }
 
-impl Drop for Place {
+impl Drop for TunnelSlot {
     fn drop(&mut self) {
         let mut names = self.lines.names();
         let Some(known) = names.get_mut(&self.name) else {
@@ -330,9 +338,9 @@ mod tests {
 
     /// A line that a device could have, as long as what is given back is there.
     fn idle(
-        lines: &Arc<Lines>,
+        lines: &Arc<TunnelPool>,
         name: &str,
-    ) -> Result<(Place, oneshot::Receiver<oneshot::Sender<Given>>), Refusal> {
+    ) -> Result<(TunnelSlot, oneshot::Receiver<oneshot::Sender<Given>>), RegistrationRefusal> {
         let place = lines.enter(name, 1)?;
         let asked = lines.offer(&place);
         Ok((place, asked))
@@ -340,12 +348,12 @@ mod tests {
 
     #[test]
     fn a_name_that_takes_all_lines_keeps_no_other_away() {
-        let names = ["a", "b"].map(|it| (it.to_owned(), ServerName::default()));
-        let lines = Lines::new(&names.into(), 4);
+        let names = ["a", "b"].map(|it| (it.to_owned(), ServerProofs::default()));
+        let lines = TunnelPool::new(&names.into(), 4);
         let _of_a: Vec<_> = (0..4).map(|_| idle(&lines, "a").unwrap()).collect();
-        assert_eq!(idle(&lines, "a").err(), Some(Refusal::Full));
+        assert_eq!(idle(&lines, "a").err(), Some(RegistrationRefusal::Full));
         let _of_b: Vec<_> = (0..2).map(|_| idle(&lines, "b").unwrap()).collect();
-        assert_eq!(idle(&lines, "b").err(), Some(Refusal::Full));
-        assert_eq!(idle(&lines, "c").err(), Some(Refusal::Name));
+        assert_eq!(idle(&lines, "b").err(), Some(RegistrationRefusal::Full));
+        assert_eq!(idle(&lines, "c").err(), Some(RegistrationRefusal::Name));
     }
 }

@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::lines::Lines;
+use crate::lines::TunnelPool;
 
 type OfName = [(&'static str, String); 1];
 type OfState = [(&'static str, String); 2];
@@ -78,7 +78,11 @@ impl Metrics {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(crate) fn render(&self, lines: &Lines, connections: usize) -> Result<String, fmt::Error> {
+    pub(crate) fn render(
+        &self,
+        lines: &TunnelPool,
+        connections: usize,
+    ) -> Result<String, fmt::Error> {
         self.connections.set(small(connections));
         for standing in lines.standing() {
             let name = standing.name;

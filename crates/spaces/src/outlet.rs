@@ -20,12 +20,12 @@ pub enum WhenFull {
 /// More came than may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {0} bytes of events wait for a receiver")]
-pub struct Full(pub usize);
+pub struct QueueFull(pub usize);
 
 /// The queue of one receiver. An empty one holds no memory beside itself.
 #[derive(Debug)]
-pub struct Outlet {
-    queues: HashMap<u64, Queue>,
+pub struct ReceiverQueue {
+    queues: HashMap<u64, PublisherQueue>,
     /// Publishers in the order of their turns.
     turns: VecDeque<u64>,
     /// Bytes and publishers: who holds the most is the last. Where only one waits, nobody is
@@ -39,21 +39,21 @@ pub struct Outlet {
 
 /// What waits of one publisher.
 #[derive(Debug, Default)]
-struct Queue {
+struct PublisherQueue {
     slices: VecDeque<(Bytes, u32)>,
     bytes: usize,
 }
 
-impl Default for Outlet {
+impl Default for ReceiverQueue {
     fn default() -> Self {
-        Outlet::new(OUTLET_BYTES, WhenFull::default())
+        ReceiverQueue::new(OUTLET_BYTES, WhenFull::default())
     }
 }
 
-impl Outlet {
+impl ReceiverQueue {
     /// An empty one in which at most so many bytes wait.
-    pub fn new(most: usize, when_full: WhenFull) -> Outlet {
-        Outlet {
+    pub fn new(most: usize, when_full: WhenFull) -> ReceiverQueue {
+        ReceiverQueue {
             queues: HashMap::new(),
             turns: VecDeque::new(),
             sizes: BTreeSet::new(),
@@ -72,10 +72,10 @@ impl Outlet {
     /// Adds a slice of so many events. Whether nothing waited before.
     ///
     /// # Errors
-    /// [`Full`] where the receiver is to be cut off; the slice was not taken.
-    pub fn push(&mut self, publisher: u64, slice: Bytes, events: u32) -> Result<bool, Full> {
+    /// [`QueueFull`] where the receiver is to be cut off; the slice was not taken.
+    pub fn push(&mut self, publisher: u64, slice: Bytes, events: u32) -> Result<bool, QueueFull> {
         if self.when_full == WhenFull::Disconnect && self.bytes + slice.len() > self.most {
-            return Err(Full(self.most));
+            return Err(QueueFull(self.most));
         }
         let was_empty = self.is_empty();
         let added = slice.len();
@@ -99,7 +99,7 @@ impl Outlet {
     /// order.
     pub fn pop(&mut self) -> Option<(Bytes, u32)> {
         let publisher = self.turns.pop_front()?;
-        let (slice, is_last) = self.take_of(publisher);
+        let (slice, is_last) = self.take_from_publisher(publisher);
         if !is_last {
             self.turns.push_back(publisher);
         }
@@ -123,7 +123,7 @@ impl Outlet {
     }
 
     /// Takes the oldest slice of a publisher of whom some wait; whether it was the last.
-    fn take_of(&mut self, publisher: u64) -> ((Bytes, u32), bool) {
+    fn take_from_publisher(&mut self, publisher: u64) -> ((Bytes, u32), bool) {
         let queue = self.queues.get_mut(&publisher).expect("it has a turn");
         let slice = queue.slices.pop_front().expect("a queue is not empty");
         let before = queue.bytes;
@@ -141,7 +141,7 @@ impl Outlet {
         let largest = self.sizes.last().map(|(_, publisher)| *publisher);
         let largest = largest.or_else(|| self.turns.front().copied());
         let publisher = largest.expect("who holds bytes has a turn");
-        let ((_, events), is_last) = self.take_of(publisher);
+        let ((_, events), is_last) = self.take_from_publisher(publisher);
         self.missed += u64::from(events);
         if is_last {
             self.turns.retain(|it| *it != publisher);
@@ -190,7 +190,7 @@ mod tests {
         vec![byte; bytes].into()
     }
 
-    fn popped(outlet: &mut Outlet) -> Vec<u8> {
+    fn popped(outlet: &mut ReceiverQueue) -> Vec<u8> {
         std::iter::from_fn(|| outlet.pop())
             .map(|(slice, _)| slice[0])
             .collect()
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn publishers_take_turns_and_each_keeps_its_order() {
-        let mut outlet = Outlet::default();
+        let mut outlet = ReceiverQueue::default();
         assert_eq!(outlet.push(1, slice(10, 5), 1), Ok(true));
         for byte in 11..15 {
             assert_eq!(outlet.push(1, slice(byte, 5), 1), Ok(false));
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_flood_drops_only_its_own_and_is_counted() {
-        let mut outlet = Outlet::new(1000, WhenFull::DropOldest);
+        let mut outlet = ReceiverQueue::new(1000, WhenFull::DropOldest);
         outlet.push(1, slice(1, 100), 1).unwrap();
         for byte in 100..200 {
             outlet.push(2, slice(byte, 50), 3).unwrap();
@@ -232,9 +232,9 @@ mod tests {
 
     #[test]
     fn who_is_to_be_cut_off_gets_nothing_more() {
-        let mut outlet = Outlet::new(100, WhenFull::Disconnect);
+        let mut outlet = ReceiverQueue::new(100, WhenFull::Disconnect);
         outlet.push(1, slice(1, 60), 1).unwrap();
-        assert_eq!(outlet.push(2, slice(2, 60), 1), Err(Full(100)));
+        assert_eq!(outlet.push(2, slice(2, 60), 1), Err(QueueFull(100)));
         assert_eq!(outlet.push(2, slice(3, 40), 1), Ok(false));
         assert_eq!(popped(&mut outlet), [1, 3]);
         assert_eq!(outlet.take_missed(), 0);
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn an_empty_one_holds_no_memory() {
-        let mut outlet = Outlet::new(100, WhenFull::DropOldest);
+        let mut outlet = ReceiverQueue::new(100, WhenFull::DropOldest);
         for publisher in 0..10 {
             for _ in 0..10 {
                 outlet.push(publisher, slice(1, 30), 1).unwrap();
@@ -258,10 +258,10 @@ mod tests {
         fn what_was_pushed_is_popped_in_order_or_missed(
             steps in proptest::collection::vec((0..4_u64, 1..60_usize, any::<bool>()), 1..200),
         ) {
-            let mut outlet = Outlet::new(300, WhenFull::DropOldest);
+            let mut outlet = ReceiverQueue::new(300, WhenFull::DropOldest);
             let (mut pushed, mut arrived) = (0_u64, 0_u64);
             let mut seen = [0_u32; 4];
-            let mut take = |outlet: &mut Outlet| {
+            let mut take = |outlet: &mut ReceiverQueue| {
                 let Some((slice, events)) = outlet.pop() else { return false };
                 arrived += u64::from(events);
                 let number = u32::from_le_bytes(*slice.first_chunk().unwrap());

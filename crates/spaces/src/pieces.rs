@@ -6,11 +6,11 @@ use tidewater_protocol::event::{EventError, announced};
 
 /// The beginning of an event whose end has not come.
 #[derive(Debug, Default)]
-pub struct Pieces {
+pub struct EventPieces {
     begun: BytesMut,
 }
 
-impl Pieces {
+impl EventPieces {
     /// Takes the next piece. `publish` is given chunks that begin with whole events, and says how
     /// many bytes these take; a piece of whole events is given as it is.
     ///
@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    fn take(pieces: &mut Pieces, piece: Bytes, out: &mut BytesMut) -> Result<(), EventError> {
+    fn take(pieces: &mut EventPieces, piece: Bytes, out: &mut BytesMut) -> Result<(), EventError> {
         pieces.take(piece, EVENT_BYTES, |chunk| {
             let mut events = EventsReader::new(chunk, EVENT_BYTES);
             while events.next_event()?.is_some() {}
@@ -72,7 +72,7 @@ mod tests {
             for cut in [1, 3, 4, 5] {
                 let bytes = [&follow.to_le_bytes()[..], &[0; 8]].concat();
                 let bytes = Bytes::from(bytes);
-                let mut pieces = Pieces::default();
+                let mut pieces = EventPieces::default();
                 let mut out = BytesMut::new();
                 let taken = take(&mut pieces, bytes.slice(..cut), &mut out);
                 let taken = taken.and_then(|()| take(&mut pieces, bytes.slice(cut..), &mut out));
@@ -94,7 +94,7 @@ mod tests {
             }
             let mut stream = stream.freeze();
             let (all, mut out) = (stream.clone(), BytesMut::new());
-            let mut pieces = Pieces::default();
+            let mut pieces = EventPieces::default();
             for cut in cuts {
                 let piece = stream.split_to(cut.min(stream.len()));
                 take(&mut pieces, piece, &mut out).unwrap();

@@ -9,7 +9,7 @@ use tidewater_protocol::event::{EventError, EventRef, EventsReader};
 
 /// Consecutive events with one route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run<R> {
+pub struct RouteRun<R> {
     /// The events, packed.
     pub bytes: Bytes,
     /// Where they go.
@@ -20,23 +20,23 @@ pub struct Run<R> {
 
 /// The runs of a chunk, one after the other.
 #[derive(Debug)]
-pub struct Runs<'a, R, F> {
+pub struct RouteRuns<'a, R, F> {
     chunk: &'a Bytes,
     reader: EventsReader<'a>,
     find: F,
     /// Where the next run begins, and the route of its first event, which was read.
-    begun: Option<(usize, Last<'a, R>)>,
+    begun: Option<(usize, LastEvent<'a, R>)>,
 }
 
 /// What the last event had, which mostly the next one has too.
 #[derive(Clone, Debug)]
-struct Last<'a, R> {
+struct LastEvent<'a, R> {
     subject: &'a str,
     is_durable: bool,
     route: R,
 }
 
-impl<'a, R> Last<'a, R> {
+impl<'a, R> LastEvent<'a, R> {
     #[inline]
     fn fits(&self, event: &EventRef<'a>) -> bool {
         // The reader gives an equal subject as the same one.
@@ -44,7 +44,7 @@ impl<'a, R> Last<'a, R> {
     }
 }
 
-impl<'a, R, F> Runs<'a, R, F>
+impl<'a, R, F> RouteRuns<'a, R, F>
 where
     R: Clone + PartialEq,
     F: FnMut(&EventRef<'a>) -> R,
@@ -52,8 +52,8 @@ where
     /// Begins a chunk. `most` is the size of the largest event that is taken. `find` gives the
     /// route of an event by its subject and by whether it has a position; it is only asked when
     /// these are others than those of the event before.
-    pub fn new(chunk: &'a Bytes, most: usize, find: F) -> Runs<'a, R, F> {
-        Runs {
+    pub fn new(chunk: &'a Bytes, most: usize, find: F) -> RouteRuns<'a, R, F> {
+        RouteRuns {
             chunk,
             reader: EventsReader::new(chunk, most),
             find,
@@ -65,7 +65,7 @@ where
     ///
     /// # Errors
     /// What comes next cannot be an event. What was before it was given.
-    pub fn next_run(&mut self) -> Result<Option<Run<R>>, EventError> {
+    pub fn next_run(&mut self) -> Result<Option<RouteRun<R>>, EventError> {
         let (start, mut last) = match self.begun.take() {
             Some(begun) => begun,
             None => {
@@ -92,15 +92,15 @@ where
             events += 1;
             end = self.reader.consumed();
         }
-        Ok(Some(Run {
+        Ok(Some(RouteRun {
             bytes: self.chunk.slice(start..end),
             route: last.route,
             events,
         }))
     }
 
-    fn last(&mut self, event: &EventRef<'a>) -> Last<'a, R> {
-        Last {
+    fn last(&mut self, event: &EventRef<'a>) -> LastEvent<'a, R> {
+        LastEvent {
             subject: event.subject,
             is_durable: event.position.is_some(),
             route: (self.find)(event),
@@ -121,7 +121,7 @@ where
 mod tests {
     use bytes::BytesMut;
     use proptest::prelude::*;
-    use tidewater_protocol::event::{EVENT_BYTES, Position, put_event};
+    use tidewater_protocol::event::{EVENT_BYTES, EventPosition, put_event};
 
     use super::*;
     use crate::{Pattern, Router};
@@ -141,7 +141,7 @@ mod tests {
         router.subscribe(&Pattern::parse("n/c").unwrap(), 2);
         let chunk = chunk(&["n/a", "n/a", "n/b", "n/c", "n/c", "m/a", "n/a"]);
         let mut asked = 0;
-        let mut runs = Runs::new(&chunk, EVENT_BYTES, |event| {
+        let mut runs = RouteRuns::new(&chunk, EVENT_BYTES, |event| {
             asked += 1;
             router.matches(event.subject)
         });
@@ -161,9 +161,9 @@ mod tests {
     fn a_position_makes_another_run_where_the_route_says_so() {
         let mut out = BytesMut::new();
         put_event(&mut out, "n/a", None, b"").unwrap();
-        put_event(&mut out, "n/a", Some(Position::default()), b"").unwrap();
+        put_event(&mut out, "n/a", Some(EventPosition::default()), b"").unwrap();
         let chunk = out.freeze();
-        let mut runs = Runs::new(&chunk, EVENT_BYTES, |event| event.position.is_some());
+        let mut runs = RouteRuns::new(&chunk, EVENT_BYTES, |event| event.position.is_some());
         let mut next = || runs.next_run().unwrap().map(|run| (run.route, run.events));
         assert_eq!(
             [next(), next(), next()],
@@ -178,7 +178,7 @@ mod tests {
         let third = 2 * whole.len() / 3;
         broken[third + 6] = 0x80;
         for (bytes, is_broken) in [(broken.freeze(), true), (whole.slice(..third + 8), false)] {
-            let mut runs = Runs::new(&bytes, EVENT_BYTES, |_| ());
+            let mut runs = RouteRuns::new(&bytes, EVENT_BYTES, |_| ());
             assert_eq!(runs.next_run().unwrap().unwrap().events, 2);
             assert_eq!(runs.consumed(), third);
             assert_eq!(runs.next_run().is_err(), is_broken);
@@ -193,7 +193,7 @@ mod tests {
         ) {
             let subjects: Vec<&str> = subjects.iter().map(String::as_str).collect();
             let chunk = chunk(&subjects);
-            let mut runs = Runs::new(&chunk, EVENT_BYTES, |event| event.subject == "n/a");
+            let mut runs = RouteRuns::new(&chunk, EVENT_BYTES, |event| event.subject == "n/a");
             let (mut joined, mut events, mut before) = (BytesMut::new(), 0, None);
             while let Some(run) = runs.next_run().unwrap() {
                 prop_assert_ne!(before, Some(run.route));

@@ -12,18 +12,18 @@ const USER_MARK: char = '\0';
 
 /// A pattern of one space in which whole parts may be the name of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template {
+pub struct PatternTemplate {
     space: String,
     /// With marks.
     rest: String,
 }
 
-impl Template {
+impl PatternTemplate {
     /// Reads the pattern without its space, `unit.{s.username}.>`.
     ///
     /// # Errors
     /// It is none, or the space is none.
-    pub fn parse(space: &str, text: &str) -> Result<Template, SubjectError> {
+    pub fn parse(space: &str, text: &str) -> Result<PatternTemplate, SubjectError> {
         check_space(space)?;
         if let Some(part) = text.split('.').position(|it| it.contains(USER_MARK)) {
             return Err(SubjectError::BadCharacter {
@@ -47,7 +47,7 @@ impl Template {
             }
             check_wildcards(text, &rest, part, it)?;
         }
-        Ok(Template {
+        Ok(PatternTemplate {
             space: space.to_owned(),
             rest,
         })
@@ -60,7 +60,7 @@ impl Template {
 
     /// The pattern for this user; `None` if the name cannot be a part (it has a dot, a space, a
     /// wildcard), and so stands for no subject.
-    pub fn of_user(&self, user: &str) -> Option<Pattern> {
+    pub fn for_user(&self, user: &str) -> Option<Pattern> {
         let is_part = !user.is_empty() && !user.contains(['.', '*', '>', USER_MARK]);
         if self.names_user() && !is_part {
             return None;
@@ -76,15 +76,15 @@ mod tests {
 
     #[test]
     fn a_user_stands_for_itself_and_never_for_more() {
-        let template = Template::parse("fleet", "unit.{s.username}.>").unwrap();
-        let of = |user| template.of_user(user).map(|it| it.to_string());
+        let template = PatternTemplate::parse("fleet", "unit.{s.username}.>").unwrap();
+        let of = |user| template.for_user(user).map(|it| it.to_string());
         assert_eq!(of("ann"), Some("fleet/unit.ann.>".into()));
         for user in ["", "*", ">", "a.b", "a*", "a b", "\0", &"a".repeat(300)] {
             assert_eq!(of(user), None, "{user:?}");
         }
-        let everybody = Template::parse("fleet", "news.>").unwrap();
+        let everybody = PatternTemplate::parse("fleet", "news.>").unwrap();
         assert!(!everybody.names_user() && template.names_user());
-        assert!(everybody.of_user("a.b").is_some());
+        assert!(everybody.for_user("a.b").is_some());
     }
 
     #[test]
@@ -99,9 +99,9 @@ mod tests {
             (">.{s.username}", "part 1"),
             ("a.\0", "part 2"),
         ] {
-            let error = Template::parse("fleet", text).unwrap_err();
+            let error = PatternTemplate::parse("fleet", text).unwrap_err();
             assert!(error.to_string().starts_with(message), "{error}");
         }
-        assert!(Template::parse("fl eet", "a").is_err());
+        assert!(PatternTemplate::parse("fl eet", "a").is_err());
     }
 }

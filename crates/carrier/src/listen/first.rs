@@ -7,8 +7,8 @@ use bytes::Bytes;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-use super::Stream;
-use super::fronted::Begun;
+use super::ByteStream;
+use super::fronted::PeekedStream;
 
 /// As many bytes as tell protocols apart.
 const BYTES: usize = 4;
@@ -18,7 +18,7 @@ const PREFACE: &[u8] = b"TIDE";
 
 /// What is spoken, by the first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
+pub enum SpokenProtocol {
     /// A handshake of TLS.
     Tls,
     /// The preface of a connection.
@@ -29,14 +29,16 @@ pub enum First {
     Other,
 }
 
-impl First {
-    fn of(bytes: &[u8]) -> First {
+impl SpokenProtocol {
+    fn from_first_bytes(bytes: &[u8]) -> SpokenProtocol {
         match bytes {
             // A record with a handshake, of any version.
-            [0x16, 3, ..] => First::Tls,
-            PREFACE => First::Preface,
-            b"GET " | b"POST" | b"HEAD" | b"PUT " | b"OPTI" | b"CONN" | b"PRI " => First::Http,
-            _ => First::Other,
+            [0x16, 3, ..] => SpokenProtocol::Tls,
+            PREFACE => SpokenProtocol::Preface,
+            b"GET " | b"POST" | b"HEAD" | b"PUT " | b"OPTI" | b"CONN" | b"PRI " => {
+                SpokenProtocol::Http
+            }
+            _ => SpokenProtocol::Other,
         }
     }
 }
@@ -45,7 +47,9 @@ impl First {
 ///
 /// # Errors
 /// The stream is broken.
-pub async fn first(mut stream: Box<dyn Stream>) -> io::Result<(First, Box<dyn Stream>)> {
+pub async fn first(
+    mut stream: Box<dyn ByteStream>,
+) -> io::Result<(SpokenProtocol, Box<dyn ByteStream>)> {
     let (mut bytes, mut count) = ([0; BYTES], 0);
     read(&mut stream, &mut bytes, &mut count).await?;
     Ok(begun(stream, &bytes[..count]))
@@ -56,9 +60,9 @@ pub async fn first(mut stream: Box<dyn Stream>) -> io::Result<(First, Box<dyn St
 /// # Errors
 /// The stream is broken.
 pub async fn first_within(
-    mut stream: Box<dyn Stream>,
+    mut stream: Box<dyn ByteStream>,
     wait: Duration,
-) -> io::Result<(First, Box<dyn Stream>)> {
+) -> io::Result<(SpokenProtocol, Box<dyn ByteStream>)> {
     let (mut bytes, mut count) = ([0; BYTES], 0);
     if let Ok(read) = timeout(wait, read(&mut stream, &mut bytes, &mut count)).await {
         read?;
@@ -68,7 +72,7 @@ pub async fn first_within(
 
 /// May be dropped: what has come is counted.
 async fn read(
-    stream: &mut Box<dyn Stream>,
+    stream: &mut Box<dyn ByteStream>,
     bytes: &mut [u8; BYTES],
     count: &mut usize,
 ) -> io::Result<()> {
@@ -81,11 +85,11 @@ async fn read(
     Ok(())
 }
 
-fn begun(stream: Box<dyn Stream>, bytes: &[u8]) -> (First, Box<dyn Stream>) {
-    let first = First::of(bytes);
+fn begun(stream: Box<dyn ByteStream>, bytes: &[u8]) -> (SpokenProtocol, Box<dyn ByteStream>) {
+    let first = SpokenProtocol::from_first_bytes(bytes);
     let seen = match first {
-        First::Preface => Bytes::from_static(PREFACE),
+        SpokenProtocol::Preface => Bytes::from_static(PREFACE),
         _ => Bytes::copy_from_slice(bytes),
     };
-    (first, Box::new(Begun { seen, stream }))
+    (first, Box::new(PeekedStream { seen, stream }))
 }

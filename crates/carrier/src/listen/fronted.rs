@@ -9,37 +9,37 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-use super::{Incoming, Stream};
-use crate::proxied::{self, Beginning, MAX_HEADER_BYTES, Sender};
+use super::{ByteStream, IncomingStream};
+use crate::proxied::{self, ConnectionOrigin, HeaderScan, MAX_HEADER_BYTES};
 
-impl Incoming {
+impl IncomingStream {
     /// Of a connection from a balancer: reads what that says of its client, who is the peer from
     /// then on. Without a header the balancer stays the peer. `None` if it only looked whether
     /// somebody is there. Waits for the first bytes, so the caller has to have a deadline.
     ///
     /// # Errors
     /// A header is malformed or breaks off.
-    pub async fn introduced(mut self) -> io::Result<Option<Incoming>> {
+    pub async fn introduced(mut self) -> io::Result<Option<IncomingStream>> {
         let mut seen = BytesMut::new();
         let mut is_introduced = false;
         loop {
             let beginning = match is_introduced {
                 // The balancer's own connections may end here.
-                true if seen.is_empty() => Beginning::Unfinished,
-                true => Beginning::Other,
+                true if seen.is_empty() => HeaderScan::Unfinished,
+                true => HeaderScan::Other,
                 false => proxied::read(&seen).map_err(invalid)?,
             };
             match beginning {
-                Beginning::Other => break,
-                Beginning::Header { bytes, from } => {
+                HeaderScan::Other => break,
+                HeaderScan::Header { bytes, from } => {
                     seen.advance(bytes);
                     is_introduced = true;
-                    if let Sender::Client(address) = from {
+                    if let ConnectionOrigin::Client(address) = from {
                         self.peer = address.to_string();
                         break;
                     }
                 }
-                Beginning::Unfinished => {
+                HeaderScan::Unfinished => {
                     // Not more than a header can have.
                     let room = MAX_HEADER_BYTES - seen.len().min(MAX_HEADER_BYTES - 1);
                     let mut room = AsyncReadExt::take(&mut self.stream, room as u64);
@@ -53,7 +53,7 @@ impl Incoming {
             }
         }
         if !seen.is_empty() {
-            self.stream = Box::new(Begun {
+            self.stream = Box::new(PeekedStream {
                 seen: seen.freeze(),
                 stream: self.stream,
             });
@@ -63,8 +63,8 @@ impl Incoming {
 
     /// Of a connection from anybody else: one that begins with such a header fails when it is
     /// read, and `refused` hears of it.
-    pub fn unintroduced(mut self, refused: impl FnOnce() + Send + 'static) -> Incoming {
-        self.stream = Box::new(Watched {
+    pub fn unintroduced(mut self, refused: impl FnOnce() + Send + 'static) -> IncomingStream {
+        self.stream = Box::new(HeaderWatchStream {
             seen: Some(Vec::new()),
             refused: Some(Box::new(refused)),
             stream: self.stream,
@@ -78,12 +78,12 @@ fn invalid(why: impl ToString) -> io::Error {
 }
 
 /// A stream of which something was read already.
-pub(super) struct Begun {
+pub(super) struct PeekedStream {
     pub(super) seen: Bytes,
-    pub(super) stream: Box<dyn Stream>,
+    pub(super) stream: Box<dyn ByteStream>,
 }
 
-impl AsyncRead for Begun {
+impl AsyncRead for PeekedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -99,14 +99,14 @@ impl AsyncRead for Begun {
 }
 
 /// A stream that must not begin with a header.
-struct Watched {
+struct HeaderWatchStream {
     /// The first bytes, as long as they may be one.
     seen: Option<Vec<u8>>,
     refused: Option<Box<dyn FnOnce() + Send>>,
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ByteStream>,
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for HeaderWatchStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -181,8 +181,8 @@ macro_rules! writes_below {
     };
 }
 
-writes_below!(Begun);
-writes_below!(Watched);
+writes_below!(PeekedStream);
+writes_below!(HeaderWatchStream);
 
 #[cfg(test)]
 mod tests {
@@ -197,7 +197,7 @@ mod tests {
     const CLIENT: &[u8] = b"PROXY TCP4 192.0.2.7 10.0.0.1 1 2\r\n";
 
     /// A connection that brings these pieces and ends.
-    fn incoming(pieces: &[&[u8]]) -> Incoming {
+    fn incoming(pieces: &[&[u8]]) -> IncomingStream {
         let (stream, mut other) = tokio::io::duplex(64);
         let pieces: Vec<Vec<u8>> = pieces.iter().map(|it| it.to_vec()).collect();
         tokio::spawn(async move {
@@ -206,13 +206,13 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         });
-        Incoming {
+        IncomingStream {
             stream: Box::new(stream),
             peer: "10.0.0.9".into(),
         }
     }
 
-    async fn rest(mut incoming: Incoming) -> (String, Vec<u8>) {
+    async fn rest(mut incoming: IncomingStream) -> (String, Vec<u8>) {
         let mut rest = Vec::new();
         incoming.stream.read_to_end(&mut rest).await.unwrap();
         (incoming.peer, rest)

@@ -16,9 +16,9 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::fronted::Begun;
-use super::{Incoming, Stream};
-use crate::proxied::{self, Beginning, Sender};
+use super::fronted::PeekedStream;
+use super::{ByteStream, IncomingStream};
+use crate::proxied::{self, ConnectionOrigin, HeaderScan};
 
 /// What the first line of a registration begins with: the version, too.
 const WORD: &str = "TIDEWATER-LINE 1";
@@ -52,17 +52,17 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(3);
 
 /// Who a server is, and how it proves that. Without a token, by the certificate that it has shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Registration {
+pub struct ServerRegistration {
     /// The host name by which devices know it.
     pub name: String,
     /// By which a relay tells the servers of one name apart: drawn by each when it starts.
     pub instance: u64,
     /// What only the server knows.
-    pub token: Option<Token>,
+    pub token: Option<RelayToken>,
 }
 
 /// The token stays out of logs.
-impl fmt::Debug for Registration {
+impl fmt::Debug for ServerRegistration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registration")
             .field("name", &self.name)
@@ -71,7 +71,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-impl Registration {
+impl ServerRegistration {
     /// A name as registrations have it: a host name, in lower case.
     pub fn name(text: &str) -> Option<String> {
         let name = text.trim_end_matches('.').to_ascii_lowercase();
@@ -82,7 +82,7 @@ impl Registration {
     /// What a server says.
     pub fn text(&self) -> String {
         let token = self.token.as_ref().map_or("-", |it| &it.0);
-        let Registration { name, instance, .. } = self;
+        let ServerRegistration { name, instance, .. } = self;
         format!("{WORD} {name} {instance:016x} {token}\n")
     }
 
@@ -90,27 +90,27 @@ impl Registration {
     ///
     /// # Errors
     /// It is something else.
-    pub fn read(text: &str) -> Result<Registration, Refusal> {
+    pub fn read(text: &str) -> Result<ServerRegistration, RegistrationRefusal> {
         let Some(rest) = text.strip_prefix(WORD) else {
             let is_other = text.starts_with("TIDEWATER-LINE ");
             return Err(match is_other {
-                true => Refusal::Version,
-                false => Refusal::Malformed,
+                true => RegistrationRefusal::Version,
+                false => RegistrationRefusal::Malformed,
             });
         };
         let words: Vec<&str> = rest.split(' ').collect();
         let ["", name, instance, token] = words[..] else {
-            return Err(Refusal::Malformed);
+            return Err(RegistrationRefusal::Malformed);
         };
-        let name = Registration::name(name).ok_or(Refusal::Malformed)?;
+        let name = ServerRegistration::name(name).ok_or(RegistrationRefusal::Malformed)?;
         let is_hex = instance.len() == 16 && instance.bytes().all(|it| it.is_ascii_hexdigit());
         let instance = u64::from_str_radix(instance, 16).ok().filter(|_| is_hex);
-        Ok(Registration {
+        Ok(ServerRegistration {
             name,
-            instance: instance.ok_or(Refusal::Malformed)?,
+            instance: instance.ok_or(RegistrationRefusal::Malformed)?,
             token: match token {
                 "-" => None,
-                token => Some(token.parse().map_err(|_| Refusal::Malformed)?),
+                token => Some(token.parse().map_err(|_| RegistrationRefusal::Malformed)?),
             },
         })
     }
@@ -118,9 +118,9 @@ impl Registration {
 
 /// What a server proves itself with: visible ASCII characters.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+pub struct RelayToken(String);
 
-impl Token {
+impl RelayToken {
     /// The SHA-256 of it, which is all that a relay has: written `sha256:` and hexadecimal digits.
     /// It is to be drawn by chance, or whoever sees the hash guesses it.
     pub fn hash(&self) -> String {
@@ -130,17 +130,17 @@ impl Token {
     }
 }
 
-impl std::str::FromStr for Token {
+impl std::str::FromStr for RelayToken {
     type Err = ();
 
-    fn from_str(text: &str) -> Result<Token, ()> {
+    fn from_str(text: &str) -> Result<RelayToken, ()> {
         let is_token = (8..=TOKEN_BYTES).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_graphic());
-        is_token.then(|| Token(text.to_owned())).ok_or(())
+        is_token.then(|| RelayToken(text.to_owned())).ok_or(())
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for RelayToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token")
     }
@@ -149,7 +149,7 @@ impl fmt::Debug for Token {
 /// Why a relay takes no line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum RegistrationRefusal {
     /// It speaks another version.
     #[error("it is of another version, and does not understand this server")]
     Version,
@@ -173,20 +173,23 @@ pub enum Refusal {
     Other,
 }
 
-const REFUSALS: [(Refusal, &str); 7] = [
-    (Refusal::Version, "version"),
-    (Refusal::Malformed, "malformed"),
-    (Refusal::Name, "name"),
-    (Refusal::Proof, "proof"),
-    (Refusal::Full, "full"),
-    (Refusal::Leaving, "leaving"),
-    (Refusal::Other, "other"),
+const REFUSALS: [(RegistrationRefusal, &str); 7] = [
+    (RegistrationRefusal::Version, "version"),
+    (RegistrationRefusal::Malformed, "malformed"),
+    (RegistrationRefusal::Name, "name"),
+    (RegistrationRefusal::Proof, "proof"),
+    (RegistrationRefusal::Full, "full"),
+    (RegistrationRefusal::Leaving, "leaving"),
+    (RegistrationRefusal::Other, "other"),
 ];
 
-impl Refusal {
+impl RegistrationRefusal {
     /// Whether it will be the same again until somebody changes a configuration.
     pub fn is_lasting(self) -> bool {
-        !matches!(self, Refusal::Full | Refusal::Leaving)
+        !matches!(
+            self,
+            RegistrationRefusal::Full | RegistrationRefusal::Leaving
+        )
     }
 
     /// As it is written.
@@ -195,19 +198,19 @@ impl Refusal {
         known.map_or("other", |(_, word)| word)
     }
 
-    fn of(word: &str) -> Refusal {
+    fn from_word(word: &str) -> RegistrationRefusal {
         let known = REFUSALS.iter().find(|(_, known)| *known == word);
-        known.map_or(Refusal::Other, |(refusal, _)| *refusal)
+        known.map_or(RegistrationRefusal::Other, |(refusal, _)| *refusal)
     }
 }
 
 /// Why there is no line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum LineError {
+pub enum TunnelError {
     /// The relay refuses it.
     #[error("{0}")]
-    Refused(Refusal),
+    Refused(RegistrationRefusal),
     /// What answers is no relay.
     #[error("what answers is no relay")]
     NoRelay,
@@ -217,7 +220,7 @@ pub enum LineError {
 }
 
 /// One line of text, without its end.
-async fn read_text(stream: &mut Box<dyn Stream>) -> io::Result<Option<String>> {
+async fn read_text(stream: &mut Box<dyn ByteStream>) -> io::Result<Option<String>> {
     let reading = async {
         let mut text = Vec::new();
         while text.len() < TEXT_BYTES && text.last() != Some(&b'\n') {
@@ -241,7 +244,7 @@ fn late(_: impl std::error::Error) -> io::Error {
 }
 
 /// Sends all of it, to somebody who takes it.
-async fn send(stream: &mut Box<dyn Stream>, bytes: &[u8]) -> io::Result<()> {
+async fn send(stream: &mut Box<dyn ByteStream>, bytes: &[u8]) -> io::Result<()> {
     let sending = async {
         stream.write_all(bytes).await?;
         stream.flush().await
@@ -250,28 +253,28 @@ async fn send(stream: &mut Box<dyn Stream>, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// The server's end of a line that a relay has taken.
-pub struct Line {
-    stream: Box<dyn Stream>,
+pub struct RelayTunnel {
+    stream: Box<dyn ByteStream>,
 }
 
-impl Line {
+impl RelayTunnel {
     /// Registers at the relay that was dialed.
     ///
     /// # Errors
     /// The relay refuses that, is none, or is gone.
     pub async fn open(
-        mut stream: Box<dyn Stream>,
-        registration: &Registration,
-    ) -> Result<Line, LineError> {
+        mut stream: Box<dyn ByteStream>,
+        registration: &ServerRegistration,
+    ) -> Result<RelayTunnel, TunnelError> {
         send(&mut stream, registration.text().as_bytes()).await?;
         let answer = read_text(&mut stream).await?;
         match answer
             .as_deref()
             .map(|it| it.split_once(' ').unwrap_or((it, "")))
         {
-            Some(("OK", "")) => Ok(Line { stream }),
-            Some(("NO", word)) => Err(LineError::Refused(Refusal::of(word))),
-            _ => Err(LineError::NoRelay),
+            Some(("OK", "")) => Ok(RelayTunnel { stream }),
+            Some(("NO", word)) => Err(TunnelError::Refused(RegistrationRefusal::from_word(word))),
+            _ => Err(TunnelError::NoRelay),
         }
     }
 
@@ -280,7 +283,7 @@ impl Line {
     ///
     /// # Errors
     /// The relay is gone, or says something else.
-    pub async fn taken(self) -> io::Result<Incoming> {
+    pub async fn taken(self) -> io::Result<IncomingStream> {
         let mut stream = self.stream;
         let mut seen = BytesMut::new();
         loop {
@@ -294,14 +297,14 @@ impl Line {
                 send(&mut stream, &[PING]).await?;
             }
             match proxied::read(&seen) {
-                Ok(Beginning::Unfinished) => {}
-                Ok(Beginning::Header {
+                Ok(HeaderScan::Unfinished) => {}
+                Ok(HeaderScan::Header {
                     bytes,
-                    from: Sender::Client(client),
+                    from: ConnectionOrigin::Client(client),
                 }) => {
                     seen.advance(bytes);
                     send(&mut stream, &[TAKEN]).await?;
-                    return Ok(Incoming {
+                    return Ok(IncomingStream {
                         stream: begun(seen, stream),
                         peer: client.to_string(),
                     });
@@ -312,10 +315,10 @@ impl Line {
     }
 }
 
-fn begun(seen: BytesMut, stream: Box<dyn Stream>) -> Box<dyn Stream> {
+fn begun(seen: BytesMut, stream: Box<dyn ByteStream>) -> Box<dyn ByteStream> {
     match seen.is_empty() {
         true => stream,
-        false => Box::new(Begun {
+        false => Box::new(PeekedStream {
             seen: seen.freeze(),
             stream,
         }),
@@ -323,29 +326,34 @@ fn begun(seen: BytesMut, stream: Box<dyn Stream>) -> Box<dyn Stream> {
 }
 
 /// The relay's end of a line that no device has yet.
-pub struct IdleLine {
-    stream: Box<dyn Stream>,
+pub struct IdleTunnel {
+    stream: Box<dyn ByteStream>,
     /// When the server said something last.
     heard: Instant,
     next_ping: Instant,
 }
 
-impl IdleLine {
+impl IdleTunnel {
     /// What somebody who has dialed wants to register as; he waits for an answer then.
     ///
     /// # Errors
     /// He says something else, which is to be refused with this, or nothing.
-    pub async fn registration(stream: &mut Box<dyn Stream>) -> Result<Registration, LineError> {
+    pub async fn registration(
+        stream: &mut Box<dyn ByteStream>,
+    ) -> Result<ServerRegistration, TunnelError> {
         let text = read_text(stream).await?;
-        let text = text.ok_or(LineError::Refused(Refusal::Malformed))?;
-        Registration::read(&text).map_err(LineError::Refused)
+        let text = text.ok_or(TunnelError::Refused(RegistrationRefusal::Malformed))?;
+        ServerRegistration::read(&text).map_err(TunnelError::Refused)
     }
 
     /// Says no to it.
     ///
     /// # Errors
     /// He is gone.
-    pub async fn refuse(mut stream: Box<dyn Stream>, why: Refusal) -> io::Result<()> {
+    pub async fn refuse(
+        mut stream: Box<dyn ByteStream>,
+        why: RegistrationRefusal,
+    ) -> io::Result<()> {
         let answer = format!("NO {}\n", why.word());
         send(&mut stream, answer.as_bytes()).await?;
         timeout(TEXT_WITHIN, stream.shutdown())
@@ -357,10 +365,10 @@ impl IdleLine {
     ///
     /// # Errors
     /// The server is gone.
-    pub async fn admit(mut stream: Box<dyn Stream>) -> io::Result<IdleLine> {
+    pub async fn admit(mut stream: Box<dyn ByteStream>) -> io::Result<IdleTunnel> {
         send(&mut stream, b"OK\n").await?;
         let now = Instant::now();
-        Ok(IdleLine {
+        Ok(IdleTunnel {
             stream,
             heard: now,
             next_ping: now + PING_EVERY,
@@ -399,7 +407,7 @@ impl IdleLine {
     ///
     /// # Errors
     /// The server does not take it: the device may have another line.
-    pub async fn give(mut self, client: IpAddr, begins: &[u8]) -> io::Result<Box<dyn Stream>> {
+    pub async fn give(mut self, client: IpAddr, begins: &[u8]) -> io::Result<Box<dyn ByteStream>> {
         let giving = async {
             let bytes = [&proxied::header(client), begins].concat();
             send(&mut self.stream, &bytes).await?;
@@ -421,13 +429,13 @@ impl IdleLine {
 mod tests {
     use super::*;
 
-    fn pair() -> (Box<dyn Stream>, Box<dyn Stream>) {
+    fn pair() -> (Box<dyn ByteStream>, Box<dyn ByteStream>) {
         let (one, other) = tokio::io::duplex(256);
         (Box::new(one), Box::new(other))
     }
 
-    fn registration() -> Registration {
-        Registration {
+    fn registration() -> ServerRegistration {
+        ServerRegistration {
             name: "sync.example.com".into(),
             instance: 7,
             token: Some("a-token-of-a-test".parse().unwrap()),
@@ -435,12 +443,12 @@ mod tests {
     }
 
     /// A line as both have it.
-    async fn line() -> (Line, IdleLine) {
+    async fn line() -> (RelayTunnel, IdleTunnel) {
         let (server, mut relay) = pair();
-        let opening = tokio::spawn(async move { Line::open(server, &registration()).await });
-        let came = IdleLine::registration(&mut relay).await.unwrap();
+        let opening = tokio::spawn(async move { RelayTunnel::open(server, &registration()).await });
+        let came = IdleTunnel::registration(&mut relay).await.unwrap();
         assert_eq!(came, registration());
-        let idle = IdleLine::admit(relay).await.unwrap();
+        let idle = IdleTunnel::admit(relay).await.unwrap();
         (opening.await.unwrap().unwrap(), idle)
     }
 
@@ -489,12 +497,13 @@ mod tests {
     async fn who_is_refused_is_told_why() {
         for (why, _) in REFUSALS {
             let (server, mut relay) = pair();
-            let opening = tokio::spawn(async move { Line::open(server, &registration()).await });
-            IdleLine::registration(&mut relay).await.unwrap();
-            IdleLine::refuse(relay, why).await.unwrap();
+            let opening =
+                tokio::spawn(async move { RelayTunnel::open(server, &registration()).await });
+            IdleTunnel::registration(&mut relay).await.unwrap();
+            IdleTunnel::refuse(relay, why).await.unwrap();
             let error = opening.await.unwrap().err().unwrap();
             assert!(
-                matches!(error, LineError::Refused(it) if it == why),
+                matches!(error, TunnelError::Refused(it) if it == why),
                 "{error}"
             );
         }
@@ -504,27 +513,33 @@ mod tests {
     async fn what_is_no_registration_is_refused() {
         let long = format!("{WORD} {}\n", "a".repeat(2_000));
         for (text, why) in [
-            ("TIDEWATER-LINE 2 a 0000000000000001 -\n", Refusal::Version),
-            ("TIDEWATER-LINE 1 a 0000000000000001\n", Refusal::Malformed),
+            (
+                "TIDEWATER-LINE 2 a 0000000000000001 -\n",
+                RegistrationRefusal::Version,
+            ),
+            (
+                "TIDEWATER-LINE 1 a 0000000000000001\n",
+                RegistrationRefusal::Malformed,
+            ),
             (
                 "TIDEWATER-LINE 1 a_/b 0000000000000001 -\n",
-                Refusal::Malformed,
+                RegistrationRefusal::Malformed,
             ),
             (
                 "TIDEWATER-LINE 1 a 000000000000000g -\n",
-                Refusal::Malformed,
+                RegistrationRefusal::Malformed,
             ),
             (
                 "TIDEWATER-LINE 1 a +000000000000001 -\n",
-                Refusal::Malformed,
+                RegistrationRefusal::Malformed,
             ),
             (
                 "TIDEWATER-LINE 1 a 0000000000000001 short\n",
-                Refusal::Malformed,
+                RegistrationRefusal::Malformed,
             ),
-            ("GET / HTTP/1.1\r\n", Refusal::Malformed),
-            (&long, Refusal::Malformed),
-            ("", Refusal::Malformed),
+            ("GET / HTTP/1.1\r\n", RegistrationRefusal::Malformed),
+            (&long, RegistrationRefusal::Malformed),
+            ("", RegistrationRefusal::Malformed),
         ] {
             let (mut server, mut relay) = pair();
             let text = text.to_owned();
@@ -533,9 +548,9 @@ mod tests {
                 let _ = server.shutdown().await;
                 server
             });
-            let error = IdleLine::registration(&mut relay).await.err().unwrap();
+            let error = IdleTunnel::registration(&mut relay).await.err().unwrap();
             assert!(
-                matches!(error, LineError::Refused(it) if it == why),
+                matches!(error, TunnelError::Refused(it) if it == why),
                 "{error}"
             );
             drop(relay);
@@ -543,25 +558,28 @@ mod tests {
         }
         // Who says nothing.
         let (_server, mut relay) = pair();
-        let error = IdleLine::registration(&mut relay).await.err().unwrap();
-        assert!(matches!(error, LineError::Lost(_)), "{error}");
+        let error = IdleTunnel::registration(&mut relay).await.err().unwrap();
+        assert!(matches!(error, TunnelError::Lost(_)), "{error}");
         // And what is no relay.
         let (server, mut other) = pair();
         other
             .write_all(b"HTTP/1.1 400 Bad Request\r\n")
             .await
             .unwrap();
-        let error = Line::open(server, &registration()).await.err().unwrap();
-        assert!(matches!(error, LineError::NoRelay), "{error}");
+        let error = RelayTunnel::open(server, &registration())
+            .await
+            .err()
+            .unwrap();
+        assert!(matches!(error, TunnelError::NoRelay), "{error}");
     }
 
     #[test]
     fn a_token_is_known_by_its_hash() {
-        let token: Token = "abcdefgh".parse().unwrap();
+        let token: RelayToken = "abcdefgh".parse().unwrap();
         let hash = "sha256:9c56cc51b374c3ba189210d5b6d4bf57790d351c96c47c02190ecf1e430635ab";
         assert_eq!(token.hash(), hash);
         for none in ["", "short", "with space", "umlaut-ä-and-more"] {
-            assert!(none.parse::<Token>().is_err(), "{none}");
+            assert!(none.parse::<RelayToken>().is_err(), "{none}");
         }
     }
 }

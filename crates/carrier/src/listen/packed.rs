@@ -11,20 +11,23 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::block::{BlockError, MAX_BLOCK_BYTES, PREFACE_BYTES, Packer, Readable, Terms, Unpacker};
-use crate::compression::Packing;
+use crate::block::{
+    BlockError, BlockPacker, BlockUnpacker, MAX_BLOCK_BYTES, PREFACE_BYTES, PackingTerms,
+    ReadableKinds,
+};
+use crate::compression::CompressionOptions;
 use crate::ticks::ticks;
 
 /// How much is read at once.
 const READ_BYTES: usize = 16 << 10;
 
 /// Who keeps account of what goes over a connection.
-pub trait Ledger {
+pub trait ByteAccount {
     /// So much has come over the line.
-    fn received(&mut self, bytes: usize);
+    fn count_received(&mut self, bytes: usize);
 
     /// So much was given to the line.
-    fn sent(&mut self, bytes: usize);
+    fn count_sent(&mut self, bytes: usize);
 
     /// A block needs so much memory now. Whether it may have it.
     fn hold(&mut self, bytes: usize) -> bool;
@@ -37,29 +40,29 @@ pub struct NoRoom;
 
 /// What a connection says, whichever way the preface says that it is packed. The preface itself
 /// is handed on.
-pub struct Packed<S, L> {
+pub struct BlockStream<S, L> {
     stream: S,
     ledger: L,
-    packing: Packing,
+    packing: CompressionOptions,
     preface: [u8; PREFACE_BYTES],
     /// How much of the preface has come.
     came: usize,
-    input: Input,
-    output: Option<Box<Output>>,
+    input: StreamInput,
+    output: Option<Box<StreamOutput>>,
 }
 
-enum Input {
+enum StreamInput {
     /// As it is.
     Plain,
-    Blocks(Unpacker),
+    Blocks(BlockUnpacker),
     /// A block is on its way.
-    Busy(Box<Unpacking>),
+    Busy(Box<UnpackJob>),
     /// What is no block came: what follows is nothing.
     Broken,
 }
 
-struct Unpacking {
-    unpacker: Unpacker,
+struct UnpackJob {
+    unpacker: BlockUnpacker,
     /// What was read and not yet unpacked, and what was unpacked and not yet handed on.
     input: BytesMut,
     unpacked: BytesMut,
@@ -67,9 +70,9 @@ struct Unpacking {
     size: usize,
 }
 
-impl Unpacking {
-    fn new(unpacker: Unpacker, input: BytesMut) -> Box<Unpacking> {
-        Box::new(Unpacking {
+impl UnpackJob {
+    fn new(unpacker: BlockUnpacker, input: BytesMut) -> Box<UnpackJob> {
+        Box::new(UnpackJob {
             unpacker,
             input,
             unpacked: BytesMut::new(),
@@ -83,22 +86,22 @@ impl Unpacking {
     }
 }
 
-struct Output {
-    packer: Packer,
+struct StreamOutput {
+    packer: BlockPacker,
     /// What is packed and not yet sent.
     bytes: BytesMut,
 }
 
-impl<S, L: Ledger> Packed<S, L> {
+impl<S, L: ByteAccount> BlockStream<S, L> {
     /// Over a connection from its first byte on. Packs so, if the client reads it.
-    pub fn new(stream: S, packing: Packing, ledger: L) -> Packed<S, L> {
-        Packed {
+    pub fn new(stream: S, packing: CompressionOptions, ledger: L) -> BlockStream<S, L> {
+        BlockStream {
             stream,
             ledger,
             packing,
             preface: [0; PREFACE_BYTES],
             came: 0,
-            input: Input::Plain,
+            input: StreamInput::Plain,
             output: None,
         }
     }
@@ -117,33 +120,33 @@ impl<S, L: Ledger> Packed<S, L> {
         if self.came < PREFACE_BYTES {
             return Ok(());
         }
-        let terms = Terms::read(&self.preface).map_err(|error| self.broken(error))?;
+        let terms = PackingTerms::read(&self.preface).map_err(|error| self.fail(error))?;
         if let Some(readable) = terms.client_reads {
-            self.output = Some(Box::new(Output {
-                packer: Packer::new(self.packing, readable),
+            self.output = Some(Box::new(StreamOutput {
+                packer: BlockPacker::new(self.packing, readable),
                 bytes: BytesMut::new(),
             }));
         }
         if terms.client_packs {
             // This server reads all that there is, whatever it sends.
-            let unpacker = Unpacker::new(Readable::ALL);
+            let unpacker = BlockUnpacker::new(ReadableKinds::ALL);
             self.input = match &came[count..] {
-                [] => Input::Blocks(unpacker),
-                rest => Input::Busy(Unpacking::new(unpacker, BytesMut::from(rest))),
+                [] => StreamInput::Blocks(unpacker),
+                rest => StreamInput::Busy(UnpackJob::new(unpacker, BytesMut::from(rest))),
             };
             buffer.set_filled(start + count);
         }
         Ok(())
     }
 
-    fn broken(&mut self, error: BlockError) -> io::Error {
-        self.input = Input::Broken;
+    fn fail(&mut self, error: BlockError) -> io::Error {
+        self.input = StreamInput::Broken;
         self.ledger.hold(0);
         io::Error::new(ErrorKind::InvalidData, error)
     }
 }
 
-impl<S: AsyncRead + Unpin, L: Ledger> Packed<S, L> {
+impl<S: AsyncRead + Unpin, L: ByteAccount> BlockStream<S, L> {
     fn poll_plain(
         &mut self,
         context: &mut Context<'_>,
@@ -151,7 +154,7 @@ impl<S: AsyncRead + Unpin, L: Ledger> Packed<S, L> {
     ) -> Poll<io::Result<()>> {
         let start = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        self.ledger.received(buffer.filled().len() - start);
+        self.ledger.count_received(buffer.filled().len() - start);
         if self.came < PREFACE_BYTES {
             self.look_for_preface(buffer, start)?;
         }
@@ -163,12 +166,12 @@ impl<S: AsyncRead + Unpin, L: Ledger> Packed<S, L> {
         let mut piece = [MaybeUninit::uninit(); READ_BYTES];
         let mut piece = ReadBuf::uninit(&mut piece);
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut piece))?;
-        self.ledger.received(piece.filled().len());
+        self.ledger.count_received(piece.filled().len());
         Poll::Ready(Ok(BytesMut::from(piece.filled())))
     }
 }
 
-impl<S: AsyncRead + Unpin, L: Ledger + Unpin> AsyncRead for Packed<S, L> {
+impl<S: AsyncRead + Unpin, L: ByteAccount + Unpin> AsyncRead for BlockStream<S, L> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -176,32 +179,32 @@ impl<S: AsyncRead + Unpin, L: Ledger + Unpin> AsyncRead for Packed<S, L> {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
-            let mut unpacking = match std::mem::replace(&mut this.input, Input::Plain) {
-                Input::Plain => return this.poll_plain(context, buffer),
-                Input::Broken => {
-                    this.input = Input::Broken;
+            let mut unpacking = match std::mem::replace(&mut this.input, StreamInput::Plain) {
+                StreamInput::Plain => return this.poll_plain(context, buffer),
+                StreamInput::Broken => {
+                    this.input = StreamInput::Broken;
                     return Pin::new(&mut this.stream).poll_read(context, buffer);
                 }
-                Input::Blocks(unpacker) => match this.poll_piece(context) {
-                    Poll::Ready(Ok(input)) if !input.is_empty() => Unpacking::new(unpacker, input),
+                StreamInput::Blocks(unpacker) => match this.poll_piece(context) {
+                    Poll::Ready(Ok(input)) if !input.is_empty() => UnpackJob::new(unpacker, input),
                     other => {
-                        this.input = Input::Blocks(unpacker);
+                        this.input = StreamInput::Blocks(unpacker);
                         return other.map_ok(|_| ());
                     }
                 },
-                Input::Busy(unpacking) => unpacking,
+                StreamInput::Busy(unpacking) => unpacking,
             };
             if unpacking.unpacked.is_empty() && unpacking.input.is_empty() {
                 match this.poll_piece(context) {
                     Poll::Ready(Ok(input)) if !input.is_empty() => unpacking.input = input,
                     other => {
-                        this.input = Input::Busy(unpacking);
+                        this.input = StreamInput::Busy(unpacking);
                         return other.map_ok(|_| ());
                     }
                 }
             }
             if unpacking.unpacked.is_empty() {
-                let Unpacking {
+                let UnpackJob {
                     unpacker,
                     input,
                     unpacked,
@@ -209,7 +212,7 @@ impl<S: AsyncRead + Unpin, L: Ledger + Unpin> AsyncRead for Packed<S, L> {
                 } = &mut *unpacking;
                 match unpacker.unpack(input, unpacked) {
                     Ok(taken) => input.advance(taken),
-                    Err(error) => return Poll::Ready(Err(this.broken(error))),
+                    Err(error) => return Poll::Ready(Err(this.fail(error))),
                 }
                 *size = unpacked.len();
             }
@@ -222,11 +225,11 @@ impl<S: AsyncRead + Unpin, L: Ledger + Unpin> AsyncRead for Packed<S, L> {
             }
             let holds = unpacking.unpacker.holds() + unpacking.size;
             this.input = match unpacking.is_done() {
-                true => Input::Blocks(unpacking.unpacker),
-                false => Input::Busy(unpacking),
+                true => StreamInput::Blocks(unpacking.unpacker),
+                false => StreamInput::Busy(unpacking),
             };
             if !this.ledger.hold(holds) {
-                this.input = Input::Broken;
+                this.input = StreamInput::Broken;
                 this.ledger.hold(0);
                 return Poll::Ready(Err(io::Error::new(ErrorKind::OutOfMemory, NoRoom)));
             }
@@ -237,7 +240,7 @@ impl<S: AsyncRead + Unpin, L: Ledger + Unpin> AsyncRead for Packed<S, L> {
     }
 }
 
-impl<S: AsyncWrite + Unpin, L: Ledger> Packed<S, L> {
+impl<S: AsyncWrite + Unpin, L: ByteAccount> BlockStream<S, L> {
     /// Sends what is packed.
     fn poll_output(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(output) = &mut self.output else {
@@ -248,11 +251,11 @@ impl<S: AsyncWrite + Unpin, L: Ledger> Packed<S, L> {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(count)) => {
                     output.bytes.advance(count);
-                    output.packer.wrote(count, ticks);
+                    output.packer.note_write(count, ticks);
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
-                    output.packer.waits(ticks);
+                    output.packer.note_full(ticks);
                     return Poll::Pending;
                 }
             }
@@ -261,7 +264,7 @@ impl<S: AsyncWrite + Unpin, L: Ledger> Packed<S, L> {
     }
 }
 
-impl<S: AsyncWrite + Unpin, L: Ledger + Unpin> AsyncWrite for Packed<S, L> {
+impl<S: AsyncWrite + Unpin, L: ByteAccount + Unpin> AsyncWrite for BlockStream<S, L> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -270,7 +273,7 @@ impl<S: AsyncWrite + Unpin, L: Ledger + Unpin> AsyncWrite for Packed<S, L> {
         let this = self.get_mut();
         if this.output.is_none() {
             let count = ready!(Pin::new(&mut this.stream).poll_write(context, bytes))?;
-            this.ledger.sent(count);
+            this.ledger.count_sent(count);
             return Poll::Ready(Ok(count));
         }
         // One block at a time, so that no more than that is kept.
@@ -279,7 +282,7 @@ impl<S: AsyncWrite + Unpin, L: Ledger + Unpin> AsyncWrite for Packed<S, L> {
             return Poll::Ready(Ok(0));
         };
         let taken = output.packer.pack(bytes, ticks, &mut output.bytes);
-        this.ledger.sent(output.bytes.len());
+        this.ledger.count_sent(output.bytes.len());
         debug_assert!(output.bytes.len() <= 2 * MAX_BLOCK_BYTES);
         match this.poll_output(context) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),

@@ -12,7 +12,7 @@ pub const MAX_VERIFIED_BYTES: usize = 1_000;
 
 /// The tables that were not equal to the centre. They are by now.
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct Verified {
+pub struct VerifiedTables {
     /// Those tables.
     #[prost(message, repeated, tag = "1")]
     pub tables: Vec<VerifiedTable>,
@@ -38,15 +38,15 @@ pub struct VerifiedTable {
     pub keys: Vec<String>,
 }
 
-impl Verified {
+impl VerifiedTables {
     /// As remotes keep it until the server has heard of it.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.encode_to_vec()
     }
 
     /// Reads that; `None` if it is something else.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Verified> {
-        Verified::decode(bytes).ok()
+    pub fn from_bytes(bytes: &[u8]) -> Option<VerifiedTables> {
+        VerifiedTables::decode(bytes).ok()
     }
 
     /// Why it is none, if so: what comes from a remote may be anything.

@@ -13,8 +13,8 @@ mod copy;
 
 use content::without;
 pub(crate) use content::{OwnChange, dropped_changes, images, own_changes};
-use copy::Copied;
-pub(crate) use copy::{Copies, UploadCopy};
+use copy::CopiedUpload;
+pub(crate) use copy::{UploadCopies, UploadCopy};
 
 use std::collections::HashSet;
 
@@ -26,8 +26,8 @@ use tidewater_protocol::message::MAX_FORMERS;
 use tidewater_protocol::{RemoteId, UploadId};
 
 use super::subscription::load_all;
-use super::{CompareDue, Database, Said, SubscriptionState, compare, numbers, refused};
-use crate::error::{Doing, RemoteError};
+use super::{CompareDue, HelloState, RemoteDatabase, SubscriptionState, compare, numbers, refused};
+use crate::error::{ErrorContext, RemoteError};
 
 /// How long an upload is kept: 14 days.
 const MAX_AGE_MS: i64 = 14 * 24 * 60 * 60 * 1000;
@@ -56,7 +56,7 @@ impl Default for KeptLimits {
 
 /// A kept upload that is being given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Giving {
+pub struct GivenBackUpload {
     /// Its number in the file.
     pub(crate) id: i64,
     /// Its own id, under which it goes up again.
@@ -65,7 +65,7 @@ pub struct Giving {
 
 /// An id that the remote had before its file was restored or copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Former {
+pub(crate) struct FormerIdentity {
     pub(crate) remote_id: RemoteId,
     /// The number of the last upload under it that is kept, and not being given back.
     pub(crate) sequence: u64,
@@ -88,7 +88,7 @@ pub struct CentreState {
     pub compare_due: CompareDue,
 }
 
-impl Database {
+impl RemoteDatabase {
     /// Whether the centre was restored although it takes the file for a copy: what it has last
     /// is an upload that the file has kept, so that the later ones are forgotten there. Numbers
     /// do not tell: they are counted anew when uploads are given back, and what was refused is
@@ -114,7 +114,7 @@ impl Database {
             // What is pending cannot be there before all is given back: a connection from before
             // the centre was restored came late, when it had been, and nobody has told us.
             if subscription.giving.is_some() && subscription.taken == Some(upload_id) {
-                let last = giving(&self.connection, subscription.id, End::Last);
+                let last = giving(&self.connection, subscription.id, GiveBackEnd::Last);
                 let Some(last) = last.doing("looking for what is given back")? else {
                     return Ok(None);
                 };
@@ -141,7 +141,7 @@ impl Database {
     /// SQLite failed, or the file is not as it was said to be.
     pub fn accept_centre_state(
         &mut self,
-        said: Said<'_>,
+        said: HelloState<'_>,
         states: &[CentreState],
         new_upload_id: &mut dyn FnMut() -> UploadId,
     ) -> Result<(), RemoteError> {
@@ -186,7 +186,7 @@ impl Database {
     }
 
     /// The frames of an upload that is being given back.
-    pub(crate) fn kept_frames(&self, giving: Giving) -> Result<BytesMut, RemoteError> {
+    pub(crate) fn kept_frames(&self, giving: GivenBackUpload) -> Result<BytesMut, RemoteError> {
         frames(&self.connection, giving)
     }
 }
@@ -198,7 +198,7 @@ fn put(out: &mut BytesMut, control: Control) -> Result<(), RemoteError> {
     })
 }
 
-fn frames(connection: &Connection, giving: Giving) -> Result<BytesMut, RemoteError> {
+fn frames(connection: &Connection, giving: GivenBackUpload) -> Result<BytesMut, RemoteError> {
     let bytes: Vec<u8> = connection
         .prepare_cached("SELECT bytes FROM tidewater_kept WHERE id = ?1")
         .and_then(|mut statement| statement.query_row([giving.id], |row| row.get(0)))
@@ -295,7 +295,10 @@ fn kept_as(
 }
 
 /// The former ids under which kept uploads went up, the newest first.
-pub(crate) fn formers(connection: &Connection, subscription: i64) -> rusqlite::Result<Vec<Former>> {
+pub(crate) fn formers(
+    connection: &Connection,
+    subscription: i64,
+) -> rusqlite::Result<Vec<FormerIdentity>> {
     // With max(), SQLite takes the bare column from a row that has it.
     let sql = "SELECT remote_id, max(sequence), upload_id FROM tidewater_kept \
                WHERE subscription = ?1 AND remote_id IS NOT NULL AND giving = 0 \
@@ -311,7 +314,7 @@ pub(crate) fn formers(connection: &Connection, subscription: i64) -> rusqlite::R
         ))
     })?;
     let former = |(remote_id, sequence, upload_id): (Option<_>, _, Option<_>)| {
-        Some(Former {
+        Some(FormerIdentity {
             remote_id: remote_id?,
             sequence,
             upload_id: upload_id?,
@@ -323,7 +326,7 @@ pub(crate) fn formers(connection: &Connection, subscription: i64) -> rusqlite::R
 
 /// One end of what is to be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum GiveBackEnd {
     First,
     Last,
 }
@@ -332,11 +335,11 @@ pub(crate) enum End {
 pub(crate) fn giving(
     connection: &Connection,
     subscription: i64,
-    end: End,
-) -> rusqlite::Result<Option<Giving>> {
+    end: GiveBackEnd,
+) -> rusqlite::Result<Option<GivenBackUpload>> {
     let order = match end {
-        End::First => "ASC",
-        End::Last => "DESC",
+        GiveBackEnd::First => "ASC",
+        GiveBackEnd::Last => "DESC",
     };
     let found: Option<(i64, Vec<u8>)> = connection
         .prepare_cached(&format!(
@@ -347,23 +350,23 @@ pub(crate) fn giving(
         .optional()?;
     Ok(found.and_then(|(id, upload_id)| {
         let upload_id = UploadId::from_slice(&upload_id)?;
-        Some(Giving { id, upload_id })
+        Some(GivenBackUpload { id, upload_id })
     }))
 }
 
 /// An upload that an apply acknowledges, to be kept at its end.
 #[derive(Debug)]
-pub(crate) enum Keep {
+pub(crate) enum UploadToKeep {
     /// One that went up for the first time: as it travelled, or that it was too large.
     New {
         subscription: i64,
         sequence: i64,
         upload_id: UploadId,
-        upload: Copied,
+        upload: CopiedUpload,
     },
     /// One that was given back: it stays, under its new number.
     Again {
-        giving: Giving,
+        giving: GivenBackUpload,
         sequence: i64,
         /// What is left of it, if something was refused.
         bytes: Option<Vec<u8>>,
@@ -376,18 +379,18 @@ pub(crate) type TableAndKey = (String, Vec<u8>);
 /// Refused changes.
 pub(crate) type Refused = HashSet<TableAndKey>;
 
-impl Keep {
+impl UploadToKeep {
     /// What is to be kept of the upload that the subscription's result is about. `index` is the
     /// subscription's number in the sync.
-    pub(crate) fn of(
-        database: &Database,
+    pub(crate) fn for_result(
+        database: &RemoteDatabase,
         index: usize,
         subscription: &SubscriptionState,
-        copies: &mut Copies,
-    ) -> Result<Option<Keep>, RemoteError> {
+        copies: &mut UploadCopies,
+    ) -> Result<Option<UploadToKeep>, RemoteError> {
         let sequence = i64::try_from(subscription.sequence + 1).unwrap_or(i64::MAX);
         if let Some(giving) = subscription.giving {
-            return Ok(Some(Keep::Again {
+            return Ok(Some(UploadToKeep::Again {
                 giving,
                 sequence,
                 bytes: None,
@@ -396,7 +399,7 @@ impl Keep {
         let Some(upload_id) = subscription.taken else {
             return Ok(None);
         };
-        Ok(Some(Keep::New {
+        Ok(Some(UploadToKeep::New {
             subscription: subscription.id,
             sequence,
             upload_id,
@@ -413,16 +416,16 @@ impl Keep {
     ) -> Result<(), RemoteError> {
         match self {
             _ if refused.is_empty() => {}
-            Keep::New { upload, .. } => {
-                if let Copied::Whole(bytes) = upload {
+            UploadToKeep::New { upload, .. } => {
+                if let CopiedUpload::Whole(bytes) = upload {
                     let left = without(bytes, refused)?;
                     *upload = match left.is_empty() {
-                        true => Copied::Nothing,
-                        false => Copied::Whole(left),
+                        true => CopiedUpload::Nothing,
+                        false => CopiedUpload::Whole(left),
                     };
                 }
             }
-            Keep::Again { giving, bytes, .. } => {
+            UploadToKeep::Again { giving, bytes, .. } => {
                 *bytes = Some(without(&frames(connection, *giving)?, refused)?);
             }
         }
@@ -431,16 +434,16 @@ impl Keep {
 
     fn write(&self, connection: &Connection, now_ms: i64) -> rusqlite::Result<()> {
         let written = match self {
-            Keep::New {
+            UploadToKeep::New {
                 subscription,
                 sequence,
                 upload_id,
                 upload,
             } => {
                 let bytes: &[u8] = match upload {
-                    Copied::Nothing => return Ok(()),
-                    Copied::Whole(bytes) => bytes,
-                    Copied::TooLarge => &[],
+                    CopiedUpload::Nothing => return Ok(()),
+                    CopiedUpload::Whole(bytes) => bytes,
+                    CopiedUpload::TooLarge => &[],
                 };
                 connection
                     .prepare_cached(
@@ -451,14 +454,14 @@ impl Keep {
                     )?
                     .execute(params![subscription, sequence, upload_id.0, now_ms, bytes])
             }
-            Keep::Again {
+            UploadToKeep::Again {
                 giving,
                 bytes: Some(bytes),
                 ..
             } if bytes.is_empty() => {
                 connection.execute("DELETE FROM tidewater_kept WHERE id = ?1", [giving.id])
             }
-            Keep::Again {
+            UploadToKeep::Again {
                 giving,
                 sequence,
                 bytes,
@@ -476,7 +479,7 @@ impl Keep {
 /// oldest ones that are too many bytes only a gap stays.
 pub(crate) fn keep(
     connection: &Connection,
-    acknowledged: &[Keep],
+    acknowledged: &[UploadToKeep],
     limits: KeptLimits,
     now_ms: i64,
 ) -> Result<(), RemoteError> {
@@ -498,9 +501,9 @@ pub(crate) fn keep(
             .doing(doing)?;
         first = oldest(connection, "TRUE").doing(doing)?;
     }
-    let is_gap = |keep: &Keep| match keep {
-        Keep::New { upload, .. } => matches!(upload, Copied::TooLarge),
-        Keep::Again { .. } => false,
+    let is_gap = |keep: &UploadToKeep| match keep {
+        UploadToKeep::New { upload, .. } => matches!(upload, CopiedUpload::TooLarge),
+        UploadToKeep::Again { .. } => false,
     };
     let mut new_gaps = acknowledged.iter().any(is_gap);
     // What is older than the oldest that has bytes has none.

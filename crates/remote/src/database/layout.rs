@@ -5,7 +5,7 @@
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// The format that this program reads and writes.
 pub(crate) const FORMAT_VERSION: i64 = 1;

@@ -10,19 +10,19 @@ use tidewater_protocol::{PublicationSchema, Table, UploadId};
 use super::outbox;
 use super::refused;
 use super::subscription::{leave_out_dropped, load_all};
-use super::tables::{Names, TABLES_AT_ONCE, change_table};
+use super::tables::{QuotedNames, TABLES_AT_ONCE, change_table};
 use super::transactions::{self, STEP};
 use super::{
-    CompareDue, Database, SubscriptionState, Which, changes, compare, data_version, quote, row,
-    triggers,
+    CompareDue, RemoteDatabase, RowSelection, SubscriptionState, changes, compare, data_version,
+    quote, row, triggers,
 };
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 use crate::session::SyncDirection;
 
 /// The generation of refused changes: they wait here for the user or for another try.
 pub(crate) const PARKED: i64 = 0;
 
-impl Database {
+impl RemoteDatabase {
     /// Begins a sync: restores tracking triggers that are missing (their tables are compared
     /// then) and, unless only a download is wanted, takes what is pending as the next upload of
     /// each subscription. What is in the outbox may be executed after that, if nothing is left to
@@ -271,7 +271,9 @@ fn take(
         .as_ref()
         .map_or(subscription.generation, |it| it.generation);
     if subscription.any_refused {
-        let again = next.as_ref().map_or(Which::All, |it| Which::Ids(&it.again));
+        let again = next
+            .as_ref()
+            .map_or(RowSelection::All, |it| RowSelection::Ids(&it.again));
         refused::unpark_waiting(connection, subscription, generation, again)?;
         refused::together::take(connection, subscription, generation)?;
     }
@@ -280,7 +282,7 @@ fn take(
             if subscription.any_refused {
                 adopt_parked(connection, table, generation)?;
             }
-            changes::keep_whole(connection, &Names::of(table), generation)
+            changes::keep_whole(connection, &QuotedNames::for_table(table), generation)
                 .doing("taking an upload")?;
         }
     }
@@ -323,7 +325,7 @@ fn adopt_parked(
     if !refused::exist(connection, &table.name)? {
         return Ok(());
     }
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let keys = quote::list(&names.change_key, ", ", |key| format!("p.{key}"));
     let same = quote::list(&names.change_key, " AND ", |key| {
         format!("p.{key} = c.{key}")

@@ -11,8 +11,8 @@ use tidewater_protocol::frame::{
 use tidewater_protocol::message::Control;
 
 use super::error::SyncError;
-use super::parts::Parts;
-use super::progress::{Phase, Progress};
+use super::parts::DownloadParts;
+use super::progress::{SyncPhase, SyncProgress};
 use crate::database::Applier;
 use crate::spool::Spool;
 
@@ -37,7 +37,7 @@ pub(super) fn keep_rows(spool: &mut dyn Spool, rows: &[u8]) -> Result<u64, SyncE
 
 /// Feeds an applier.
 #[derive(Debug, Default)]
-pub(super) struct Feed {
+pub(super) struct ApplierFeed {
     /// Rows since the result or download began, or was gone on with.
     rows: u64,
     /// The subscription of whose download it reads the part, see [`super::parts`].
@@ -48,13 +48,13 @@ pub(super) struct Feed {
     waiting: BytesMut,
 }
 
-impl Feed {
+impl ApplierFeed {
     /// Applies a piece of rows.
-    pub(super) fn rows(
+    pub(super) fn apply_rows(
         &mut self,
         applier: &mut Applier,
         bytes: &[u8],
-        progress: &mut Progress,
+        progress: &mut SyncProgress,
     ) -> Result<(), SyncError> {
         let rows = applier.rows(bytes)?;
         self.rows += rows;
@@ -63,12 +63,12 @@ impl Feed {
     }
 
     /// Applies a message.
-    pub(super) fn control(
+    pub(super) fn apply_control(
         &mut self,
         applier: &mut Applier,
         control: &Control,
-        phase: Phase,
-        progress: &mut Progress,
+        phase: SyncPhase,
+        progress: &mut SyncProgress,
     ) -> Result<(), SyncError> {
         match control {
             Control::ResultBegin(begin) => {
@@ -83,14 +83,14 @@ impl Feed {
             }
             Control::DownloadBegin(begin) => {
                 self.rows = 0;
-                applier.refused_told(begin)?;
+                applier.take_refused_terms(begin)?;
                 applier.download_begin(begin.subscription as usize, begin.scope_changed)?;
                 if begin.verify {
                     applier.make_verify_due()?;
                 }
             }
             Control::TableBegin(begin) => {
-                progress.table(phase, &begin.table, begin.expected_rows);
+                progress.enter_table(phase, &begin.table, begin.expected_rows);
                 applier.table_begin(begin)?;
             }
             Control::DownloadEnd(end) => {
@@ -113,9 +113,9 @@ impl Feed {
     pub(super) fn step(
         &mut self,
         spool: &mut dyn Spool,
-        parts: &mut Parts,
+        parts: &mut DownloadParts,
         applier: &mut Applier,
-        progress: &mut Progress,
+        progress: &mut SyncProgress,
     ) -> Result<bool, SyncError> {
         if let Some(index) = self.part {
             let part = parts.part(index).ok_or(BROKEN_SPOOL)?;
@@ -143,14 +143,14 @@ impl Feed {
         &mut self,
         spool: &mut dyn Spool,
         applier: &mut Applier,
-        progress: &mut Progress,
+        progress: &mut SyncProgress,
     ) -> Result<bool, SyncError> {
         let mut applied = 0;
         while applied < STEP_BYTES {
             let before = self.buffer.len();
             while let Some(frame) = take_frame(&mut self.buffer)? {
                 match frame {
-                    Frame::Rows { bytes, .. } => self.rows(applier, &bytes, progress)?,
+                    Frame::Rows { bytes, .. } => self.apply_rows(applier, &bytes, progress)?,
                     Frame::Message { .. } => return Err(BROKEN_SPOOL),
                     Frame::Control { control, .. } => {
                         let control = control.ok_or(BROKEN_SPOOL)?;
@@ -160,7 +160,7 @@ impl Feed {
                             applier.download_goes_on()?;
                             continue;
                         }
-                        self.control(applier, &control, Phase::Applying, progress)?;
+                        self.apply_control(applier, &control, SyncPhase::Applying, progress)?;
                         if let Control::DownloadBegin(begin) = &control {
                             self.part = Some(begin.subscription as usize);
                             return Ok(true);

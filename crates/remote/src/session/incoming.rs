@@ -10,7 +10,7 @@ use crate::database::SubscriptionState;
 
 /// What the server's messages are checked against. A `Welcome` settles it.
 #[derive(Debug, Default)]
-struct Agreed {
+struct ExpectedMessages {
     /// The subscriptions whose uploads get a result, in order.
     results: Vec<usize>,
     /// How many downloads come.
@@ -18,7 +18,7 @@ struct Agreed {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum IncomingState {
     /// Nothing of substance has come.
     AwaitWelcome,
     /// Between results and downloads.
@@ -33,9 +33,9 @@ enum State {
 
 /// Follows what the server sends.
 #[derive(Debug)]
-pub(super) struct Incoming {
-    state: State,
-    agreed: Agreed,
+pub(super) struct IncomingMessages {
+    state: IncomingState,
+    agreed: ExpectedMessages,
     /// Results that have ended.
     results: usize,
     /// Downloads that have ended.
@@ -45,11 +45,11 @@ pub(super) struct Incoming {
     checksum: crc32fast::Hasher,
 }
 
-impl Incoming {
-    pub(super) fn new() -> Incoming {
-        Incoming {
-            state: State::AwaitWelcome,
-            agreed: Agreed::default(),
+impl IncomingMessages {
+    pub(super) fn new() -> IncomingMessages {
+        IncomingMessages {
+            state: IncomingState::AwaitWelcome,
+            agreed: ExpectedMessages::default(),
             results: 0,
             downloads: 0,
             in_table: false,
@@ -58,30 +58,30 @@ impl Incoming {
     }
 
     pub(super) fn is_welcomed(&self) -> bool {
-        self.state != State::AwaitWelcome
+        self.state != IncomingState::AwaitWelcome
     }
 
     /// What is going on, for messages to people.
     pub(super) fn during(&self) -> &'static str {
         match self.state {
-            State::AwaitWelcome => "before the server let us in",
-            State::Between if self.downloads == 0 => "while the server was at work",
-            State::Between | State::Download => "during the download",
-            State::Result => "while the server told the result of the upload",
-            State::Ended => "after the download",
+            IncomingState::AwaitWelcome => "before the server let us in",
+            IncomingState::Between if self.downloads == 0 => "while the server was at work",
+            IncomingState::Between | IncomingState::Download => "during the download",
+            IncomingState::Result => "while the server told the result of the upload",
+            IncomingState::Ended => "after the download",
         }
     }
 
     /// The server let us in: so many results and downloads must follow.
-    pub(super) fn welcomed(&mut self, results: Vec<usize>, downloads: usize) {
-        debug_assert_eq!(self.state, State::AwaitWelcome);
-        self.state = State::Between;
-        self.agreed = Agreed { results, downloads };
+    pub(super) fn begin_results(&mut self, results: Vec<usize>, downloads: usize) {
+        debug_assert_eq!(self.state, IncomingState::AwaitWelcome);
+        self.state = IncomingState::Between;
+        self.agreed = ExpectedMessages { results, downloads };
     }
 
     /// A message that frames rows. `may_result` tells for a subscription whether its
     /// upload is over, `requested` whether the download was asked for.
-    pub(super) fn control(
+    pub(super) fn check_control(
         &mut self,
         control: &Control,
         subscriptions: &[SubscriptionState],
@@ -89,7 +89,7 @@ impl Incoming {
         requested: bool,
     ) -> Result<(), SyncError> {
         match (self.state, control) {
-            (State::Between, Control::ResultBegin(begin))
+            (IncomingState::Between, Control::ResultBegin(begin))
                 if self.results < self.agreed.results.len() =>
             {
                 let index = self.agreed.results[self.results];
@@ -99,10 +99,10 @@ impl Incoming {
                         "the result of an upload came before its end",
                     ));
                 }
-                self.enter(State::Result);
+                self.enter(IncomingState::Result);
                 Ok(())
             }
-            (State::Between, Control::DownloadBegin(begin))
+            (IncomingState::Between, Control::DownloadBegin(begin))
                 if self.results == self.agreed.results.len()
                     && self.downloads < self.agreed.downloads
                     && requested =>
@@ -113,30 +113,30 @@ impl Incoming {
                         begin.subscription, self.downloads
                     )));
                 }
-                self.enter(State::Download);
+                self.enter(IncomingState::Download);
                 Ok(())
             }
-            (State::Result | State::Download, Control::TableBegin(_)) => {
+            (IncomingState::Result | IncomingState::Download, Control::TableBegin(_)) => {
                 self.in_table = true;
                 Ok(())
             }
-            (State::Download, Control::DownloadMark(mark)) => {
+            (IncomingState::Download, Control::DownloadMark(mark)) => {
                 self.check(mark.checksum, "the download")
             }
-            (State::Result, Control::ResultEnd(end)) => {
+            (IncomingState::Result, Control::ResultEnd(end)) => {
                 self.results += 1;
                 self.leave(end.checksum, "the result of the upload")
             }
-            (State::Download, Control::DownloadEnd(end)) => {
+            (IncomingState::Download, Control::DownloadEnd(end)) => {
                 self.downloads += 1;
                 self.leave(end.checksum, "the download")
             }
-            (State::Between, Control::SyncEnd(_))
+            (IncomingState::Between, Control::SyncEnd(_))
                 if self.results == self.agreed.results.len()
                     && self.downloads == self.agreed.downloads
                     && requested =>
             {
-                self.state = State::Ended;
+                self.state = IncomingState::Ended;
                 Ok(())
             }
             _ => Err(SyncError::unexpected(format!(
@@ -148,7 +148,7 @@ impl Incoming {
     }
 
     /// A piece of rows.
-    pub(super) fn rows(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
+    pub(super) fn check_rows(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
         if !self.in_table {
             return Err(SyncError::unexpected(format!(
                 "rows came {} without a table",
@@ -159,14 +159,14 @@ impl Incoming {
         Ok(())
     }
 
-    fn enter(&mut self, state: State) {
+    fn enter(&mut self, state: IncomingState) {
         self.state = state;
         self.in_table = false;
         self.checksum.reset();
     }
 
     fn leave(&mut self, checksum: u32, what: &str) -> Result<(), SyncError> {
-        self.state = State::Between;
+        self.state = IncomingState::Between;
         self.in_table = false;
         self.check(checksum, what)
     }

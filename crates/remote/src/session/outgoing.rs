@@ -12,13 +12,13 @@ use tidewater_protocol::frame::Frame;
 use tidewater_protocol::message::{
     CompareTable, Control, DownloadRequest, RequestBegin, TableBegin, UploadBegin, UploadEnd,
 };
-use tidewater_protocol::{Row, RowShape, RowsReader, Table};
+use tidewater_protocol::{RowShape, RowsReader, Table, UnpackedRow};
 
 use super::error::SyncError;
-use super::progress::{Phase, Progress};
-use crate::database::kept::{self, Copies, UploadCopy};
+use super::progress::{SyncPhase, SyncProgress};
+use crate::database::kept::{self, UploadCopies, UploadCopy};
 use crate::database::{
-    Database, SubscriptionState, UploadBeginning, UploadChunk, UploadCursor, compare,
+    RemoteDatabase, SubscriptionState, UploadBeginning, UploadChunk, UploadCursor, compare,
 };
 
 /// How many bytes of keys one sync asks for again; the rest is for the next. A server takes
@@ -37,13 +37,13 @@ const RANGES_PER_MESSAGE: usize = 256;
 
 /// What goes out next.
 #[derive(Debug)]
-pub(crate) enum Output {
+pub(crate) enum OutgoingFrame {
     Control(Control),
     Rows(Bytes),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum SendStep {
     Upload(usize),
     Requests(usize),
     Compare(usize),
@@ -52,8 +52,8 @@ enum Step {
 
 /// What is being sent.
 #[derive(Debug)]
-enum Sending {
-    Upload(Box<Upload>),
+enum SendState {
+    Upload(Box<OutgoingUpload>),
     /// An upload of this subscription that is given back: its frames.
     Given(usize, BytesMut),
     /// The checksums of this subscription's tables, from this one on.
@@ -62,7 +62,7 @@ enum Sending {
 }
 
 #[derive(Debug)]
-struct Upload {
+struct OutgoingUpload {
     subscription: usize,
     cursor: UploadCursor,
     /// What was read already.
@@ -70,13 +70,13 @@ struct Upload {
     copy: UploadCopy,
 }
 
-impl Upload {
+impl OutgoingUpload {
     /// Reads so many bytes of rows, which are there already; what was read beyond them, with its
     /// table. `None`: they are other ones.
     fn skip(
         &mut self,
         (bytes, checksum): (u64, u32),
-        database: &Database,
+        database: &RemoteDatabase,
         subscription: &SubscriptionState,
     ) -> Result<Option<(TableBegin, Vec<u8>)>, SyncError> {
         let mut table = None;
@@ -107,57 +107,57 @@ impl Upload {
 
 /// Follows what the remote sends.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
-    plan: VecDeque<Step>,
-    sending: Option<Sending>,
+pub(super) struct OutgoingMessages {
+    plan: VecDeque<SendStep>,
+    sending: Option<SendState>,
     /// The uploads that were sent to their ends.
-    copies: Copies,
+    copies: UploadCopies,
     /// A large upload that is next, until the server has said how much of it came before.
     waiting: Option<Box<(usize, UploadBeginning)>>,
     /// Of the uploads of all subscriptions, what the server has said: bytes of rows and checksum.
     received: Option<Vec<(u64, u32)>>,
     /// What was read and not given away yet.
-    ready: VecDeque<Output>,
+    ready: VecDeque<OutgoingFrame>,
     /// Bytes of keys that may still be asked for again.
     request_bytes: usize,
     upload_only: bool,
     requested: bool,
 }
 
-impl Outgoing {
+impl OutgoingMessages {
     /// Plans the sync after its Hello.
     pub(super) fn new(
         hello: Control,
         subscriptions: &[SubscriptionState],
         uploads: bool,
         upload_only: bool,
-    ) -> Outgoing {
+    ) -> OutgoingMessages {
         let mut plan = VecDeque::new();
         for (index, subscription) in subscriptions.iter().enumerate() {
             let sends = uploads && !subscription.compares;
             if sends && subscription.next_upload().is_some() {
-                plan.push_back(Step::Upload(index));
+                plan.push_back(SendStep::Upload(index));
             }
         }
         for (index, subscription) in subscriptions.iter().enumerate() {
             // Rows are asked for again only if something is to be downloaded.
             if !upload_only && subscription.schema.is_some() {
-                plan.push_back(Step::Requests(index));
+                plan.push_back(SendStep::Requests(index));
             }
         }
         for (index, subscription) in subscriptions.iter().enumerate() {
             if !upload_only && subscription.compares {
-                plan.push_back(Step::Compare(index));
+                plan.push_back(SendStep::Compare(index));
             }
         }
-        plan.push_back(Step::DownloadRequest);
-        Outgoing {
+        plan.push_back(SendStep::DownloadRequest);
+        OutgoingMessages {
             plan,
             sending: None,
-            copies: Copies::default(),
+            copies: UploadCopies::default(),
             waiting: None,
             received: None,
-            ready: VecDeque::from([Output::Control(hello)]),
+            ready: VecDeque::from([OutgoingFrame::Control(hello)]),
             request_bytes: REQUEST_BYTES,
             upload_only,
             requested: false,
@@ -170,13 +170,13 @@ impl Outgoing {
     }
 
     /// Gives away the copies of what was sent, to be kept when it is acknowledged.
-    pub(super) fn take_copies(&mut self) -> Copies {
+    pub(super) fn take_copies(&mut self) -> UploadCopies {
         std::mem::take(&mut self.copies)
     }
 
     /// Whether nothing more of this subscription's upload will be sent.
     pub(super) fn upload_is_over(&self, subscription: usize) -> bool {
-        !self.plan.contains(&Step::Upload(subscription)) && !self.is_uploading(subscription)
+        !self.plan.contains(&SendStep::Upload(subscription)) && !self.is_uploading(subscription)
     }
 
     /// The server has let us in, and has so many bytes of uploads that broke off, with this
@@ -192,8 +192,8 @@ impl Outgoing {
 
     fn is_sending_upload(&self, subscription: usize) -> bool {
         match &self.sending {
-            Some(Sending::Upload(upload)) => upload.subscription == subscription,
-            Some(Sending::Given(index, _)) => *index == subscription,
+            Some(SendState::Upload(upload)) => upload.subscription == subscription,
+            Some(SendState::Given(index, _)) => *index == subscription,
             _ => false,
         }
     }
@@ -203,23 +203,24 @@ impl Outgoing {
         self.plan.clear();
         self.sending = None;
         self.waiting = None;
-        self.copies = Copies::default();
+        self.copies = UploadCopies::default();
         self.ready.clear();
     }
 
     /// The server has this upload already: what is left of it need not travel.
     pub(super) fn abandon(&mut self, subscription: usize) {
-        self.plan.retain(|&step| step != Step::Upload(subscription));
+        self.plan
+            .retain(|&step| step != SendStep::Upload(subscription));
         self.waiting = self.waiting.take().filter(|it| it.0 != subscription);
         if !self.is_sending_upload(subscription) {
             return;
         }
         let end = match self.sending.take() {
-            Some(Sending::Upload(upload)) => upload.copy.counted(),
+            Some(SendState::Upload(upload)) => upload.copy.counted(),
             _ => UploadEnd::default(),
         };
         self.ready.clear();
-        self.control(Control::UploadEnd(UploadEnd {
+        self.push_control(Control::UploadEnd(UploadEnd {
             abandoned: true,
             ..end
         }));
@@ -230,16 +231,16 @@ impl Outgoing {
     pub(super) fn poll(
         &mut self,
         room: usize,
-        database: &Database,
+        database: &RemoteDatabase,
         subscriptions: &[SubscriptionState],
-        progress: &mut Progress,
-    ) -> Result<Option<Output>, SyncError> {
+        progress: &mut SyncProgress,
+    ) -> Result<Option<OutgoingFrame>, SyncError> {
         loop {
             match self.ready.pop_front() {
-                Some(Output::Rows(mut rows)) if rows.len() > room => {
+                Some(OutgoingFrame::Rows(mut rows)) if rows.len() > room => {
                     let piece = rows.split_to(room);
-                    self.ready.push_front(Output::Rows(rows));
-                    return Ok((room > 0).then_some(Output::Rows(piece)));
+                    self.ready.push_front(OutgoingFrame::Rows(rows));
+                    return Ok((room > 0).then_some(OutgoingFrame::Rows(piece)));
                 }
                 Some(output) => return Ok(Some(output)),
                 None => {}
@@ -253,14 +254,14 @@ impl Outgoing {
                 self.begin_upload(index, beginning, database, subscriptions)?;
             } else if let Some(sending) = self.sending.take() {
                 self.sending = match sending {
-                    Sending::Upload(upload) => {
+                    SendState::Upload(upload) => {
                         self.next_piece(upload, database, subscriptions, progress)?
                     }
-                    Sending::Given(index, frames) => self.next_frame(index, frames, progress)?,
-                    Sending::Compare(index, table) => {
+                    SendState::Given(index, frames) => self.next_frame(index, frames, progress)?,
+                    SendState::Compare(index, table) => {
                         self.next_compare(index, table, database, subscriptions, progress)?
                     }
-                    Sending::Requests(tables) => self.next_request(tables),
+                    SendState::Requests(tables) => self.next_request(tables),
                 };
             } else {
                 match self.plan.pop_front() {
@@ -271,28 +272,28 @@ impl Outgoing {
         }
     }
 
-    fn control(&mut self, control: Control) {
-        self.ready.push_back(Output::Control(control));
+    fn push_control(&mut self, control: Control) {
+        self.ready.push_back(OutgoingFrame::Control(control));
     }
 
-    fn rows(&mut self, rows: impl Into<Bytes>) {
-        self.ready.push_back(Output::Rows(rows.into()));
+    fn push_rows(&mut self, rows: impl Into<Bytes>) {
+        self.ready.push_back(OutgoingFrame::Rows(rows.into()));
     }
 
     fn begin(
         &mut self,
-        step: Step,
-        database: &Database,
+        step: SendStep,
+        database: &RemoteDatabase,
         subscriptions: &[SubscriptionState],
     ) -> Result<(), SyncError> {
         let control = match step {
-            Step::Upload(index) => {
+            SendStep::Upload(index) => {
                 let subscription = &subscriptions[index];
                 if let Some(giving) = subscription.giving {
                     let mut frames = database.kept_frames(giving)?;
                     let control = given_begin(index, subscription, &mut frames)?;
-                    self.sending = Some(Sending::Given(index, frames));
-                    self.control(control);
+                    self.sending = Some(SendState::Given(index, frames));
+                    self.push_control(control);
                     return Ok(());
                 }
                 let beginning = database.begin_upload(subscription)?;
@@ -304,7 +305,7 @@ impl Outgoing {
                 }
                 return self.begin_upload(index, beginning, database, subscriptions);
             }
-            Step::Requests(index) => {
+            SendStep::Requests(index) => {
                 let subscription = &subscriptions[index];
                 let mut tables = database.requests(subscription)?;
                 for (begin, rows) in &mut tables {
@@ -314,23 +315,23 @@ impl Outgoing {
                 if tables.is_empty() {
                     return Ok(());
                 }
-                self.sending = Some(Sending::Requests(tables.into_iter()));
+                self.sending = Some(SendState::Requests(tables.into_iter()));
                 Control::RequestBegin(RequestBegin {
                     subscription: index as u32,
                 })
             }
-            Step::Compare(index) => {
-                self.sending = Some(Sending::Compare(index, 0));
+            SendStep::Compare(index) => {
+                self.sending = Some(SendState::Compare(index, 0));
                 return Ok(());
             }
-            Step::DownloadRequest => {
+            SendStep::DownloadRequest => {
                 self.requested = true;
                 Control::DownloadRequest(DownloadRequest {
                     upload_only: self.upload_only,
                 })
             }
         };
-        self.control(control);
+        self.push_control(control);
         Ok(())
     }
 
@@ -339,14 +340,14 @@ impl Outgoing {
         &mut self,
         index: usize,
         beginning: UploadBeginning,
-        database: &Database,
+        database: &RemoteDatabase,
         subscriptions: &[SubscriptionState],
     ) -> Result<(), SyncError> {
         let subscription = &subscriptions[index];
         let received = self.received.as_ref().and_then(|it| it.get(index).copied());
         let retried = database.retried(subscription)?;
-        let new_copy = || UploadCopy::new(database.kept_limits()).of_retried(retried.clone());
-        let mut upload = Upload {
+        let new_copy = || UploadCopy::new(database.kept_limits()).with_retried(retried.clone());
+        let mut upload = OutgoingUpload {
             subscription: index,
             cursor: beginning.cursor,
             read: beginning.read,
@@ -367,7 +368,7 @@ impl Outgoing {
                 }
             }
         }
-        self.control(Control::UploadBegin(UploadBegin {
+        self.push_control(Control::UploadBegin(UploadBegin {
             subscription: index as u32,
             sequence: subscription.sequence + 1,
             upload_id: subscription.taken.map(|id| id.to_vec()).unwrap_or_default(),
@@ -381,12 +382,12 @@ impl Outgoing {
         }));
         if let Some((begin, rows)) = rest {
             // Also if its next rows come with the next piece.
-            self.control(Control::TableBegin(begin));
+            self.push_control(Control::TableBegin(begin));
             if !rows.is_empty() {
-                self.rows(rows);
+                self.push_rows(rows);
             }
         }
-        self.sending = Some(Sending::Upload(Box::new(upload)));
+        self.sending = Some(SendState::Upload(Box::new(upload)));
         Ok(())
     }
 
@@ -412,31 +413,31 @@ impl Outgoing {
 
     fn next_piece(
         &mut self,
-        mut upload: Box<Upload>,
-        database: &Database,
+        mut upload: Box<OutgoingUpload>,
+        database: &RemoteDatabase,
         subscriptions: &[SubscriptionState],
-        progress: &mut Progress,
-    ) -> Result<Option<Sending>, SyncError> {
+        progress: &mut SyncProgress,
+    ) -> Result<Option<SendState>, SyncError> {
         let subscription = &subscriptions[upload.subscription];
         let chunk = match upload.read.pop_front() {
             Some(chunk) => Some(chunk),
             None => database.upload_chunk(subscription, &mut upload.cursor)?,
         };
         let Some(chunk) = chunk else {
-            self.control(Control::UploadEnd(upload.copy.end()));
+            self.push_control(Control::UploadEnd(upload.copy.end()));
             self.copies
-                .sent(upload.subscription, subscription, upload.copy)?;
+                .keep_sent(upload.subscription, subscription, upload.copy)?;
             return Ok(None);
         };
         upload.copy.add(&chunk)?;
         self.copies.make_room(&upload.copy);
         if let Some(begin) = chunk.begin {
-            progress.table(Phase::Uploading, &begin.table, begin.expected_rows);
-            self.control(Control::TableBegin(begin));
+            progress.enter_table(SyncPhase::Uploading, &begin.table, begin.expected_rows);
+            self.push_control(Control::TableBegin(begin));
         }
         progress.rows += chunk.inserts + chunk.updates + chunk.deletes;
-        self.rows(chunk.rows);
-        Ok(Some(Sending::Upload(upload)))
+        self.push_rows(chunk.rows);
+        Ok(Some(SendState::Upload(upload)))
     }
 
     /// The next frame of an upload that is given back.
@@ -444,32 +445,32 @@ impl Outgoing {
         &mut self,
         index: usize,
         mut frames: BytesMut,
-        progress: &mut Progress,
-    ) -> Result<Option<Sending>, SyncError> {
+        progress: &mut SyncProgress,
+    ) -> Result<Option<SendState>, SyncError> {
         match kept::next_frame(&mut frames)? {
             None => return Ok(None),
-            Some(Frame::Rows { bytes, .. }) => self.rows(bytes),
+            Some(Frame::Rows { bytes, .. }) => self.push_rows(bytes),
             Some(Frame::Message { .. }) => {}
             Some(Frame::Control { control, .. }) => {
                 if let Some(Control::TableBegin(begin)) = &control {
-                    progress.table(Phase::Uploading, &begin.table, begin.expected_rows);
+                    progress.enter_table(SyncPhase::Uploading, &begin.table, begin.expected_rows);
                 }
                 if let Some(control) = control {
-                    self.control(control);
+                    self.push_control(control);
                 }
             }
         }
-        Ok(Some(Sending::Given(index, frames)))
+        Ok(Some(SendState::Given(index, frames)))
     }
 
     fn next_request(
         &mut self,
         mut tables: std::vec::IntoIter<(TableBegin, Vec<u8>)>,
-    ) -> Option<Sending> {
+    ) -> Option<SendState> {
         let (begin, rows) = tables.next()?;
-        self.control(Control::TableBegin(begin));
-        self.rows(rows);
-        Some(Sending::Requests(tables))
+        self.push_control(Control::TableBegin(begin));
+        self.push_rows(rows);
+        Some(SendState::Requests(tables))
     }
 
     /// The checksums of the next table.
@@ -477,10 +478,10 @@ impl Outgoing {
         &mut self,
         index: usize,
         table: usize,
-        database: &Database,
+        database: &RemoteDatabase,
         subscriptions: &[SubscriptionState],
-        progress: &mut Progress,
-    ) -> Result<Option<Sending>, SyncError> {
+        progress: &mut SyncProgress,
+    ) -> Result<Option<SendState>, SyncError> {
         let tables = subscriptions[index].schema.iter();
         let tables: Vec<&Table> = tables
             .flat_map(|schema| compare::compared(schema))
@@ -488,8 +489,8 @@ impl Outgoing {
         let Some(&compared) = tables.get(table) else {
             return Ok(None);
         };
-        progress.table(Phase::Comparing, &compared.name, 0);
-        let begin = TableBegin::of(compared);
+        progress.enter_table(SyncPhase::Comparing, &compared.name, 0);
+        let begin = TableBegin::for_table(compared);
         let ranges = database.agreed_ranges(compared, COMPARE_BYTES / tables.len())?;
         let untracked = database.is_untracked(compared)?;
         for ranges in ranges.chunks(RANGES_PER_MESSAGE) {
@@ -499,9 +500,9 @@ impl Outgoing {
                 ranges: ranges.to_vec(),
                 untracked,
             };
-            self.control(Control::CompareTable(message));
+            self.push_control(Control::CompareTable(message));
         }
-        Ok(Some(Sending::Compare(index, table + 1)))
+        Ok(Some(SendState::Compare(index, table + 1)))
     }
 }
 
@@ -530,7 +531,7 @@ fn given_begin(
 /// How many rows fit into so many bytes, and how many bytes they are.
 fn whole_rows(shape: &RowShape, rows: &[u8], limit: usize) -> (u64, usize) {
     let mut reader = RowsReader::new(shape, rows);
-    let mut row = Row::default();
+    let mut row = UnpackedRow::default();
     let (mut count, mut bytes) = (0, 0);
     while matches!(reader.next(&mut row), Ok(true)) && reader.consumed() <= limit {
         count += 1;

@@ -14,7 +14,7 @@ use tidewater_protocol::message::{Control, DownloadBegin, PartialDownload};
 
 use super::applying::{BROKEN_SPOOL, keep_control, keep_rows};
 use super::error::SyncError;
-use crate::spool::{Keep, KeptSpool};
+use crate::spool::{DownloadStore, KeptSpool};
 
 /// A part begins with this, the id of the remote, the hash of the publication's schema, and that of the
 /// checkpoint since which it tells what is new.
@@ -28,7 +28,7 @@ const READ_BYTES: usize = 256 << 10;
 const KEPT_AT_MOST: u64 = 16 << 30;
 
 /// Of one subscription.
-pub(super) struct Part {
+pub(super) struct DownloadPart {
     pub(super) spool: Box<dyn KeptSpool>,
     /// What is there of an earlier sync, and its length.
     presented: Option<(PartialDownload, u64)>,
@@ -43,20 +43,20 @@ pub(super) struct Part {
 
 /// Of the subscriptions of a sync, in their order.
 #[derive(Default)]
-pub(super) struct Parts {
+pub(super) struct DownloadParts {
     remote_id: Option<RemoteId>,
-    parts: Vec<Option<Part>>,
+    parts: Vec<Option<DownloadPart>>,
     /// The one whose download is coming.
     coming: Option<usize>,
 }
 
-impl Parts {
+impl DownloadParts {
     /// Of these subscriptions, with the checkpoints that they present; of others nothing is kept.
     pub(super) fn open<'p>(
-        keep: &mut dyn Keep,
+        keep: &mut dyn DownloadStore,
         remote_id: Option<RemoteId>,
         subscriptions: impl Iterator<Item = Option<(&'p str, Vec<u8>)>>,
-    ) -> Parts {
+    ) -> DownloadParts {
         let parts = subscriptions.map(|subscription| {
             let (publication, checkpoint) = subscription?;
             let since = Sha256::digest(checkpoint).into();
@@ -67,7 +67,7 @@ impl Parts {
                 spool.cut(0).ok()?;
             }
             let marked = presented.as_ref().map_or(0, |it| it.1);
-            Some(Part {
+            Some(DownloadPart {
                 spool,
                 presented,
                 schema_hash: [0; 32],
@@ -76,7 +76,7 @@ impl Parts {
                 marked,
             })
         });
-        Parts {
+        DownloadParts {
             remote_id,
             parts: parts.collect(),
             coming: None,
@@ -143,7 +143,11 @@ impl Parts {
     }
 
     /// Whether a message is kept here. `also`: it is applied at once, too, and not kept for that.
-    pub(super) fn control(&mut self, control: &Control, also: bool) -> Result<bool, SyncError> {
+    pub(super) fn keep_control(
+        &mut self,
+        control: &Control,
+        also: bool,
+    ) -> Result<bool, SyncError> {
         if let Control::DownloadEnd(_) = control {
             self.coming = None;
             return Ok(false);
@@ -162,7 +166,7 @@ impl Parts {
     }
 
     /// The same of rows.
-    pub(super) fn rows(&mut self, rows: &[u8], also: bool) -> Result<bool, SyncError> {
+    pub(super) fn keep_rows(&mut self, rows: &[u8], also: bool) -> Result<bool, SyncError> {
         let Some(part) = self.coming() else {
             return Ok(false);
         };
@@ -175,7 +179,7 @@ impl Parts {
     }
 
     /// The part of a subscription, if its download is there and not in the spool.
-    pub(super) fn part(&mut self, index: usize) -> Option<&mut Part> {
+    pub(super) fn part(&mut self, index: usize) -> Option<&mut DownloadPart> {
         self.parts.get_mut(index)?.as_mut()
     }
 
@@ -185,7 +189,7 @@ impl Parts {
         parts.into_iter().flatten().for_each(|mut it| it.marked = 0);
     }
 
-    fn coming(&mut self) -> Option<&mut Part> {
+    fn coming(&mut self) -> Option<&mut DownloadPart> {
         self.parts.get_mut(self.coming?)?.as_mut()
     }
 
@@ -204,7 +208,7 @@ impl Parts {
     }
 }
 
-impl Part {
+impl DownloadPart {
     /// Goes to its first message.
     pub(super) fn rewind(&mut self) -> Result<(), SyncError> {
         self.spool.rewind().map_err(SyncError::Spool)?;
@@ -235,7 +239,7 @@ impl Part {
 }
 
 /// What is behind the last mark is of no use, and would look as if the download had got on.
-impl Drop for Part {
+impl Drop for DownloadPart {
     fn drop(&mut self) {
         let is_kept = (1..=KEPT_AT_MOST).contains(&self.marked);
         let marked = self.marked;

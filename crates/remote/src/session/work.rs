@@ -1,29 +1,31 @@
 //! Applying what has come, as a value: it may be done on any thread, while the connection goes on.
 
-use super::applying::Feed;
+use super::applying::ApplierFeed;
 use super::error::SyncError;
-use super::parts::Parts;
-use super::progress::{Phase, Progress};
-use super::{Now, Verify};
-use crate::database::kept::Copies;
-use crate::database::{Adopt, Applier, ApplyRefused, ApplySummary, Database, SubscriptionState};
+use super::parts::DownloadParts;
+use super::progress::{SyncPhase, SyncProgress};
+use super::{Now, VerifyMode};
+use crate::database::kept::UploadCopies;
+use crate::database::{
+    AdoptionRule, Applier, ApplyRefused, ApplySummary, RemoteDatabase, SubscriptionState,
+};
 use crate::spool::Spool;
 use tidewater_protocol::PublicationSchema;
 
 /// What an apply begins with.
-pub(super) struct Beginning {
+pub(super) struct ApplyStart {
     pub(super) subscriptions: Vec<SubscriptionState>,
     pub(super) schemas: Vec<Option<PublicationSchema>>,
-    pub(super) verify: Verify,
-    pub(super) adopt: Option<Adopt>,
-    pub(super) copies: Copies,
+    pub(super) verify: VerifyMode,
+    pub(super) adopt: Option<AdoptionRule>,
+    pub(super) copies: UploadCopies,
 }
 
-impl Beginning {
+impl ApplyStart {
     /// Begins to apply, or gives the database back.
-    pub(super) fn begin(self, database: Database) -> Result<Applier, Box<ApplyRefused>> {
+    pub(super) fn begin(self, database: RemoteDatabase) -> Result<Applier, Box<ApplyRefused>> {
         let mut applier = database.begin_apply(&self.subscriptions, &self.schemas)?;
-        if self.verify == Verify::Look {
+        if self.verify == VerifyMode::Look {
             applier.only_tell_differences();
         }
         applier.adopt(self.adopt);
@@ -33,25 +35,25 @@ impl Beginning {
 }
 
 /// Where the database is.
-enum Store {
-    Idle(Database),
+enum WorkStore {
+    Idle(RemoteDatabase),
     Applying(Applier),
     /// Only while a step moves it from one to the other.
     Moving,
 }
 
 /// Applying a sync, from the spool to the commit. Whoever gets it from
-/// [`crate::Connection::poll_work`] takes steps until [`Work::is_done`], and hands it back; to
+/// [`crate::RemoteConnection::poll_work`] takes steps until [`ApplyWork::is_done`], and hands it back; to
 /// hand it back before cancels the sync.
-pub struct Work {
-    store: Store,
-    beginning: Option<Beginning>,
-    feed: Feed,
+pub struct ApplyWork {
+    store: WorkStore,
+    beginning: Option<ApplyStart>,
+    feed: ApplierFeed,
     /// `None` once all of it is applied.
     spool: Option<Box<dyn Spool>>,
     /// What is of use only until this is done, whatever comes of it.
-    parts: Parts,
-    progress: Progress,
+    parts: DownloadParts,
+    progress: SyncProgress,
     result: Option<Result<ApplySummary, SyncError>>,
     short: bool,
     /// Nothing has come, and nothing of the file would change but the time of the last sync,
@@ -63,19 +65,19 @@ pub struct Work {
 /// more than all the rest of it, and its time is for people only.
 const SAME_TIME_MS: i64 = 60_000;
 
-impl Work {
+impl ApplyWork {
     /// Work that begins with the spool.
     pub(super) fn replay(
-        database: Database,
-        beginning: Beginning,
-        (spool, parts): (Box<dyn Spool>, Parts),
-        progress: Progress,
+        database: RemoteDatabase,
+        beginning: ApplyStart,
+        (spool, parts): (Box<dyn Spool>, DownloadParts),
+        progress: SyncProgress,
         short: bool,
-    ) -> Work {
-        Work {
-            store: Store::Idle(database),
+    ) -> ApplyWork {
+        ApplyWork {
+            store: WorkStore::Idle(database),
             beginning: Some(beginning),
-            feed: Feed::default(),
+            feed: ApplierFeed::default(),
             spool: Some(spool),
             parts,
             progress,
@@ -87,17 +89,21 @@ impl Work {
 
     /// Nothing has come: it is enough that the file says when it last synced. It does, to the
     /// minute.
-    pub(super) fn idle_since(mut self, last_sync_ms: Option<i64>) -> Work {
+    pub(super) fn idle_since(mut self, last_sync_ms: Option<i64>) -> ApplyWork {
         self.idle_since_ms = last_sync_ms;
         self
     }
 
     /// Work that has only the commit left: all was applied while it came.
-    pub(super) fn commit(applier: Applier, parts: Parts, progress: Progress) -> Work {
-        Work {
-            store: Store::Applying(applier),
+    pub(super) fn commit(
+        applier: Applier,
+        parts: DownloadParts,
+        progress: SyncProgress,
+    ) -> ApplyWork {
+        ApplyWork {
+            store: WorkStore::Applying(applier),
             beginning: None,
-            feed: Feed::default(),
+            feed: ApplierFeed::default(),
             spool: None,
             parts,
             progress,
@@ -128,7 +134,7 @@ impl Work {
     }
 
     /// How far it is.
-    pub fn progress(&self) -> &Progress {
+    pub fn progress(&self) -> &SyncProgress {
         &self.progress
     }
 
@@ -139,11 +145,11 @@ impl Work {
         };
         if self.idle_since_ms.take().is_some_and(is_same_time) {
             self.result = Some(Ok(ApplySummary::default()));
-            self.progress.phase(Phase::Done);
+            self.progress.enter_phase(SyncPhase::Done);
             return Ok(());
         }
         self.begin()?;
-        let Store::Applying(applier) = &mut self.store else {
+        let WorkStore::Applying(applier) = &mut self.store else {
             return Err(super::MOVING);
         };
         if let Some(spool) = &mut self.spool {
@@ -154,13 +160,14 @@ impl Work {
             }
             return Ok(());
         }
-        let Store::Applying(applier) = std::mem::replace(&mut self.store, Store::Moving) else {
+        let WorkStore::Applying(applier) = std::mem::replace(&mut self.store, WorkStore::Moving)
+        else {
             return Err(super::MOVING);
         };
         let (database, committed) = applier.commit(now.unix_ms);
-        self.store = Store::Idle(database);
+        self.store = WorkStore::Idle(database);
         self.result = Some(Ok(committed?));
-        self.progress.phase(Phase::Done);
+        self.progress.enter_phase(SyncPhase::Done);
         Ok(())
     }
 
@@ -168,13 +175,14 @@ impl Work {
         let Some(beginning) = self.beginning.take() else {
             return Ok(());
         };
-        let Store::Idle(database) = std::mem::replace(&mut self.store, Store::Moving) else {
+        let WorkStore::Idle(database) = std::mem::replace(&mut self.store, WorkStore::Moving)
+        else {
             return Err(super::MOVING);
         };
         match beginning.begin(database) {
-            Ok(applier) => self.store = Store::Applying(applier),
+            Ok(applier) => self.store = WorkStore::Applying(applier),
             Err(refused) => {
-                self.store = Store::Idle(refused.database);
+                self.store = WorkStore::Idle(refused.database);
                 return Err(refused.error.into());
             }
         }
@@ -183,15 +191,21 @@ impl Work {
 
     /// The database, the progress, and what came of it. Nothing is left of what was not
     /// committed.
-    pub(super) fn end(mut self) -> (Database, Progress, Option<Result<ApplySummary, SyncError>>) {
+    pub(super) fn end(
+        mut self,
+    ) -> (
+        RemoteDatabase,
+        SyncProgress,
+        Option<Result<ApplySummary, SyncError>>,
+    ) {
         if self.result.is_some() {
             // What could not be applied comes anew.
             self.parts.remove();
         }
         let database = match self.store {
-            Store::Idle(database) => database,
-            Store::Applying(applier) => applier.abort(),
-            Store::Moving => unreachable!("every step puts the database back"),
+            WorkStore::Idle(database) => database,
+            WorkStore::Applying(applier) => applier.abort(),
+            WorkStore::Moving => unreachable!("every step puts the database back"),
         };
         (database, self.progress, self.result)
     }

@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
-use tidewater_carrier::listen::{Shown, Stream, accept_key, websocket};
+use tidewater_carrier::listen::{ByteStream, Shown, accept_key, websocket};
 use tidewater_carrier::{END, MAX_BODY_BYTES, NUMBER, SESSION};
 
 use super::caller::Peer;
@@ -178,7 +178,7 @@ fn begin(web: &Web, peer: String, shown: Shown) -> Result<(String, Arc<Session>)
 
 async fn serve(
     server: Arc<Shared>,
-    stream: impl Stream,
+    stream: impl ByteStream,
     peer: String,
     shown: Shown,
     _guard: Guard,

@@ -5,12 +5,12 @@
 use tidewater_centre::{RowsChunk, TableRequest, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::{
-    GivenUp, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin, TableBegin, UploadBegin, UploadEnd,
+    GivenUpRow, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin, TableBegin, UploadBegin, UploadEnd,
     UploadState,
 };
 use tidewater_protocol::pack::MAX_COLUMNS;
 use tidewater_protocol::{
-    Code, Op, PublicationSchema, Row, RowShape, RowsReader, UnpackError, UploadId,
+    Code, Op, PublicationSchema, RowShape, RowsReader, UnpackError, UnpackedRow, UploadId,
 };
 
 use crate::config::Limits;
@@ -42,7 +42,7 @@ pub(crate) struct ReceivedUpload {
     pub(crate) given_back: bool,
     pub(crate) copied: bool,
     pub(crate) retried: Vec<u64>,
-    pub(crate) given_up: Vec<GivenUp>,
+    pub(crate) given_up: Vec<GivenUpRow>,
     pub(crate) tables: Vec<UploadTable>,
 }
 
@@ -109,7 +109,7 @@ struct OpenUpload {
     given_back: bool,
     copied: bool,
     retried: Vec<u64>,
-    given_up: Vec<GivenUp>,
+    given_up: Vec<GivenUpRow>,
     tables: Vec<UploadTable>,
     /// Inserts, updates, deletes.
     counts: [u64; 3],
@@ -364,7 +364,7 @@ impl<'a> Receiver<'a> {
             return Ok(());
         };
         let mut reader = RowsReader::new(&table.shape, &table.buffer[table.valid..]);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         let uploading = matches!(self.section, Section::Upload(_));
         let complete = loop {
             match reader.next(&mut row) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::task::{spawn_local, yield_now};
 
 use tidewater_carrier::listen::Shown;
-use tidewater_carrier::requests::{Reply, Request};
+use tidewater_carrier::requests::{ExchangeReply, ExchangeRequest};
 use tidewater_server::Signal;
 use tidewater_server::fuzzing::{Carry, Exchanges};
 
@@ -37,7 +37,7 @@ struct Inner {
 
 /// What a server says to a request.
 pub(super) enum Said {
-    Reply(Reply, Arc<Exact>),
+    Reply(ExchangeReply, Arc<Exact>),
     /// It takes nobody any more: a balancer looks for another one.
     Unavailable,
     /// There is no such connection, or the number does not follow.
@@ -67,7 +67,7 @@ impl Inlet {
     /// if it begins one. `None` if the process dies.
     pub(super) async fn ask(
         &self,
-        request: Request,
+        request: ExchangeRequest,
         name: String,
         spoken: &Spoken,
         chronicle: &Rc<Chronicle>,
@@ -119,7 +119,7 @@ impl Inlet {
                 true => Carry::default(),
                 false => carry,
             };
-            let reply = Reply {
+            let reply = ExchangeReply {
                 session: name,
                 number: Some(request.number),
                 body: carry.bytes.clone(),

@@ -1,6 +1,6 @@
 //! One table as it is read for a subscription.
 
-use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader};
+use tidewater_protocol::{Code, Datum, Op, RowShape, RowsReader, UnpackedRow};
 
 use super::catching_up::{Filler, is_filled_in};
 use super::output::Output;
@@ -459,7 +459,7 @@ impl<'a> TableReading<'a, '_> {
     pub(super) async fn answer(&mut self, map: &ColumnMap, request: &TableRequest) -> Result<()> {
         let mut keys = Vec::new();
         let mut reader = RowsReader::new(&map.shape, &request.rows);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         while reader.next(&mut row).map_err(malformed)? {
             keys.push(row.key.clone());
         }
@@ -537,14 +537,14 @@ impl<'a> TableReading<'a, '_> {
 fn read_given(
     shape: &RowShape,
     chunks: &[RowsChunk],
-    take: &mut dyn FnMut(&Row<'_>) -> Result<()>,
+    take: &mut dyn FnMut(&UnpackedRow<'_>) -> Result<()>,
 ) -> Result<()> {
     for chunk in chunks {
         let bytes = chunk.read().map_err(|error| CentreError::Internal {
             message: format!("a spool file cannot be read: {error}"),
         })?;
         let mut reader = RowsReader::new(shape, &bytes);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         let unreadable = |error: tidewater_protocol::UnpackError| CentreError::Internal {
             message: format!("what a handler has told cannot be read: {error}"),
         };

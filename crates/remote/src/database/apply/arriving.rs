@@ -1,14 +1,14 @@
 //! The rows of a table as they arrive, cut anywhere.
 
 use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::{Op, Row, RowsReader, UnpackError};
+use tidewater_protocol::{Op, RowsReader, UnpackError, UnpackedRow};
 
-use super::own_columns::Aside;
-use super::rows::Sink;
+use super::own_columns::OwnValues;
+use super::rows::RowSink;
 use super::table::TableApply;
-use super::{Applier, MAX_ROW_BYTES, Phase, compared, out_of_order, remove};
+use super::{Applier, ApplyPhase, MAX_ROW_BYTES, compared, out_of_order, remove};
 use crate::database::{CompareDue, compare, row};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 impl Applier {
     /// Rows of this table follow.
@@ -30,10 +30,10 @@ impl Applier {
         }
         self.uploads.had_rows = true;
         let (index, result) = match self.phase {
-            Phase::Idle => return Err(out_of_order("rows")),
-            Phase::Given(_) => return self.given()?.begin(begin),
-            Phase::Result(index) => (index, true),
-            Phase::Download(index) => (index, false),
+            ApplyPhase::Idle => return Err(out_of_order("rows")),
+            ApplyPhase::Given(_) => return self.given()?.begin(begin),
+            ApplyPhase::Result(index) => (index, true),
+            ApplyPhase::Download(index) => (index, false),
         };
         self.switch_triggers()?;
         let connection = &self.database.connection;
@@ -42,7 +42,7 @@ impl Applier {
         let is_untracked = subscription.state.compare_due != CompareDue::No
             && compare::is_untracked(connection, &begin.table).doing("looking at a table")?;
         let mut table = if result {
-            TableApply::of_result(connection, &subscription.state, begin)?
+            TableApply::for_result(connection, &subscription.state, begin)?
         } else {
             let added = subscription
                 .added_columns
@@ -53,7 +53,7 @@ impl Applier {
                 let fillers = compare::fillers(connection, &begin.table);
                 added.extend(fillers.doing("looking at a table")?);
             }
-            TableApply::of_download(connection, &subscription.state, begin, &added)?
+            TableApply::for_download(connection, &subscription.state, begin, &added)?
         };
         table.is_untracked = is_untracked;
         table.is_forgotten = is_untracked
@@ -73,7 +73,7 @@ impl Applier {
             if table.is_untracked || !begin.ranges.is_empty() {
                 compared::begin(connection, &mut table, &begin.ranges)?;
             } else {
-                table.aside = Aside::keep(connection, table.table())?;
+                table.aside = OwnValues::keep(connection, table.table())?;
                 remove::clear(connection, &mut table, &mut self.summary)?;
             }
         }
@@ -102,10 +102,10 @@ impl Applier {
     /// Applies the complete rows at the beginning of `bytes`; returns how many there were and
     /// how many bytes they took.
     fn whole_rows(&mut self, bytes: &[u8]) -> Result<(u64, usize), RemoteError> {
-        if let (Phase::Given(_), Some(given)) = (self.phase, &mut self.uploads.given) {
+        if let (ApplyPhase::Given(_), Some(given)) = (self.phase, &mut self.uploads.given) {
             return given.rows(bytes, &mut self.summary);
         }
-        let (Phase::Result(index) | Phase::Download(index), Some(table)) =
+        let (ApplyPhase::Result(index) | ApplyPhase::Download(index), Some(table)) =
             (self.phase, &mut self.table)
         else {
             return Err(out_of_order("rows"));
@@ -113,14 +113,14 @@ impl Applier {
         let Some(shape) = table.shape.clone() else {
             return Ok((0, bytes.len()));
         };
-        let mut sink = Sink::new(
+        let mut sink = RowSink::new(
             &self.database.connection,
             &self.subscriptions[index].state,
             table,
             &mut self.summary,
         )?;
         let mut reader = RowsReader::new(&shape, bytes);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         let mut count = 0;
         loop {
             match reader.next(&mut row) {
@@ -129,19 +129,21 @@ impl Applier {
                 Err(error) => return Err(sink.bad_rows(error.to_string())),
             }
             match (self.phase, row.op) {
-                (Phase::Download(_), Some(Op::Upsert)) => sink.download(&row)?,
-                (Phase::Download(_), Some(Op::Remove)) => sink.remove(&row.key)?,
-                (Phase::Result(_), Some(Op::Refused)) => {
+                (ApplyPhase::Download(_), Some(Op::Upsert)) => sink.download(&row)?,
+                (ApplyPhase::Download(_), Some(Op::Remove)) => sink.remove(&row.key)?,
+                (ApplyPhase::Result(_), Some(Op::Refused)) => {
                     sink.refuse(&row)?;
                     let packed = row::pack_key(&sink.table.key_types, &row.key);
                     self.uploads
                         .refused
                         .insert((sink.table.name().to_owned(), packed));
                 }
-                (Phase::Result(_), Some(Op::ConflictRow)) => sink.conflict_row(&row)?,
-                (Phase::Result(_), Some(Op::Made)) => sink.made(&row)?,
-                (Phase::Result(_), Some(Op::Merged)) => sink.merged(&row)?,
-                (Phase::Result(_), Some(Op::ConflictGone)) => sink.conflict_gone(&row.key)?,
+                (ApplyPhase::Result(_), Some(Op::ConflictRow)) => sink.take_conflict_row(&row)?,
+                (ApplyPhase::Result(_), Some(Op::Made)) => sink.take_made(&row)?,
+                (ApplyPhase::Result(_), Some(Op::Merged)) => sink.take_merged(&row)?,
+                (ApplyPhase::Result(_), Some(Op::ConflictGone)) => {
+                    sink.take_conflict_removal(&row.key)?
+                }
                 (_, op) => return Err(sink.bad_rows(format!("{op:?} has no place here"))),
             }
             count += 1;
@@ -202,10 +204,10 @@ impl Applier {
         let Some(mut table) = table else {
             return Ok(());
         };
-        if let Phase::Download(index) = self.phase {
+        if let ApplyPhase::Download(index) = self.phase {
             let state = &self.subscriptions[index].state;
             let connection = &self.database.connection;
-            let mut sink = Sink::new(connection, state, &mut table, &mut self.summary)?;
+            let mut sink = RowSink::new(connection, state, &mut table, &mut self.summary)?;
             if sink.table.is_compared {
                 sink.end_compared()?;
             } else {

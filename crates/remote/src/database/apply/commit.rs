@@ -9,13 +9,13 @@ use crate::database::conflicts;
 use crate::database::kept;
 use crate::database::refused::{self, TIME_UNKNOWN};
 use crate::database::subscription::load_all;
-use crate::database::{Database, SubscriptionState, triggers};
-use crate::error::{Doing, RemoteError};
+use crate::database::{RemoteDatabase, SubscriptionState, triggers};
+use crate::error::{ErrorContext, RemoteError};
 
 impl Applier {
     /// Commits everything, and gives the database back, also when that failed: then nothing
     /// is changed.
-    pub fn commit(mut self, now_ms: i64) -> (Database, Result<ApplySummary, RemoteError>) {
+    pub fn commit(mut self, now_ms: i64) -> (RemoteDatabase, Result<ApplySummary, RemoteError>) {
         let result = self.finish(now_ms);
         let summary = std::mem::take(&mut self.summary);
         let mut database = self.abort();
@@ -26,7 +26,7 @@ impl Applier {
     }
 
     /// Rolls everything back and gives the database back.
-    pub fn abort(self) -> Database {
+    pub fn abort(self) -> RemoteDatabase {
         let connection = &self.database.connection;
         roll_back(connection);
         // Cannot fail: it only sets a flag of the connection.

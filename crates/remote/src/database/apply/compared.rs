@@ -18,19 +18,19 @@ use serde_json::Map;
 use tidewater_protocol::compare::Intervals;
 use tidewater_protocol::message::{
     KeyInterval, MAX_VERIFIED_BYTES, MAX_VERIFIED_KEYS, MAX_VERIFIED_TABLES, UncomparedReason,
-    UncomparedTable, Verified, VerifiedTable,
+    UncomparedTable, VerifiedTable, VerifiedTables,
 };
 use tidewater_protocol::pack::same;
-use tidewater_protocol::{Code, Datum, Fit, Row, Value};
+use tidewater_protocol::{Code, Datum, Fit, UnpackedRow, Value};
 
-use super::rows::Sink;
+use super::rows::RowSink;
 use super::table::TableApply;
 use super::{ApplySummary, RowDifference, TableDifferences};
-use crate::database::refused::{self, Refusal};
-use crate::database::tables::Names;
+use crate::database::refused::{self, NewRefusal};
+use crate::database::tables::QuotedNames;
 use crate::database::take::PARKED;
 use crate::database::{CompareDue, SubscriptionState, compare, quote, row};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 use crate::report::ROWS_TOLD;
 
 const DOING: &str = "applying what was compared";
@@ -119,7 +119,7 @@ pub(super) fn tell_server(
             keys.take(MAX_VERIFIED_KEYS).collect()
         },
     });
-    let verified = Verified {
+    let verified = VerifiedTables {
         tables: tables.collect(),
     };
     if verified.tables.is_empty() {
@@ -154,7 +154,7 @@ pub(super) fn tell_equal(
             });
             continue;
         }
-        let names = Names::of(table);
+        let names = QuotedNames::for_table(table);
         let sql = format!(
             "SELECT count(*) FROM {} AS p WHERE NOT EXISTS (SELECT 1 FROM {} AS h WHERE {})",
             names.table,
@@ -231,7 +231,7 @@ fn datums<'r>(
         .collect()
 }
 
-impl Sink<'_> {
+impl RowSink<'_> {
     /// The centre has a row of this key in a compared interval.
     pub(super) fn note_arrived(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
         let packed = row::pack_key(&self.table.key_types, key);
@@ -244,7 +244,10 @@ impl Sink<'_> {
 
     /// A row of the centre, whose key has no local change, against the one that is here;
     /// false if it is to be written.
-    pub(super) fn settle_compared(&mut self, arrived: &Row<'_>) -> Result<bool, RemoteError> {
+    pub(super) fn settle_compared(
+        &mut self,
+        arrived: &UnpackedRow<'_>,
+    ) -> Result<bool, RemoteError> {
         let here = self.row_here(&arrived.key).doing(DOING)?;
         if let Some((values, Fit::Canonical)) = &here
             && self.are_same(values, &arrived.new)
@@ -426,7 +429,7 @@ impl Sink<'_> {
 
     /// What differs here becomes a change of the current generation, with the centre's row as
     /// pre-image.
-    fn make_pending(&mut self, arrived: &Row<'_>) -> rusqlite::Result<()> {
+    fn make_pending(&mut self, arrived: &UnpackedRow<'_>) -> rusqlite::Result<()> {
         let names = &self.table.names;
         let columns = names.change_key.iter().chain(&names.pre);
         let columns = quote::list(columns, ", ", String::clone);
@@ -596,7 +599,7 @@ impl Sink<'_> {
     ) -> Result<(), RemoteError> {
         let readable = row::readable_key(key);
         let table = self.table.table();
-        let refusal = Refusal {
+        let refusal = NewRefusal {
             publication: &self.subscription.publication,
             table: &table.name,
             key: &readable,

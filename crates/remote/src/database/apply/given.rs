@@ -8,32 +8,32 @@
 use rusqlite::Connection;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{
-    Code, ColumnType, Op, PublicationSchema, Row, RowShape, RowsReader, UnpackError,
+    Code, ColumnType, Op, PublicationSchema, RowShape, RowsReader, UnpackError, UnpackedRow,
 };
 
 use super::ApplySummary;
 use super::ack::{acknowledge_given, note_conflict};
 use super::migrate::columns_left;
-use crate::database::conflicts::{self, Outcome};
-use crate::database::kept::{self, Giving, OwnChange, dropped_changes, own_changes};
-use crate::database::refused::{self, Refusal};
+use crate::database::conflicts::{self, ChangeOutcome};
+use crate::database::kept::{self, GivenBackUpload, OwnChange, dropped_changes, own_changes};
+use crate::database::refused::{self, NewRefusal};
 use crate::database::{SubscriptionState, row};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "applying the result of a given-back upload";
 
 /// What the centre says of the rows of a given-back upload.
 #[derive(Debug)]
-pub(super) struct Given {
-    giving: Giving,
-    table: Option<Table>,
-    refused: Vec<Refused>,
+pub(super) struct GivenBackResult {
+    giving: GivenBackUpload,
+    table: Option<GivenBackTable>,
+    refused: Vec<GivenBackRefusal>,
     /// By table and key, with the row that the centre has.
     lost: Vec<(kept::TableAndKey, Option<String>)>,
 }
 
 #[derive(Debug)]
-struct Table {
+struct GivenBackTable {
     name: String,
     columns: Vec<String>,
     shape: RowShape,
@@ -41,16 +41,16 @@ struct Table {
 }
 
 #[derive(Debug)]
-struct Refused {
+struct GivenBackRefusal {
     table: String,
     key_packed: Vec<u8>,
     code: String,
     reason: String,
 }
 
-impl Given {
-    pub(super) fn of(giving: Giving) -> Given {
-        Given {
+impl GivenBackResult {
+    pub(super) fn new(giving: GivenBackUpload) -> GivenBackResult {
+        GivenBackResult {
             giving,
             table: None,
             refused: Vec::new(),
@@ -64,7 +64,7 @@ impl Given {
             table: begin.table.clone(),
             what: "its header names no key, or a type that is not known".into(),
         })?;
-        self.table = Some(Table {
+        self.table = Some(GivenBackTable {
             name: begin.table.clone(),
             columns: begin.columns.iter().map(|it| it.name.clone()).collect(),
             key_types: shape.key_columns(),
@@ -88,7 +88,7 @@ impl Given {
             what,
         };
         let mut reader = RowsReader::new(&table.shape, bytes);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         let mut count = 0;
         loop {
             match reader.next(&mut row) {
@@ -97,7 +97,7 @@ impl Given {
                 Err(error) => return Err(bad(error.to_string())),
             }
             match row.op {
-                Some(Op::Refused) => self.refused.push(Refused {
+                Some(Op::Refused) => self.refused.push(GivenBackRefusal {
                     table: table.name.clone(),
                     key_packed: row::pack_key(&table.key_types, &row.key),
                     code: refused::code_name(row.code),
@@ -143,7 +143,7 @@ impl Given {
                         code: &str,
                         reason: &str| {
             summary.note_refused(table, &change.key, reason);
-            let refusal = Refusal {
+            let refusal = NewRefusal {
                 publication: &subscription.publication,
                 table,
                 key: &change.key,
@@ -176,7 +176,7 @@ impl Given {
             if let Some(images) = images.get(key) {
                 let place = (&*subscription.publication, &*key.0);
                 images
-                    .record(connection, place, theirs.as_deref(), Outcome::Lost)
+                    .record(connection, place, theirs.as_deref(), ChangeOutcome::Lost)
                     .doing(DOING)?;
             }
         }

@@ -6,23 +6,23 @@
 //! left alone. What has something of somebody else's is not what the later change was made from: in
 //! the columns that this has changed, the pre-image stays what its user had seen.
 
-use tidewater_protocol::{Datum, Row, Value};
+use tidewater_protocol::{Datum, UnpackedRow, Value};
 
 use super::ack::note_conflict;
-use super::rows::{Sink, failed, is_local_rule};
-use crate::database::conflicts::Outcome;
+use super::rows::{RowSink, failed, is_local_rule};
+use crate::database::conflicts::ChangeOutcome;
 use crate::database::{changes, quote, row};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "applying what the centre made of an uploaded row";
 
-impl Sink<'_> {
+impl RowSink<'_> {
     /// A row that the centre took and made something else of.
-    pub(super) fn made(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+    pub(super) fn take_made(&mut self, row: &UnpackedRow<'_>) -> Result<(), RemoteError> {
         self.become_row(row, false)
     }
 
-    fn become_row(&mut self, row: &Row<'_>, is_of_others: bool) -> Result<(), RemoteError> {
+    fn become_row(&mut self, row: &UnpackedRow<'_>, is_of_others: bool) -> Result<(), RemoteError> {
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(());
         };
@@ -40,9 +40,9 @@ impl Sink<'_> {
     }
 
     /// The same, together with a change of somebody else's.
-    pub(super) fn merged(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+    pub(super) fn take_merged(&mut self, row: &UnpackedRow<'_>) -> Result<(), RemoteError> {
         note_conflict(self.summary, self.table.name(), &row.key);
-        self.record_conflict(&row.key, Some(&row.new), Outcome::Merged)?;
+        self.record_conflict(&row.key, Some(&row.new), ChangeOutcome::Merged)?;
         self.become_row(row, true)
     }
 
@@ -51,7 +51,7 @@ impl Sink<'_> {
     /// have left alone.
     fn become_pre_image(
         &mut self,
-        row: &Row<'_>,
+        row: &UnpackedRow<'_>,
         taken: i64,
         is_of_others: bool,
     ) -> Result<(), RemoteError> {
@@ -128,7 +128,7 @@ impl Sink<'_> {
         &self,
         sql: &str,
         key: &[Value],
-        row: &Row<'_>,
+        row: &UnpackedRow<'_>,
         columns: &[usize],
         generation: Option<i64>,
     ) -> rusqlite::Result<()> {

@@ -4,11 +4,11 @@
 use rusqlite::{Connection, params};
 use tidewater_protocol::{Datum, PublicationSchema};
 
-use super::rows::Sink;
+use super::rows::RowSink;
 use super::table::was_present;
 use crate::database::refused::key_of;
 use crate::database::row;
-use crate::database::tables::Names;
+use crate::database::tables::QuotedNames;
 
 /// A row of the application of which the user has to decide.
 pub(super) struct UndecidedRow {
@@ -19,7 +19,7 @@ pub(super) struct UndecidedRow {
 
 /// Notes what a stale row waits for.
 pub(super) fn note(
-    sink: &Sink<'_>,
+    sink: &RowSink<'_>,
     key: &[Datum<'_>],
     undecided: &UndecidedRow,
 ) -> rusqlite::Result<()> {
@@ -48,7 +48,7 @@ pub(super) fn end_decided(
         let Some(table) = schema.table(table) else {
             continue;
         };
-        let names = Names::of(table);
+        let names = QuotedNames::for_table(table);
         let present: Option<bool> = match key_of(table, packed) {
             None => None,
             Some(key) => {

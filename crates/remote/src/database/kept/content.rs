@@ -10,10 +10,10 @@ use rusqlite::Connection;
 use serde_json::Map;
 use tidewater_protocol::frame::{Frame, SYNC_CHANNEL, put_rows};
 use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
-use tidewater_protocol::{Datum, Op, PublicationSchema, Row, RowsReader};
+use tidewater_protocol::{Datum, Op, PublicationSchema, RowsReader, UnpackedRow};
 
-use super::{Giving, Refused, TableAndKey, frames, next_frame, put};
-use crate::database::conflicts::{self, Images};
+use super::{GivenBackUpload, Refused, TableAndKey, frames, next_frame, put};
+use crate::database::conflicts::{self, ChangeImages};
 use crate::database::row;
 use crate::error::RemoteError;
 
@@ -25,8 +25,8 @@ pub(super) fn without(upload: &[u8], refused: &Refused) -> Result<Vec<u8>, Remot
     let mut first = None;
     each_part(BytesMut::from(upload), |part| {
         match part {
-            Part::Begin(begin) => first = Some(begin),
-            Part::Table(begin, rows) => {
+            UploadPart::Begin(begin) => first = Some(begin),
+            UploadPart::Table(begin, rows) => {
                 let left = without_rows(&begin, &rows, refused, &mut end)?;
                 if !left.is_empty() {
                     put(&mut kept, Control::TableBegin(begin))?;
@@ -77,7 +77,7 @@ fn without_rows(
 }
 
 /// A part of an upload, put together.
-enum Part {
+enum UploadPart {
     Begin(UploadBegin),
     Table(TableBegin, Vec<u8>),
 }
@@ -85,7 +85,7 @@ enum Part {
 /// Goes through an upload.
 fn each_part(
     mut frames: BytesMut,
-    mut visit: impl FnMut(Part) -> Result<(), RemoteError>,
+    mut visit: impl FnMut(UploadPart) -> Result<(), RemoteError>,
 ) -> Result<(), RemoteError> {
     let mut table: Option<(TableBegin, Vec<u8>)> = None;
     loop {
@@ -101,10 +101,10 @@ fn each_part(
             None => return Ok(()),
         };
         if let Some((begin, rows)) = table.take() {
-            visit(Part::Table(begin, rows))?;
+            visit(UploadPart::Table(begin, rows))?;
         }
         match control {
-            Some(Control::UploadBegin(begin)) => visit(Part::Begin(begin))?,
+            Some(Control::UploadBegin(begin)) => visit(UploadPart::Begin(begin))?,
             Some(Control::TableBegin(begin)) => table = Some((begin, Vec::new())),
             _ => {}
         }
@@ -115,13 +115,13 @@ fn each_part(
 fn each_row(
     begin: &TableBegin,
     rows: &[u8],
-    mut visit: impl FnMut(&Row<'_>, Vec<u8>, Range<usize>),
+    mut visit: impl FnMut(&UnpackedRow<'_>, Vec<u8>, Range<usize>),
 ) -> Result<(), RemoteError> {
     let bad = || bad_rows(begin, "a kept upload has a header that cannot be".into());
     let shape = begin.shape().ok_or_else(bad)?;
     let key_types = shape.key_columns();
     let mut reader = RowsReader::new(&shape, rows);
-    let mut row = Row::default();
+    let mut row = UnpackedRow::default();
     let mut from = 0;
     loop {
         match reader.next(&mut row) {
@@ -156,7 +156,7 @@ pub(crate) struct OwnChange {
 /// Finds the changes of these tables and packed keys in an upload that is given back.
 pub(crate) fn own_changes(
     connection: &Connection,
-    giving: Giving,
+    giving: GivenBackUpload,
     wanted: &Refused,
 ) -> Result<HashMap<TableAndKey, OwnChange>, RemoteError> {
     find(connection, giving, wanted, |begin, row, _| {
@@ -167,15 +167,15 @@ pub(crate) fn own_changes(
 /// The same, with the whole rows of both their images.
 pub(crate) fn images(
     connection: &Connection,
-    giving: Giving,
+    giving: GivenBackUpload,
     wanted: &Refused,
-) -> Result<HashMap<TableAndKey, Images>, RemoteError> {
+) -> Result<HashMap<TableAndKey, ChangeImages>, RemoteError> {
     find(connection, giving, wanted, |begin, row, key_packed| {
         let whole = |image: &[Datum<'_>]| {
             let names = begin.columns.iter().map(|column| column.name.as_str());
             (!image.is_empty()).then(|| conflicts::object(names.zip(image)))
         };
-        Images {
+        ChangeImages {
             key_packed: key_packed.to_vec(),
             key: row::readable_key(&row.key),
             pre_image: whole(&row.old),
@@ -187,16 +187,16 @@ pub(crate) fn images(
 /// Reads these changes, each in some way.
 fn find<T>(
     connection: &Connection,
-    giving: Giving,
+    giving: GivenBackUpload,
     wanted: &Refused,
-    read: impl Fn(&TableBegin, &Row<'_>, &[u8]) -> T,
+    read: impl Fn(&TableBegin, &UnpackedRow<'_>, &[u8]) -> T,
 ) -> Result<HashMap<TableAndKey, T>, RemoteError> {
     let mut found = HashMap::new();
     if wanted.is_empty() {
         return Ok(found);
     }
     each_part(frames(connection, giving)?, |part| {
-        let Part::Table(begin, rows) = part else {
+        let UploadPart::Table(begin, rows) = part else {
             return Ok(());
         };
         each_row(&begin, &rows, |row, key_packed, _| {
@@ -223,12 +223,12 @@ pub(crate) struct DroppedChange {
 /// that it lacks altogether is none of these.
 pub(crate) fn dropped_changes(
     connection: &Connection,
-    giving: Giving,
+    giving: GivenBackUpload,
     schema: Option<&PublicationSchema>,
 ) -> Result<Vec<DroppedChange>, RemoteError> {
     let mut found = Vec::new();
     each_part(frames(connection, giving)?, |part| {
-        let Part::Table(begin, rows) = part else {
+        let UploadPart::Table(begin, rows) = part else {
             return Ok(());
         };
         let Some(table) = schema.and_then(|schema| schema.table(&begin.table)) else {
@@ -261,7 +261,11 @@ pub(crate) fn dropped_changes(
 }
 
 /// The key, and the changed columns among those that are meant.
-fn own_change(begin: &TableBegin, row: &Row<'_>, is_meant: &dyn Fn(usize) -> bool) -> OwnChange {
+fn own_change(
+    begin: &TableBegin,
+    row: &UnpackedRow<'_>,
+    is_meant: &dyn Fn(usize) -> bool,
+) -> OwnChange {
     let mut values = Map::new();
     for (index, header) in begin.columns.iter().enumerate() {
         let in_key = begin.key.iter().any(|&key| key as usize == index);

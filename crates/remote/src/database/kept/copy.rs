@@ -12,7 +12,7 @@ use tidewater_protocol::frame::{SYNC_CHANNEL, put_rows};
 use tidewater_protocol::message::{Control, UploadBegin, UploadEnd};
 
 use super::{KeptLimits, put};
-use crate::database::{Database, SubscriptionState, UploadChunk, UploadCursor};
+use crate::database::{RemoteDatabase, SubscriptionState, UploadChunk, UploadCursor};
 use crate::error::RemoteError;
 
 /// Counts an upload piece by piece, and copies it as far as it is kept.
@@ -20,7 +20,7 @@ use crate::error::RemoteError;
 pub(crate) struct UploadCopy {
     /// What is between its beginning and its end; `None` once it is too large.
     body: Option<BytesMut>,
-    counted: Counted,
+    counted: RowTally,
     limits: KeptLimits,
     /// See [`UploadBegin::retried`].
     retried: Vec<u64>,
@@ -28,15 +28,15 @@ pub(crate) struct UploadCopy {
 
 /// What an upload's beginning says of it.
 #[derive(Clone, Copy)]
-struct Beginning {
+struct UploadHeader {
     sequence: u64,
     upload_id: Option<UploadId>,
     may_be_sent_twice: bool,
 }
 
-impl Beginning {
-    fn of_taken(subscription: &SubscriptionState) -> Beginning {
-        Beginning {
+impl UploadHeader {
+    fn from_taken(subscription: &SubscriptionState) -> UploadHeader {
+        UploadHeader {
             sequence: subscription.sequence + 1,
             upload_id: subscription.taken,
             may_be_sent_twice: subscription.may_be_sent_twice(),
@@ -46,7 +46,7 @@ impl Beginning {
 
 /// What is kept of an upload.
 #[derive(Debug)]
-pub(crate) enum Copied {
+pub(crate) enum CopiedUpload {
     /// It holds nothing.
     Nothing,
     /// All of it, frame by frame.
@@ -55,11 +55,11 @@ pub(crate) enum Copied {
     TooLarge,
 }
 
-impl Copied {
+impl CopiedUpload {
     fn bytes(&self) -> usize {
         match self {
-            Copied::Nothing | Copied::TooLarge => 0,
-            Copied::Whole(bytes) => bytes.len(),
+            CopiedUpload::Nothing | CopiedUpload::TooLarge => 0,
+            CopiedUpload::Whole(bytes) => bytes.len(),
         }
     }
 }
@@ -68,14 +68,14 @@ impl UploadCopy {
     pub(crate) fn new(limits: KeptLimits) -> UploadCopy {
         UploadCopy {
             body: Some(BytesMut::new()),
-            counted: Counted::default(),
+            counted: RowTally::default(),
             limits,
             retried: Vec::new(),
         }
     }
 
     /// Of an upload with changes that were refused with these before.
-    pub(crate) fn of_retried(self, retried: Vec<u64>) -> UploadCopy {
+    pub(crate) fn with_retried(self, retried: Vec<u64>) -> UploadCopy {
         UploadCopy { retried, ..self }
     }
 
@@ -106,22 +106,22 @@ impl UploadCopy {
     }
 
     /// What is kept of the upload.
-    fn finish(self, beginning: Beginning) -> Result<Copied, RemoteError> {
+    fn finish(self, beginning: UploadHeader) -> Result<CopiedUpload, RemoteError> {
         match self.body {
             Some(body) => whole(&body, &self.counted, beginning, self.retried),
-            None => Ok(Copied::TooLarge),
+            None => Ok(CopiedUpload::TooLarge),
         }
     }
 }
 
 /// How many rows of an upload there were, and their checksum.
 #[derive(Debug, Default)]
-struct Counted {
+struct RowTally {
     rows: UploadEnd,
     checksum: crc32fast::Hasher,
 }
 
-impl Counted {
+impl RowTally {
     fn add(&mut self, chunk: &UploadChunk) {
         self.rows.inserts += chunk.inserts;
         self.rows.updates += chunk.updates;
@@ -148,13 +148,13 @@ fn put_chunk(body: &mut BytesMut, chunk: &UploadChunk) -> Result<(), RemoteError
 /// A whole upload as it is kept.
 fn whole(
     body: &[u8],
-    counted: &Counted,
-    beginning: Beginning,
+    counted: &RowTally,
+    beginning: UploadHeader,
     retried: Vec<u64>,
-) -> Result<Copied, RemoteError> {
+) -> Result<CopiedUpload, RemoteError> {
     let end = counted.end();
     let rows @ 1.. = end.inserts + end.updates + end.deletes else {
-        return Ok(Copied::Nothing);
+        return Ok(CopiedUpload::Nothing);
     };
     let mut frames = BytesMut::with_capacity(body.len() + 128);
     let begin = UploadBegin {
@@ -175,32 +175,32 @@ fn whole(
     put(&mut frames, Control::UploadBegin(begin))?;
     frames.extend_from_slice(body);
     put(&mut frames, Control::UploadEnd(end))?;
-    Ok(Copied::Whole(frames.into()))
+    Ok(CopiedUpload::Whole(frames.into()))
 }
 
 /// What is kept of the uploads that a sync has sent, by subscription. Together they are not
 /// larger than one upload that is kept.
 #[derive(Debug, Default)]
-pub(crate) struct Copies(HashMap<usize, Copied>);
+pub(crate) struct UploadCopies(HashMap<usize, CopiedUpload>);
 
-impl Copies {
+impl UploadCopies {
     /// Makes room for the copy under way. Those that go are read out of the file, if their
     /// results come.
     pub(crate) fn make_room(&mut self, for_copy: &UploadCopy) {
-        let held: usize = self.0.values().map(Copied::bytes).sum();
+        let held: usize = self.0.values().map(CopiedUpload::bytes).sum();
         if held + for_copy.bytes() > for_copy.limits.upload_bytes {
             self.0.retain(|_, copy| copy.bytes() == 0);
         }
     }
 
     /// A subscription's upload was sent to its end.
-    pub(crate) fn sent(
+    pub(crate) fn keep_sent(
         &mut self,
         index: usize,
         subscription: &SubscriptionState,
         copy: UploadCopy,
     ) -> Result<(), RemoteError> {
-        let copy = copy.finish(Beginning::of_taken(subscription))?;
+        let copy = copy.finish(UploadHeader::from_taken(subscription))?;
         self.0.insert(index, copy);
         Ok(())
     }
@@ -210,8 +210,8 @@ impl Copies {
         &mut self,
         index: usize,
         subscription: &SubscriptionState,
-        database: &Database,
-    ) -> Result<Copied, RemoteError> {
+        database: &RemoteDatabase,
+    ) -> Result<CopiedUpload, RemoteError> {
         match self.0.remove(&index) {
             Some(copy) => Ok(copy),
             None => read(subscription, database),
@@ -220,17 +220,20 @@ impl Copies {
 }
 
 /// The taken upload out of the file, as a copy of it would be.
-fn read(subscription: &SubscriptionState, database: &Database) -> Result<Copied, RemoteError> {
+fn read(
+    subscription: &SubscriptionState,
+    database: &RemoteDatabase,
+) -> Result<CopiedUpload, RemoteError> {
     let retried = database.retried(subscription)?;
-    let mut copy = UploadCopy::new(database.kept_limits()).of_retried(retried);
+    let mut copy = UploadCopy::new(database.kept_limits()).with_retried(retried);
     let mut cursor = UploadCursor::default();
     while let Some(chunk) = database.upload_chunk(subscription, &mut cursor)? {
         copy.add(&chunk)?;
         if copy.body.is_none() {
-            return Ok(Copied::TooLarge);
+            return Ok(CopiedUpload::TooLarge);
         }
     }
-    copy.finish(Beginning::of_taken(subscription))
+    copy.finish(UploadHeader::from_taken(subscription))
 }
 
 #[cfg(test)]
@@ -242,7 +245,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    const FIRST: Beginning = Beginning {
+    const FIRST: UploadHeader = UploadHeader {
         sequence: 1,
         upload_id: None,
         may_be_sent_twice: false,
@@ -282,7 +285,7 @@ mod tests {
         copy
     }
 
-    fn sent(copies: &mut Copies, index: usize, count: usize) {
+    fn sent(copies: &mut UploadCopies, index: usize, count: usize) {
         let copy = copy_of(count);
         copies.make_room(&copy);
         let copied = copy.finish(FIRST).unwrap();
@@ -293,15 +296,21 @@ mod tests {
     fn what_is_too_large_is_not_copied_and_counted_on() {
         let copy = copy_of(7);
         assert!(copy.bytes() > 6 * MIB);
-        assert!(matches!(copy.finish(FIRST).unwrap(), Copied::Whole(_)));
+        assert!(matches!(
+            copy.finish(FIRST).unwrap(),
+            CopiedUpload::Whole(_)
+        ));
         let copy = copy_of(20);
         assert_eq!((copy.bytes(), copy.end().inserts), (0, 20));
-        assert!(matches!(copy.finish(FIRST).unwrap(), Copied::TooLarge));
+        assert!(matches!(
+            copy.finish(FIRST).unwrap(),
+            CopiedUpload::TooLarge
+        ));
     }
 
     #[test]
     fn copies_together_are_not_larger_than_one_may_be() {
-        let mut copies = Copies::default();
+        let mut copies = UploadCopies::default();
         sent(&mut copies, 1, 3);
         sent(&mut copies, 2, 3);
         assert!(copies.0.contains_key(&1) && copies.0.contains_key(&2));

@@ -9,14 +9,17 @@
 use rusqlite::{Connection, params};
 use serde::Serialize;
 use tidewater_protocol::Table;
-use tidewater_protocol::message::{GivenUp, MAX_GIVEN_UP, MAX_RETRIED, SettledRefusal};
+use tidewater_protocol::message::{GivenUpRow, MAX_GIVEN_UP, MAX_RETRIED, SettledRefusal};
 
-use super::{Database, Found, PARKED, RefusedRow, TIME_UNKNOWN, exists, find, give_up, key_of};
+use super::{
+    PARKED, RefusalToDecide, RefusedRow, RemoteDatabase, TIME_UNKNOWN, exists, find, give_up,
+    key_of,
+};
 use crate::database::SubscriptionState;
 use crate::database::changes::later_than;
-use crate::database::tables::Names;
+use crate::database::tables::QuotedNames;
 use crate::database::upload::mark_stale;
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// So many are kept in a file, the newest ones.
 const MOST_KEPT: u64 = 10_000;
@@ -29,7 +32,7 @@ const UNTOLD: i64 = 0;
 
 /// A change that the centre once refused, and that is settled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SettledRow {
+pub struct SettledChange {
     /// The change as it was refused.
     #[serde(flatten)]
     pub refused: RefusedRow,
@@ -44,7 +47,7 @@ pub struct SettledRow {
 }
 
 /// How a change is settled.
-pub(crate) struct End<'e> {
+pub(crate) struct SettledEnd<'e> {
     pub(crate) outcome: &'e str,
     /// The user if `None`.
     pub(crate) by: Option<&'e str>,
@@ -53,10 +56,10 @@ pub(crate) struct End<'e> {
     pub(crate) generation: Option<i64>,
 }
 
-impl End<'_> {
+impl SettledEnd<'_> {
     /// It is pending again.
-    pub(crate) fn retried(generation: i64) -> End<'static> {
-        End {
+    pub(crate) fn retried(generation: i64) -> SettledEnd<'static> {
+        SettledEnd {
             outcome: "retried",
             by: None,
             at_ms: None,
@@ -65,16 +68,16 @@ impl End<'_> {
     }
 
     /// It was given up.
-    pub(super) fn given_up() -> End<'static> {
-        End {
+    pub(super) fn given_up() -> SettledEnd<'static> {
+        SettledEnd {
             outcome: "given_up",
-            ..End::retried(UNTOLD)
+            ..SettledEnd::retried(UNTOLD)
         }
     }
 
     /// It was written again, and the apply under way has brought the news that it was taken.
-    pub(super) fn taken() -> End<'static> {
-        End {
+    pub(super) fn taken() -> SettledEnd<'static> {
+        SettledEnd {
             outcome: "taken",
             by: None,
             at_ms: Some(TIME_UNKNOWN),
@@ -85,7 +88,11 @@ impl End<'_> {
 
 /// Settles a refused row. If it goes up again, and was refused when the file was not known to be a
 /// copy, so does the word that another copy may send it, too.
-pub(crate) fn settle(connection: &Connection, id: i64, end: &End<'_>) -> rusqlite::Result<()> {
+pub(crate) fn settle(
+    connection: &Connection,
+    id: i64,
+    end: &SettledEnd<'_>,
+) -> rusqlite::Result<()> {
     if let Some(generation) = end.generation.filter(|it| *it != UNTOLD) {
         connection
             .prepare_cached(
@@ -143,7 +150,7 @@ pub(crate) fn retried(
             .query_map(params![table, key_packed], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         for id in ids {
-            settle(connection, id, &End::retried(generation))?;
+            settle(connection, id, &SettledEnd::retried(generation))?;
         }
         Ok(())
     };
@@ -250,7 +257,7 @@ pub(crate) fn give_up_vanished(
                 |row| Ok((row.get(0)?, row.get(1)?)),
             )?
             .collect::<rusqlite::Result<_>>()?;
-        let names = Names::of(table);
+        let names = QuotedNames::for_table(table);
         for (id, key_packed) in inserts {
             let Some(key) = key_of(table, &key_packed) else {
                 continue;
@@ -292,8 +299,8 @@ pub(crate) fn given_up(
     connection: &Connection,
     publication: &str,
     generation: i64,
-) -> Result<Vec<GivenUp>, RemoteError> {
-    let read = || -> rusqlite::Result<Vec<GivenUp>> {
+) -> Result<Vec<GivenUpRow>, RemoteError> {
+    let read = || -> rusqlite::Result<Vec<GivenUpRow>> {
         connection
             .prepare_cached(
                 "SELECT table_name, key, sequence FROM tidewater_settled WHERE publication = ?1 \
@@ -301,7 +308,7 @@ pub(crate) fn given_up(
                  ORDER BY id",
             )?
             .query_map(params![publication, generation], |row| {
-                Ok(GivenUp {
+                Ok(GivenUpRow {
                     table: row.get(0)?,
                     key: row.get(1)?,
                     sequence: row.get::<_, i64>(2)?.unsigned_abs(),
@@ -392,7 +399,7 @@ pub(crate) fn told(
             )?
             .collect::<rusqlite::Result<_>>()?;
         for entry in found {
-            let Some(Found {
+            let Some(RefusalToDecide {
                 key_packed, parked, ..
             }) = find(connection, subscriptions, &entry)?
             else {
@@ -406,7 +413,7 @@ pub(crate) fn told(
                 give_up(connection, &parked)?;
                 mark_stale(connection, &entry.table, &key_packed)?;
             }
-            let end = End {
+            let end = SettledEnd {
                 outcome: &told.outcome,
                 by: Some(&told.by),
                 at_ms: Some(told.at_ms),
@@ -422,12 +429,12 @@ pub(crate) fn told(
     Ok(())
 }
 
-impl Database {
+impl RemoteDatabase {
     /// What the taken upload tells of what the user has given up.
     pub(crate) fn given_up(
         &self,
         subscription: &SubscriptionState,
-    ) -> Result<Vec<GivenUp>, RemoteError> {
+    ) -> Result<Vec<GivenUpRow>, RemoteError> {
         match subscription.taken_generation {
             Some(generation) if subscription.any_unsettled => {
                 given_up(&self.connection, &subscription.publication, generation)
@@ -453,8 +460,8 @@ impl Database {
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn settled_refused(&self) -> Result<Vec<SettledRow>, RemoteError> {
-        let read = || -> rusqlite::Result<Vec<SettledRow>> {
+    pub fn settled_refused(&self) -> Result<Vec<SettledChange>, RemoteError> {
+        let read = || -> rusqlite::Result<Vec<SettledChange>> {
             self.connection
                 .prepare(
                     "SELECT id, publication, table_name, key, operation, code, reason, sequence, \
@@ -462,7 +469,7 @@ impl Database {
                      ORDER BY id",
                 )?
                 .query_map([], |row| {
-                    Ok(SettledRow {
+                    Ok(SettledChange {
                         refused: super::read(row)?,
                         outcome: row.get(10)?,
                         by: row.get(11)?,

@@ -7,15 +7,15 @@ use rusqlite::Connection;
 use rusqlite::types::Value as Stored;
 use tidewater_protocol::{Code, Table, Value};
 
-use super::{Database, PARKED, RefusedRow, SELECT, is_parked, key_of, read, settled};
+use super::{PARKED, RefusedRow, RemoteDatabase, SELECT, is_parked, key_of, read, settled};
 use crate::database::changes::{has_change, move_to, next_of};
 use crate::database::subscription::load_all;
-use crate::database::tables::Names;
+use crate::database::tables::QuotedNames;
 use crate::database::{SubscriptionState, quote};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// A refused change that still has its row.
-struct Entry<'s> {
+struct RowRefusal<'s> {
     refused: RefusedRow,
     subscription: &'s SubscriptionState,
     table: &'s Table,
@@ -23,7 +23,7 @@ struct Entry<'s> {
 }
 
 /// The numbers of refused changes, and of those that go with them.
-pub(super) fn with(database: &Database, ids: &[i64]) -> Result<Vec<i64>, RemoteError> {
+pub(super) fn with(database: &RemoteDatabase, ids: &[i64]) -> Result<Vec<i64>, RemoteError> {
     let connection = &database.connection;
     let subscriptions = load_all(connection)?;
     let read = || -> rusqlite::Result<Vec<i64>> {
@@ -43,7 +43,7 @@ pub(crate) fn take(
 ) -> Result<(), RemoteError> {
     let doing = "trying refused rows again";
     let entries = entries(connection, std::slice::from_ref(subscription)).doing(doing)?;
-    let waits = |entry: &Entry<'_>| {
+    let waits = |entry: &RowRefusal<'_>| {
         let codes = [Code::RowForeignKey, Code::RowAborted];
         codes.iter().any(|it| it.name() == entry.refused.code)
     };
@@ -53,7 +53,7 @@ pub(crate) fn take(
     }
     let mut chosen = HashSet::new();
     for entry in &entries {
-        let names = Names::of(entry.table);
+        let names = QuotedNames::for_table(entry.table);
         if has_change(connection, &names, &entry.key, generation).doing(doing)? {
             chosen.insert(entry.refused.id);
         }
@@ -62,7 +62,7 @@ pub(crate) fn take(
     expand(connection, &entries, &mut chosen).doing(doing)?;
     for entry in &entries {
         let id = entry.refused.id;
-        let names = Names::of(entry.table);
+        let names = QuotedNames::for_table(entry.table);
         let is_parked = is_parked(connection, &names, &entry.key).doing(doing)?;
         match changed.contains(&id) {
             // It was in another transaction since, which has taken it over.
@@ -72,7 +72,7 @@ pub(crate) fn take(
             }
             _ => continue,
         }
-        let end = settled::End::retried(generation);
+        let end = settled::SettledEnd::retried(generation);
         settled::settle(connection, id, &end).doing(doing)?;
     }
     Ok(())
@@ -122,7 +122,12 @@ pub(crate) fn last_taken_over(
         let entries = entries(connection, std::slice::from_ref(subscription))?;
         let mut chosen = HashSet::new();
         for entry in &entries {
-            if has_change(connection, &Names::of(entry.table), &entry.key, generation)? {
+            if has_change(
+                connection,
+                &QuotedNames::for_table(entry.table),
+                &entry.key,
+                generation,
+            )? {
                 chosen.insert(entry.refused.id);
             }
         }
@@ -139,13 +144,13 @@ pub(crate) fn last_taken_over(
 /// parked then.
 fn taken_over(
     connection: &Connection,
-    entries: &[Entry<'_>],
+    entries: &[RowRefusal<'_>],
     chosen: &HashSet<i64>,
     generation: i64,
 ) -> rusqlite::Result<Option<i64>> {
     let mut last = None;
     for entry in entries.iter().filter(|it| chosen.contains(&it.refused.id)) {
-        let (names, key) = (Names::of(entry.table), &entry.key);
+        let (names, key) = (QuotedNames::for_table(entry.table), &entry.key);
         let is_in = |generation| has_change(connection, &names, key, generation);
         if !(is_in(PARKED)? || generation > PARKED && is_in(generation)?) {
             last = last.max(next_of(connection, &names, key, generation)?);
@@ -157,7 +162,7 @@ fn taken_over(
 fn entries<'s>(
     connection: &Connection,
     subscriptions: &'s [SubscriptionState],
-) -> rusqlite::Result<Vec<Entry<'s>>> {
+) -> rusqlite::Result<Vec<RowRefusal<'s>>> {
     let sql = format!(
         "{}, key_packed FROM tidewater_refused WHERE row_values IS NULL ORDER BY id",
         SELECT.trim_end_matches(" FROM tidewater_refused")
@@ -176,7 +181,7 @@ fn entries<'s>(
         let Some(table) = schema.and_then(|schema| schema.table(&refused.table)) else {
             continue;
         };
-        entries.extend(key_of(table, &key_packed).map(|key| Entry {
+        entries.extend(key_of(table, &key_packed).map(|key| RowRefusal {
             refused,
             subscription,
             table,
@@ -189,18 +194,18 @@ fn entries<'s>(
 /// Adds what goes with the chosen ones.
 fn expand(
     connection: &Connection,
-    entries: &[Entry<'_>],
+    entries: &[RowRefusal<'_>],
     chosen: &mut HashSet<i64>,
 ) -> rusqlite::Result<()> {
-    let upload = |it: &Entry<'_>| (it.subscription.id, it.refused.sequence);
+    let upload = |it: &RowRefusal<'_>| (it.subscription.id, it.refused.sequence);
     let aborted = entries.iter();
     let aborted = aborted.filter(|it| it.refused.code == Code::RowAborted.name());
     let aborted: HashSet<(i64, u64)> = aborted.map(upload).collect();
-    let mut waiting: Vec<&Entry<'_>> = entries.iter().collect();
+    let mut waiting: Vec<&RowRefusal<'_>> = entries.iter().collect();
     loop {
-        let is_chosen = |it: &&&Entry<'_>| chosen.contains(&it.refused.id);
-        let all: Vec<&Entry<'_>> = entries.iter().collect();
-        let parents: Vec<&&Entry<'_>> = all.iter().filter(is_chosen).collect();
+        let is_chosen = |it: &&&RowRefusal<'_>| chosen.contains(&it.refused.id);
+        let all: Vec<&RowRefusal<'_>> = entries.iter().collect();
+        let parents: Vec<&&RowRefusal<'_>> = all.iter().filter(is_chosen).collect();
         let uploads: HashSet<(i64, u64)> = parents.iter().map(|it| upload(it)).collect();
         let (mut found, mut known) = (Vec::new(), HashMap::new());
         waiting.retain(|it| !chosen.contains(&it.refused.id));
@@ -221,8 +226,8 @@ fn expand(
 /// the columns that are referred to is read once.
 fn refers_to_one<'e>(
     connection: &Connection,
-    child: &'e Entry<'_>,
-    parents: &[&&Entry<'_>],
+    child: &'e RowRefusal<'_>,
+    parents: &[&&RowRefusal<'_>],
     known: &mut HashMap<(&'e str, &'e [String]), HashSet<String>>,
 ) -> rusqlite::Result<bool> {
     if child.refused.code != Code::RowForeignKey.name() {
@@ -256,10 +261,10 @@ fn refers_to_one<'e>(
 /// Some values of a row as it is here; `None` if it is not, or one of them is NULL.
 fn values(
     connection: &Connection,
-    entry: &Entry<'_>,
+    entry: &RowRefusal<'_>,
     columns: &[usize],
 ) -> rusqlite::Result<Option<Vec<Stored>>> {
-    let names = Names::of(entry.table);
+    let names = QuotedNames::for_table(entry.table);
     let mut statement = connection.prepare_cached(&format!(
         "SELECT {} FROM {} WHERE {}",
         quote::list(columns, ", ", |&at| names.columns[at].clone()),

@@ -4,7 +4,7 @@ use super::*;
 use tidewater_protocol::frame::Frame;
 use tidewater_protocol::message::Control;
 
-use crate::database::{CentreState, CompareDue, Said};
+use crate::database::{CentreState, CompareDue, HelloState};
 
 const ROWS: &str = "SELECT id || name || amount FROM item ORDER BY id";
 
@@ -22,7 +22,7 @@ pub(super) fn restored_to(remote: &mut Remote, last_upload: (u64, Option<UploadI
         compare_due: CompareDue::Yes,
     };
     let subscriptions = [remote.state()];
-    let said = Said {
+    let said = HelloState {
         remote_id: None,
         subscriptions: &subscriptions,
     };

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension};
 use tidewater_protocol::{ColumnType, Table};
 
 use crate::database::quote;
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "looking at a table";
 
@@ -25,7 +25,7 @@ pub(super) fn check(connection: &Connection, table: &Table) -> Result<(), Remote
 fn check_present(
     connection: &Connection,
     table: &Table,
-    columns: &[Column],
+    columns: &[ActualColumn],
 ) -> Result<(), RemoteError> {
     let altered = |what: String| Err(altered(table, what));
     for (index, published) in table.columns.iter().enumerate() {
@@ -80,9 +80,9 @@ fn check_present(
     }
     // Nothing finds a row by a key that is NULL.
     let is_rowid = is_rowid(connection, &table.name).doing(DOING)?;
-    let in_key = |column: &&Column| key.iter().any(|name| column.is(name));
+    let in_key = |column: &&ActualColumn| key.iter().any(|name| column.is(name));
     let identity = table.identity.map(|it| &table.columns[it.column].name);
-    let may_be_null = |column: &&Column| {
+    let may_be_null = |column: &&ActualColumn| {
         // A trigger numbers the row then.
         let is_numbered = identity.is_some_and(|name| column.is(name));
         !(column.not_null || is_numbered || column.in_key && is_rowid)
@@ -102,7 +102,7 @@ fn altered(table: &Table, what: String) -> RemoteError {
 
 /// What a synced table lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Lack {
+pub(crate) enum TableLack {
     /// It is not there.
     Table,
     /// These columns, by their index in the schema; they can be added.
@@ -112,18 +112,21 @@ pub(crate) enum Lack {
 }
 
 /// What a table lacks of what is published, if anything.
-pub(crate) fn lack(connection: &Connection, table: &Table) -> Result<Option<Lack>, RemoteError> {
+pub(crate) fn lack(
+    connection: &Connection,
+    table: &Table,
+) -> Result<Option<TableLack>, RemoteError> {
     match super::is_without_rowid(connection, &table.name) {
-        Err(RemoteError::TableMissing { .. }) => return Ok(Some(Lack::Table)),
+        Err(RemoteError::TableMissing { .. }) => return Ok(Some(TableLack::Table)),
         found => found?,
     };
     let columns = columns(connection, &table.name).doing(DOING)?;
     let missing = missing(&columns, table);
     Ok(match check_present(connection, table, &columns) {
-        Err(RemoteError::TableAltered { .. }) => Some(Lack::Broken),
+        Err(RemoteError::TableAltered { .. }) => Some(TableLack::Broken),
         Err(error) => return Err(error),
         Ok(()) if missing.is_empty() => None,
-        Ok(()) => Some(Lack::Columns(missing)),
+        Ok(()) => Some(TableLack::Columns(missing)),
     })
 }
 
@@ -136,7 +139,7 @@ pub(crate) fn missing_columns(
     Ok(missing(&columns, table))
 }
 
-fn missing(columns: &[Column], table: &Table) -> Vec<usize> {
+fn missing(columns: &[ActualColumn], table: &Table) -> Vec<usize> {
     let is_there = |index: &usize| {
         let name = &table.columns[*index].name;
         columns.iter().any(|column| column.is(name))
@@ -149,7 +152,7 @@ fn missing(columns: &[Column], table: &Table) -> Vec<usize> {
 /// Whether a column that is declared so stores values of the type as the change table does: else
 /// no row would be found by its key, and other values would never be those of the centre.
 fn keeps(declared: &str, column_type: ColumnType, in_key: bool) -> bool {
-    let affinity = Affinity::of(declared);
+    let affinity = Affinity::from_declared(declared);
     match column_type {
         // No affinity changes a blob.
         ColumnType::Bytes => true,
@@ -187,7 +190,7 @@ enum Affinity {
 impl Affinity {
     /// That of a declared type. (https://www.sqlite.org/datatype3.html, "Determination Of Column
     /// Affinity"; ANY is without affinity in STRICT tables only, and taken for that everywhere.)
-    fn of(declared: &str) -> Affinity {
+    fn from_declared(declared: &str) -> Affinity {
         let declared = declared.to_ascii_uppercase();
         let has = |parts: &[&str]| parts.iter().any(|part| declared.contains(part));
         if has(&["INT"]) {
@@ -214,7 +217,7 @@ fn is_rowid(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
 }
 
 /// A column as SQLite has it.
-struct Column {
+struct ActualColumn {
     name: String,
     /// The type that it was declared with, maybe none.
     declared: String,
@@ -223,20 +226,20 @@ struct Column {
     generated: bool,
 }
 
-impl Column {
+impl ActualColumn {
     fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name)
     }
 }
 
-fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Column>> {
+fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<ActualColumn>> {
     connection
         .prepare(
             "SELECT name, type, \"notnull\", pk > 0, hidden > 1 \
              FROM pragma_table_xinfo(?1, 'main')",
         )?
         .query_map([table], |row| {
-            Ok(Column {
+            Ok(ActualColumn {
                 name: row.get(0)?,
                 declared: row.get(1)?,
                 not_null: row.get(2)?,

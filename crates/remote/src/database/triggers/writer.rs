@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use tidewater_protocol::Table;
 
 use super::{UniqueIndex, trigger_name};
-use crate::database::tables::Names;
+use crate::database::tables::QuotedNames;
 use crate::database::{numbers, quote};
 
 /// Writes the triggers of one table.
-pub(super) struct Writer<'a> {
-    pub(super) names: Names,
+pub(super) struct TriggerWriter<'a> {
+    pub(super) names: QuotedNames,
     pub(super) table: &'a Table,
     pub(super) subscription: i64,
     /// See [`super::defaults`].
@@ -19,7 +19,7 @@ pub(super) struct Writer<'a> {
     pub(super) is_unchecked: bool,
 }
 
-impl Writer<'_> {
+impl TriggerWriter<'_> {
     pub(super) fn create(&self, kind: &str, event: &str, when: &str, body: &str) -> String {
         let name = quote::name(&trigger_name(kind, &self.table.name));
         let table = &self.names.table;
@@ -161,7 +161,7 @@ impl Writer<'_> {
         )
     }
 
-    /// When [`Writer::under_new_key`] has something to record.
+    /// When [`TriggerWriter::under_new_key`] has something to record.
     fn new_key_is_new(&self) -> String {
         format!(
             "{} AND {}",
@@ -181,7 +181,7 @@ impl Writer<'_> {
         )
     }
 
-    /// Records that nothing is under a new key. Apart from [`Writer::over_insert`], because
+    /// Records that nothing is under a new key. Apart from [`TriggerWriter::over_insert`], because
     /// SQLite puts what it selects aside first, row by row, where the same trigger has read the
     /// table that it goes to.
     pub(super) fn insert(&self) -> String {

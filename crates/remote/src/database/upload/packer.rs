@@ -4,13 +4,13 @@ use rusqlite::{Connection, Row, Statement};
 use tidewater_protocol::pack::{self, same};
 use tidewater_protocol::{ColumnType, Datum, Fit, Op, RowShape, RowsWriter, Table, Value};
 
-use super::read::Columns;
-use super::too_long::TooLong;
-use crate::database::tables::Names;
+use super::read::QueryColumns;
+use super::too_long::TooLongRow;
+use crate::database::tables::QuotedNames;
 use crate::database::{changes, quote, row};
 
 /// Packs changes one after the other.
-pub(super) struct Packer<'a> {
+pub(super) struct ChangePacker<'a> {
     pub(super) writer: RowsWriter<'a>,
     pub(super) inserts: u64,
     pub(super) updates: u64,
@@ -18,11 +18,11 @@ pub(super) struct Packer<'a> {
     /// The packed keys of rows with values that the centre will spell differently.
     pub(super) respelled: Vec<Vec<u8>>,
     /// Rows that cannot be sent.
-    pub(super) too_long: Vec<TooLong>,
+    pub(super) too_long: Vec<TooLongRow>,
     connection: &'a Connection,
     table: &'a Table,
     shape: &'a RowShape,
-    names: &'a Names,
+    names: &'a QuotedNames,
     key_types: &'a [ColumnType],
     /// The columns of the key and the others, with their types.
     key: Vec<(usize, ColumnType)>,
@@ -35,37 +35,37 @@ pub(super) struct Packer<'a> {
 
 /// Values that are filled anew for every row.
 #[derive(Default)]
-pub(super) struct Images<'r> {
+pub(super) struct RowImages<'r> {
     old: Vec<Datum<'r>>,
     new: Vec<Datum<'r>>,
 }
 
-impl Images<'_> {
+impl RowImages<'_> {
     /// The memory, for the values of another row.
-    pub(super) fn recycle<'b>(self) -> Images<'b> {
-        Images {
+    pub(super) fn recycle<'b>(self) -> RowImages<'b> {
+        RowImages {
             old: row::recycle(self.old),
             new: row::recycle(self.new),
         }
     }
 }
 
-impl<'a> Packer<'a> {
+impl<'a> ChangePacker<'a> {
     pub(super) fn new(
         connection: &'a Connection,
         table: &'a Table,
-        names: &'a Names,
+        names: &'a QuotedNames,
         shape: &'a RowShape,
         key_types: &'a [ColumnType],
         rekeyed_in: Option<i64>,
-    ) -> Packer<'a> {
+    ) -> ChangePacker<'a> {
         let typed = |columns: &[usize]| {
             let columns = columns.iter();
             columns
                 .map(|&index| (index, shape.columns[index]))
                 .collect()
         };
-        Packer {
+        ChangePacker {
             key: typed(&table.key),
             values: typed(&names.values),
             writer: RowsWriter::new(shape),
@@ -89,14 +89,14 @@ impl<'a> Packer<'a> {
         &mut self,
         change: &'r Row<'_>,
         now: Option<(&'r Row<'_>, usize)>,
-        columns: &Columns,
-        images: &mut Images<'r>,
+        columns: &QueryColumns,
+        images: &mut RowImages<'r>,
     ) -> rusqlite::Result<()> {
-        let present = change.get_ref(Columns::PRESENT)?.as_i64_or_null()? == Some(1);
-        if let Some(later) = change.get_ref(Columns::LATER)?.as_i64_or_null()? {
+        let present = change.get_ref(QueryColumns::PRESENT)?.as_i64_or_null()? == Some(1);
+        if let Some(later) = change.get_ref(QueryColumns::LATER)?.as_i64_or_null()? {
             return self.pack_later(change, later, present, columns);
         }
-        let Images { old, new } = images;
+        let RowImages { old, new } = images;
         let mut fit = Fit::Canonical;
         if let Some((now, values)) = now {
             fit = self.fill(change, now, values, new)?;
@@ -117,7 +117,7 @@ impl<'a> Packer<'a> {
         change: &Row<'_>,
         later: i64,
         present: bool,
-        columns: &Columns,
+        columns: &QueryColumns,
     ) -> rusqlite::Result<()> {
         let mut statement = match self.later.take() {
             Some(statement) => statement,
@@ -131,7 +131,7 @@ impl<'a> Packer<'a> {
                 ))?
             }
         };
-        let key = row::owned(change, Columns::KEY, self.table.key.len())?;
+        let key = row::owned(change, QueryColumns::KEY, self.table.key.len())?;
         let mut values = vec![Value::Null; self.table.columns.len()];
         let exists = later_image(&mut statement, &key, later, self.names, &mut values)?;
         for (&index, value) in self.table.key.iter().zip(&key) {
@@ -168,7 +168,7 @@ impl<'a> Packer<'a> {
         let Some(generation) = self.rekeyed_in.filter(|_| present != exists) else {
             return Ok(false);
         };
-        let key = row::owned(change, Columns::KEY, self.table.key.len())?;
+        let key = row::owned(change, QueryColumns::KEY, self.table.key.len())?;
         let Some(pair) = changes::rekeyed(self.connection, self.names, generation, &key)? else {
             return Ok(false);
         };
@@ -242,7 +242,7 @@ impl<'a> Packer<'a> {
         values.resize(self.shape.columns.len(), Datum::Null);
         let mut worst = Fit::Canonical;
         for (position, &(index, column_type)) in self.key.iter().enumerate() {
-            let stored = change.get_ref(Columns::KEY + position)?;
+            let stored = change.get_ref(QueryColumns::KEY + position)?;
             let (datum, fit) = row::datum(column_type, stored);
             values[index] = datum;
             worst = worst.max(fit);
@@ -264,7 +264,7 @@ impl<'a> Packer<'a> {
         fit: Fit,
     ) {
         if exists && let Some((column, bytes)) = pack::too_long(new) {
-            self.too_long.push(TooLong {
+            self.too_long.push(TooLongRow {
                 // Of a changed key, the old one: by that the change is known.
                 key: self
                     .key_of(if present { old } else { new })
@@ -312,7 +312,7 @@ fn later_image(
     statement: &mut Statement<'_>,
     key: &[Value],
     later: i64,
-    names: &Names,
+    names: &QuotedNames,
     values: &mut [Value],
 ) -> rusqlite::Result<bool> {
     names.bind_key(statement, key)?;

@@ -9,10 +9,10 @@ use std::cmp::Ordering;
 use rusqlite::{CachedStatement, Connection, Row};
 use tidewater_protocol::{Table, Value};
 
-use super::packer::{Images, Packer};
-use super::too_long::TooLong;
+use super::packer::{ChangePacker, RowImages};
+use super::too_long::TooLongRow;
 use super::{UploadChunk, order};
-use crate::database::tables::{Names, change_table};
+use crate::database::tables::{QuotedNames, change_table};
 use crate::database::{changes, quote, row};
 
 /// So many unchanged rows of the table may be passed, beside one for each change, before
@@ -20,19 +20,19 @@ use crate::database::{changes, quote, row};
 const STRAY_ROWS: u64 = 16;
 
 /// Rows that were read, and where to go on.
-pub(super) struct Piece {
+pub(super) struct PackedPiece {
     pub(super) chunk: UploadChunk,
     pub(super) packed_rows: u64,
     pub(super) last: Option<Vec<Value>>,
     /// The packed keys of rows with values that the centre will spell differently.
     pub(super) respelled: Vec<Vec<u8>>,
     /// Rows that are not among those packed.
-    pub(super) too_long: Vec<TooLong>,
+    pub(super) too_long: Vec<TooLongRow>,
 }
 
 /// What is to be read of a table's changes.
 #[derive(Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct ReadPart {
     pub(super) generation: i64,
     /// Some of the rows may have been changed after the taking.
     pub(super) may_have_later: bool,
@@ -45,12 +45,12 @@ pub(super) struct Part {
 }
 
 /// Where a query of changes has its columns.
-pub(super) struct Columns {
+pub(super) struct QueryColumns {
     pub(super) pre: usize,
     now: usize,
 }
 
-impl Columns {
+impl QueryColumns {
     pub(super) const PRESENT: usize = 0;
     pub(super) const LATER: usize = 1;
     const EXISTS: usize = 2;
@@ -58,7 +58,7 @@ impl Columns {
 }
 
 /// Which keys are read.
-enum Keys {
+enum KeySelection {
     All,
     /// Those after this one.
     After(Vec<Value>),
@@ -73,16 +73,16 @@ enum Keys {
     Beyond(Vec<Value>),
 }
 
-impl Keys {
+impl KeySelection {
     /// The key that the parameters from 1 on are bound to.
     fn bound(&self) -> Option<&[Value]> {
         match self {
-            Keys::All => None,
-            Keys::After(key)
-            | Keys::From(key)
-            | Keys::AfterWithin(key)
-            | Keys::FromWithin(key)
-            | Keys::Beyond(key) => Some(key),
+            KeySelection::All => None,
+            KeySelection::After(key)
+            | KeySelection::From(key)
+            | KeySelection::AfterWithin(key)
+            | KeySelection::FromWithin(key)
+            | KeySelection::Beyond(key) => Some(key),
         }
     }
 
@@ -90,13 +90,13 @@ impl Keys {
     fn condition(&self, columns: &[String]) -> String {
         let within = columns.len() - 1;
         match self {
-            Keys::All => "TRUE".into(),
-            Keys::After(_) => compared(columns, ">"),
-            Keys::From(_) => compared(columns, ">="),
-            Keys::AfterWithin(_) => equal(&columns[..within], &columns[within], ">"),
-            Keys::FromWithin(_) => equal(&columns[..within], &columns[within], ">="),
-            Keys::Beyond(_) if within == 0 => "FALSE".into(),
-            Keys::Beyond(_) => compared(&columns[..within], ">"),
+            KeySelection::All => "TRUE".into(),
+            KeySelection::After(_) => compared(columns, ">"),
+            KeySelection::From(_) => compared(columns, ">="),
+            KeySelection::AfterWithin(_) => equal(&columns[..within], &columns[within], ">"),
+            KeySelection::FromWithin(_) => equal(&columns[..within], &columns[within], ">="),
+            KeySelection::Beyond(_) if within == 0 => "FALSE".into(),
+            KeySelection::Beyond(_) => compared(&columns[..within], ">"),
         }
     }
 }
@@ -136,27 +136,27 @@ pub(super) fn read(
     connection: &Connection,
     table: &Table,
     after: Option<Vec<Value>>,
-    part: Part,
-) -> rusqlite::Result<Piece> {
-    let names = Names::of(table);
+    part: ReadPart,
+) -> rusqlite::Result<PackedPiece> {
+    let names = QuotedNames::for_table(table);
     let shape = table.shape();
     let key_types = row::key_types(table);
     let any_rekeyed = changes::any_rekeyed(connection, &names, part.generation)?;
     let rekeyed_in = any_rekeyed.then_some(part.generation);
-    let mut reader = Reader {
+    let mut reader = ChangeReader {
         connection,
         table,
         names: &names,
-        columns: Columns {
-            pre: Columns::KEY + names.key.len(),
-            now: Columns::KEY + names.key.len() + names.values.len(),
+        columns: QueryColumns {
+            pre: QueryColumns::KEY + names.key.len(),
+            now: QueryColumns::KEY + names.key.len() + names.values.len(),
         },
-        packer: Packer::new(connection, table, &names, &shape, &key_types, rekeyed_in),
+        packer: ChangePacker::new(connection, table, &names, &shape, &key_types, rekeyed_in),
         part,
     };
     let last = reader.read(after)?;
     let mut packer = reader.packer;
-    Ok(Piece {
+    Ok(PackedPiece {
         packed_rows: packer.writer.rows(),
         chunk: UploadChunk {
             begin: None,
@@ -171,46 +171,48 @@ pub(super) fn read(
     })
 }
 
-struct Reader<'a> {
+struct ChangeReader<'a> {
     connection: &'a Connection,
     table: &'a Table,
-    names: &'a Names,
-    columns: Columns,
-    packer: Packer<'a>,
-    part: Part,
+    names: &'a QuotedNames,
+    columns: QueryColumns,
+    packer: ChangePacker<'a>,
+    part: ReadPart,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ChangeReader<'a> {
     /// Reads until a limit is reached; returns the last key then.
     fn read(&mut self, after: Option<Vec<Value>>) -> rusqlite::Result<Option<Vec<Value>>> {
         let mut keys = match (after, self.part.in_step) {
-            (Some(after), true) => Keys::AfterWithin(after),
-            (Some(after), false) => Keys::After(after),
-            (None, _) => Keys::All,
+            (Some(after), true) => KeySelection::AfterWithin(after),
+            (Some(after), false) => KeySelection::After(after),
+            (None, _) => KeySelection::All,
         };
         if self.part.in_step {
             loop {
-                match (self.side_by_side(&keys)?, keys) {
-                    (End::Full(last), _) => return Ok(Some(last)),
-                    (End::Keys, Keys::AfterWithin(after)) => keys = Keys::Beyond(after),
-                    (End::Keys, _) => return Ok(None),
-                    (End::OutOfStep(next), _) => {
-                        keys = Keys::From(next);
+                match (self.scan_side_by_side(&keys)?, keys) {
+                    (ScanEnd::Full(last), _) => return Ok(Some(last)),
+                    (ScanEnd::Keys, KeySelection::AfterWithin(after)) => {
+                        keys = KeySelection::Beyond(after)
+                    }
+                    (ScanEnd::Keys, _) => return Ok(None),
+                    (ScanEnd::OutOfStep(next), _) => {
+                        keys = KeySelection::From(next);
                         break;
                     }
                 }
             }
         }
-        self.looked_up(&keys)
+        self.look_up(&keys)
     }
 
     /// Looks the row up for each change.
-    fn looked_up(&mut self, keys: &Keys) -> rusqlite::Result<Option<Vec<Value>>> {
+    fn look_up(&mut self, keys: &KeySelection) -> rusqlite::Result<Option<Vec<Value>>> {
         let mut changes = self.changes(keys, true)?;
         let mut changes = changes.raw_query();
-        let mut images = Images::default();
+        let mut images = RowImages::default();
         while let Some(change) = changes.next()? {
-            let exists = change.get_ref(Columns::EXISTS)?.as_i64_or_null()? == Some(1);
+            let exists = change.get_ref(QueryColumns::EXISTS)?.as_i64_or_null()? == Some(1);
             let now = exists.then_some((change, self.columns.now));
             let mut these = images.recycle();
             self.packer.pack(change, now, &self.columns, &mut these)?;
@@ -226,31 +228,31 @@ impl<'a> Reader<'a> {
     }
 
     /// Scans the changes and the table side by side.
-    fn side_by_side(&mut self, keys: &Keys) -> rusqlite::Result<End> {
+    fn scan_side_by_side(&mut self, keys: &KeySelection) -> rusqlite::Result<ScanEnd> {
         let key_len = self.names.key.len();
         let mut changes = self.changes(keys, false)?;
         let mut changes = changes.raw_query();
         let mut next = changes.next()?;
         let Some(first) = next else {
-            return Ok(End::Keys);
+            return Ok(ScanEnd::Keys);
         };
         let first = self.key_of(first)?;
         let mut table = self.table_rows(match keys {
-            Keys::AfterWithin(_) => Keys::FromWithin(first),
-            _ => Keys::From(first),
+            KeySelection::AfterWithin(_) => KeySelection::FromWithin(first),
+            _ => KeySelection::From(first),
         })?;
         let mut table = table.raw_query();
         let mut beside = table.next()?;
         let mut strays = STRAY_ROWS;
-        let mut images = Images::default();
+        let mut images = RowImages::default();
         while let Some(change) = next {
             let now = loop {
                 let Some(row) = beside else { break None };
-                match order::compare(row, 0, change, Columns::KEY, key_len)? {
+                match order::compare(row, 0, change, QueryColumns::KEY, key_len)? {
                     Some(Ordering::Equal) => break Some((row, key_len)),
                     Some(Ordering::Greater) => break None,
                     Some(Ordering::Less) if strays > 0 => strays -= 1,
-                    _ => return self.key_of(change).map(End::OutOfStep),
+                    _ => return self.key_of(change).map(ScanEnd::OutOfStep),
                 }
                 beside = table.next()?;
             };
@@ -258,7 +260,7 @@ impl<'a> Reader<'a> {
             self.packer.pack(change, now, &self.columns, &mut these)?;
             images = these.recycle();
             if self.is_full() {
-                return self.key_of(change).map(End::Full);
+                return self.key_of(change).map(ScanEnd::Full);
             }
             strays += 1;
             next = changes.next()?;
@@ -266,7 +268,7 @@ impl<'a> Reader<'a> {
                 beside = table.next()?;
             }
         }
-        Ok(End::Keys)
+        Ok(ScanEnd::Keys)
     }
 
     fn is_full(&self) -> bool {
@@ -275,7 +277,7 @@ impl<'a> Reader<'a> {
     }
 
     fn key_of(&self, change: &Row<'_>) -> rusqlite::Result<Vec<Value>> {
-        row::owned(change, Columns::KEY, self.table.key.len())
+        row::owned(change, QueryColumns::KEY, self.table.key.len())
     }
 
     /// Whether a key means its row when it is bound. Text that is no Unicode does not where the
@@ -293,7 +295,11 @@ impl<'a> Reader<'a> {
     }
 
     /// The changes in key order, with the row as it is now or without.
-    fn changes(&self, keys: &Keys, with_row: bool) -> rusqlite::Result<CachedStatement<'a>> {
+    fn changes(
+        &self,
+        keys: &KeySelection,
+        with_row: bool,
+    ) -> rusqlite::Result<CachedStatement<'a>> {
         let sql = changes_sql(self.names, keys, self.part.may_have_later, with_row);
         let mut statement = self.connection.prepare_cached(&sql)?;
         if let Some(key) = keys.bound() {
@@ -305,7 +311,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The rows of the table in key order: key, then values.
-    fn table_rows(&self, keys: Keys) -> rusqlite::Result<CachedStatement<'a>> {
+    fn table_rows(&self, keys: KeySelection) -> rusqlite::Result<CachedStatement<'a>> {
         let names = self.names;
         let key = names.key.join(", ");
         let values = quote::list(&names.values, "", |&index| {
@@ -324,7 +330,7 @@ impl<'a> Reader<'a> {
 }
 
 /// How a scan ended.
-enum End {
+enum ScanEnd {
     /// All keys were read.
     Keys,
     /// A limit was reached, with this key.
@@ -333,7 +339,12 @@ enum End {
     OutOfStep(Vec<Value>),
 }
 
-fn changes_sql(names: &Names, keys: &Keys, may_have_later: bool, with_row: bool) -> String {
+fn changes_sql(
+    names: &QuotedNames,
+    keys: &KeySelection,
+    may_have_later: bool,
+    with_row: bool,
+) -> String {
     let change = &names.change;
     let key: Vec<String> = names
         .change_key

@@ -8,15 +8,15 @@ use rusqlite::Connection;
 use tidewater_protocol::pack::MAX_VALUE_BYTES;
 use tidewater_protocol::{Code, Table, Value};
 
-use crate::database::refused::{self, Refusal};
-use crate::database::tables::Names;
+use crate::database::refused::{self, NewRefusal};
+use crate::database::tables::QuotedNames;
 use crate::database::take::PARKED;
-use crate::database::{Database, SubscriptionState, changes, row};
-use crate::error::{Doing, RemoteError};
+use crate::database::{RemoteDatabase, SubscriptionState, changes, row};
+use crate::error::{ErrorContext, RemoteError};
 
 /// Such a row.
 #[derive(Clone, Debug)]
-pub(super) struct TooLong {
+pub(super) struct TooLongRow {
     pub(super) key: Vec<Value>,
     /// The column that has the value, and how long that is.
     pub(super) column: String,
@@ -24,14 +24,14 @@ pub(super) struct TooLong {
     pub(super) operation: &'static str,
 }
 
-impl Database {
+impl RemoteDatabase {
     /// Takes these rows out of the upload. Reading it once more finds them gone.
     pub(super) fn set_aside(
         &self,
         subscription: &SubscriptionState,
         table: &Table,
         generation: i64,
-        rows: &[TooLong],
+        rows: &[TooLongRow],
     ) -> Result<(), RemoteError> {
         if rows.is_empty() {
             return Ok(());
@@ -60,10 +60,10 @@ fn park(
     subscription: &SubscriptionState,
     table: &Table,
     generation: i64,
-    row: &TooLong,
+    row: &TooLongRow,
 ) -> Result<(), RemoteError> {
     let doing = "setting a row aside that cannot be sent";
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     if let Some(later) =
         changes::later_than(connection, &names, &row.key, generation).doing(doing)?
     {
@@ -83,7 +83,7 @@ fn park(
     refused::supersede(connection, &table.name, &packed)?;
     refused::record(
         connection,
-        &Refusal {
+        &NewRefusal {
             publication: &subscription.publication,
             table: &table.name,
             key: &row::readable_key(&datums),
