@@ -13,7 +13,7 @@ use bytes::{BufMut, BytesMut};
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
 use zstd::bulk::{Compressor, Decompressor};
 
-use crate::auto::AutoPacking;
+use crate::auto_packing::AutoPacking;
 use crate::compression::{Compression, CompressionOptions};
 
 /// The size of a block's header in bytes.

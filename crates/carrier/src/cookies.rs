@@ -1,6 +1,6 @@
 //! The cookies of a site, by which a balancer sends every request to the same server.
 
-use crate::answer::ResponseHead;
+use crate::http_response::ResponseHead;
 
 /// What a site has set, whatever it says about where and how long.
 #[derive(Debug, Default)]

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes};
 use rustls::ClientConfig;
 
+use crate::block_layer::{self, BlockLayer};
 use crate::compression::{Compression, CompressionOptions};
 use crate::error::CarrierError;
-use crate::exchanges;
-use crate::packed::{self, BlockLayer};
+use crate::exchange_stream;
 use crate::pin::Pin;
 use crate::proxy::{self, Proxy};
 use crate::tcp;
@@ -315,7 +315,7 @@ impl Carrier {
                 layers = Box::new(WebSocketLayer::open(layers, &dialer, go_on)?);
             }
             Transport::Http | Transport::Https => {
-                layers = Box::new(exchanges::begin(layers, dialer, go_on)?);
+                layers = Box::new(exchange_stream::begin(layers, dialer, go_on)?);
             }
         }
         layers = Box::new(BlockLayer::new(packing, layers));
@@ -465,7 +465,7 @@ impl Carrier {
             Some(Err(error)) => Some(error),
             None => None,
         };
-        if let Some(what) = error.as_ref().and_then(packed::objection) {
+        if let Some(what) = error.as_ref().and_then(block_layer::objection) {
             return Err(CarrierError::Blocks {
                 server: self.server.clone(),
                 what: what.clone(),

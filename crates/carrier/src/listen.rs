@@ -2,10 +2,10 @@
 //!
 //! A simulator listens on a [`ServerNetwork`] of its own.
 
-mod first;
-mod fronted;
-mod line;
-mod packed;
+mod block_stream;
+mod header_reader;
+mod relay_tunnel;
+mod spoken_protocol;
 mod websocket;
 
 use std::future::Future;
@@ -21,16 +21,16 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-pub use self::first::{SpokenProtocol, first, first_within};
-pub use self::line::{
+pub use self::relay_tunnel::{
     IdleTunnel, NAME_BYTES, RegistrationRefusal, RelayToken, RelayTunnel, ServerRegistration,
     TunnelError,
 };
+pub use self::spoken_protocol::{SpokenProtocol, first, first_within};
 pub use self::websocket::{accept_key, websocket};
 use crate::error::CarrierError;
 use crate::tls::{self, ClientAuthorities};
 
-pub use packed::{BlockStream, ByteAccount, NoRoom};
+pub use block_stream::{BlockStream, ByteAccount, NoRoom};
 
 /// A future in a box.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -10,9 +10,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::BytesMut;
 
-use crate::answer::take_head;
 use crate::dial::Dialer;
 use crate::error::CarrierError;
+use crate::http_response::take_head;
 use crate::tcp;
 use crate::url::{ServerUrl, UrlError};
 

@@ -9,10 +9,10 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use crate::answer::ResponseReader;
 use crate::cookies::CookieJar;
 use crate::dial::{DialOptions, Dialer, Layer, open};
 use crate::error::CarrierError;
+use crate::http_response::ResponseReader;
 use crate::url::ServerUrl;
 
 /// How much is read at once.

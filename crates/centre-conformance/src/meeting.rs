@@ -4,7 +4,7 @@
 use tidewater_centre::{ConflictSpec, OnReject, SettleOutcome, TableSpec, UploadMode};
 use tidewater_centre::{Judgement, RefusedAction, RefusedChoice};
 use tidewater_protocol::Code;
-use tidewater_protocol::message::GivenUpRow;
+use tidewater_protocol::message::GivenUp;
 
 use crate::families::follows;
 use crate::fixture::Fixture;
@@ -202,7 +202,7 @@ pub async fn what_is_uploaded_later_under_a_refused_insert_is_refused<F: Fixture
 pub async fn an_order_under_a_new_key_takes_its_lines_along<F: Fixture>() {
     let world = World::<F>::new(DDL, tables("server_wins", true)).await;
     let (mut anna, _) = meet(&world).await;
-    let given_up = |table: &str, key: &str| GivenUpRow {
+    let given_up = |table: &str, key: &str| GivenUp {
         table: table.into(),
         key: key.into(),
         sequence: anna.sequence,
@@ -313,7 +313,7 @@ pub async fn what_is_below_a_refused_row_is_not_replayed_into_another_family<F: 
     assert_eq!(world.fixture.query(notes).await, ["1|Nora"]);
     // All of it is there when the device sends it under a key of its own.
     let sequence = anna.sequence;
-    let given_up = |table: &str, key: &str| GivenUpRow {
+    let given_up = |table: &str, key: &str| GivenUp {
         table: table.into(),
         key: key.into(),
         sequence,

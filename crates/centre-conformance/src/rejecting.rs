@@ -7,7 +7,7 @@ use tidewater_centre::{
     UploadOutcome, WritesSpec,
 };
 use tidewater_protocol::Code;
-use tidewater_protocol::message::GivenUpRow;
+use tidewater_protocol::message::GivenUp;
 
 use crate::fixture::Fixture;
 use crate::remote::{Remote, delete, insert, update};
@@ -258,7 +258,7 @@ pub async fn what_is_given_up_leaves_the_centres_row<F: Fixture>() {
 
     // The user gives up the other one; what was refused later stays.
     anna.upload(&[insert("item", "4|rum|-6|NULL")]).await;
-    let give_up = |sequence| GivenUpRow {
+    let give_up = |sequence| GivenUp {
         table: "item".into(),
         key: "[4]".into(),
         sequence,

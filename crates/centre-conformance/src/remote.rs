@@ -14,7 +14,7 @@ use tidewater_centre::{
     Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
-use tidewater_protocol::message::{GivenUpRow, TableBegin};
+use tidewater_protocol::message::{GivenUp, TableBegin};
 use tidewater_protocol::pack::{pack_values, unpack_values};
 use tidewater_protocol::{
     ColumnType, Datum, Op, PublicationSchema, RemoteId, RowsReader, RowsWriter, Table, UnpackedRow,
@@ -51,7 +51,7 @@ pub struct Remote {
     /// What is known of the user.
     pub claims: Claims,
     /// What its next upload gives up.
-    pub given_up: Vec<GivenUpRow>,
+    pub given_up: Vec<GivenUp>,
     /// See [`tidewater_centre::DownloadSubscription`].
     pub refused_from: u64,
     pub settled_after: u64,

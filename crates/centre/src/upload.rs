@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
-use tidewater_protocol::message::{GivenUpRow, TableBegin};
+use tidewater_protocol::message::{GivenUp, TableBegin};
 use tidewater_protocol::{Code, Op, RowShape, RowsReader, UnpackedRow, UploadId};
 
 use crate::context::SyncContext;
@@ -43,7 +43,7 @@ pub struct SyncUpload {
     /// only 0: of whatever uploads.
     pub retried: Vec<u64>,
     /// Refused rows that its user has given up since.
-    pub given_up: Vec<GivenUpRow>,
+    pub given_up: Vec<GivenUp>,
     /// The rows, a table after the other in the order in which they were sent.
     pub tables: Vec<UploadTable>,
     /// What handlers have said of them.

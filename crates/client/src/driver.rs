@@ -13,14 +13,14 @@ use tidewater_remote::session::{ProofKind, SessionOptions, SessionOutcome};
 use tidewater_remote::spool::{FileDownloadStore, FileSpool};
 use tidewater_remote::{Report, SyncDirection, SyncError, SyncProgress, VerifyMode};
 
-use crate::broken::BrokenDownload;
+use crate::broken_download::BrokenDownload;
 use crate::clock::{DriverClock, random_seed};
 use crate::error::ClientError;
-use crate::line::{SocketLoop, TICK};
 use crate::link::Link;
 use crate::options::SyncOptions;
 use crate::outbox::OutboxCalls;
-use crate::retry::RetryPolicy;
+use crate::retry_policy::RetryPolicy;
+use crate::socket_loop::{SocketLoop, TICK};
 
 /// How many sessions one sync may need in vain: token refused, credential refused, new identity,
 /// centre restored, compare asked for, publications changed.

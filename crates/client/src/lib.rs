@@ -27,13 +27,12 @@
     reason = "a driver is where real time comes from"
 )]
 
-mod broken;
+mod bearer_token;
+mod broken_download;
 mod clock;
 mod driver;
 mod error;
-mod identity;
 mod image;
-mod line;
 mod link;
 mod live;
 mod options;
@@ -42,14 +41,15 @@ mod ping;
 mod provider;
 mod remote;
 mod request;
-mod retry;
+mod retry_policy;
+mod server_notice;
+mod socket_loop;
 mod space;
 #[cfg(test)]
 mod tests;
-mod word;
 
+pub use bearer_token::{BearerToken, ClientCertificate};
 pub use error::ClientError;
-pub use identity::{BearerToken, ClientCertificate};
 pub use image::{ImageRequest, begin_from_image};
 pub use link::{AnswerRows, Link, PendingCall};
 pub use live::{LiveCallback, LiveEvent, LiveOptions, SyncReason};
@@ -58,7 +58,7 @@ pub use ping::{PingReport, ping};
 pub use provider::ProvidedCall;
 pub use remote::{Remote, Verification};
 pub use request::{CallError, LinkOptions, LinkProof, Request};
-pub use retry::RetryPolicy;
+pub use retry_policy::RetryPolicy;
 pub use space::{
     EventChunk, EventPosition, RefusedEvents, SpaceEvent, SpaceSubscription, SubscriptionStart,
 };

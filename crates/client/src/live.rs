@@ -10,11 +10,11 @@ use tidewater_remote::{Report, SyncProgress};
 
 use crate::clock::{FIRST_PAUSE, LONGEST_PAUSE, pause, random_seed};
 use crate::error::ClientError;
-use crate::line::TICK;
 use crate::link::Link;
 use crate::remote::Remote;
+use crate::server_notice::ServerNotice;
+use crate::socket_loop::TICK;
 use crate::space::SpaceSubscription;
-use crate::word::ServerNotice;
 
 /// How to stay in sync.
 #[derive(Clone, Copy, Debug)]

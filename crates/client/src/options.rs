@@ -9,8 +9,8 @@ use tidewater_remote::database::AdoptionRule;
 use tidewater_remote::session::UserProof;
 use tidewater_remote::{SyncDirection, SyncError, VerifyMode};
 
-use crate::identity::{BearerToken, ClientCertificate};
-use crate::retry::RetryPolicy;
+use crate::bearer_token::{BearerToken, ClientCertificate};
+use crate::retry_policy::RetryPolicy;
 
 /// How to sync.
 #[derive(Clone)]

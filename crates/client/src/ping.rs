@@ -9,8 +9,8 @@ use tidewater_remote::DriverEvent;
 
 use crate::clock::DriverClock;
 use crate::error::ClientError;
-use crate::line::SocketLoop;
 use crate::options::SyncOptions;
+use crate::socket_loop::SocketLoop;
 
 /// The answer of a server.
 #[derive(Clone, Debug, PartialEq, Serialize)]

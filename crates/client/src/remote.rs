@@ -17,14 +17,14 @@ use tidewater_remote::database::{
 };
 use tidewater_remote::{RemoteError, Report, SyncDirection, SyncError, SyncProgress, VerifyMode};
 
+use crate::bearer_token::{BearerToken, ClientCertificate};
 use crate::clock::unix_ms;
 use crate::driver;
 use crate::error::ClientError;
-use crate::identity::{BearerToken, ClientCertificate};
 use crate::link::Link;
 use crate::options::SyncOptions;
 use crate::provider::{Handler, ProvidedCall};
-use crate::retry::RetryPolicy;
+use crate::retry_policy::RetryPolicy;
 
 /// What [`Remote::verify`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -10,8 +10,8 @@ use tidewater_carrier::Pin;
 use tidewater_protocol::message::{Argument, ArgumentValue, Call, CallFailed};
 use tidewater_protocol::{Code, RemoteId};
 
+use crate::bearer_token::{BearerToken, ClientCertificate};
 use crate::error::ClientError;
-use crate::identity::{BearerToken, ClientCertificate};
 use crate::options::SyncOptions;
 
 /// Who a program is, and how it connects.

@@ -25,7 +25,7 @@ pub use tidewater_protocol::event::EventPosition;
 
 use crate::link::{Link, SharedLink};
 use crate::request::{CallError, Request};
-use crate::word::{ServerNotice, ServerNotices};
+use crate::server_notice::{ServerNotice, ServerNotices};
 
 /// Bytes of events that wait for a subscription at most.
 const QUEUE_BYTES: usize = 16 << 20;

@@ -1,6 +1,6 @@
 //! PROXY headers: however their bytes come, they tell the same, and never more than what is there.
 
-use tidewater_carrier::proxied::{HeaderScan, MAX_HEADER_BYTES, is_header, read};
+use tidewater_carrier::proxy_header::{HeaderScan, MAX_HEADER_BYTES, is_header, read};
 
 /// The first bytes of a connection.
 ///

@@ -6,7 +6,7 @@ mod channel;
 mod name;
 mod numbers;
 mod parameter;
-mod verified;
+mod verified_tables;
 
 use prost::Message;
 
@@ -19,7 +19,7 @@ pub use self::numbers::{NumberBlock, NumbersLeft};
 pub use self::parameter::{
     MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, MAX_PARAMETERS, SubscriptionParameter,
 };
-pub use self::verified::{
+pub use self::verified_tables::{
     MAX_VERIFIED_BYTES, MAX_VERIFIED_KEYS, MAX_VERIFIED_TABLES, VerifiedTable, VerifiedTables,
 };
 
@@ -339,7 +339,7 @@ pub struct UploadBegin {
     pub given_back: bool,
     /// Refused rows that the user has given up; no more than [`MAX_GIVEN_UP`].
     #[prost(message, repeated, tag = "7")]
-    pub given_up: Vec<GivenUpRow>,
+    pub given_up: Vec<GivenUp>,
     /// Its rows go on behind [`WelcomeSubscription::received_bytes`], which is this. Counts and
     /// checksum at its end are of all. 0: they begin.
     #[prost(uint64, tag = "8")]
@@ -357,7 +357,7 @@ pub struct UploadBegin {
 
 /// A refused row that its user has given up.
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct GivenUpRow {
+pub struct GivenUp {
     /// The table's name on remotes.
     #[prost(string, tag = "1")]
     pub table: String,

@@ -17,9 +17,9 @@ use tokio::time::{sleep, timeout};
 
 use tidewater_carrier::listen::{ByteStream, IncomingStream, StreamListener};
 
-use crate::hello::{ClientHelloReader, NoHello, RequestedServer};
-use crate::lines::NoTunnel;
+use crate::client_hello::{ClientHelloReader, NoHello, RequestedServer};
 use crate::relay::RelayState;
+use crate::tunnel_pool::NoTunnel;
 
 /// How long a device may take to say whom it wants to reach.
 const HELLO: Duration = Duration::from_secs(10);

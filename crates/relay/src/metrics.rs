@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::lines::TunnelPool;
+use crate::tunnel_pool::TunnelPool;
 
 type OfName = [(&'static str, String); 1];
 type OfState = [(&'static str, String); 2];

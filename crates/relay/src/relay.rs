@@ -18,8 +18,8 @@ use tidewater_carrier::tls::ClientAuthorities;
 
 use crate::config::RelayServiceConfig;
 use crate::error::RelayError;
-use crate::lines::TunnelPool;
 use crate::metrics::Metrics;
+use crate::tunnel_pool::TunnelPool;
 use crate::{devices, servers};
 
 /// What connections are given to end by themselves at shutdown.

@@ -15,9 +15,9 @@ use tidewater_carrier::listen::{
     TunnelError,
 };
 
-use crate::lines::TunnelSlot;
 use crate::newcomers::NewcomerCounts;
 use crate::relay::RelayState;
+use crate::tunnel_pool::TunnelSlot;
 
 /// How long TLS may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);

@@ -15,8 +15,8 @@ use tidewater_carrier::listen::{
     IncomingStream, RegistrationRefusal, RelayToken, RelayTunnel, ServerRegistration, TunnelError,
 };
 
+use crate::client_hello::MAX_HELLO_BYTES;
 use crate::config::RelayServiceConfig;
-use crate::hello::MAX_HELLO_BYTES;
 use crate::relay::RelayState;
 use crate::{devices, servers};
 

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidewater_carrier::CompressionOptions;
-use tidewater_carrier::proxied::IpNetworks;
+use tidewater_carrier::proxy_header::IpNetworks;
 use tidewater_centre::records::Retention;
 use tidewater_centre::{CentreError, GivenPartitions, Marks, PublicationSpec};
 use tidewater_protocol::frame::DEFAULT_MESSAGE_BYTES;

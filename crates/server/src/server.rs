@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use tidewater_admin::ProbeTarget;
-use tidewater_carrier::proxied::IpNetworks;
+use tidewater_carrier::proxy_header::IpNetworks;
 use tidewater_carrier::{CompressionOptions, ServerUrl};
 use tidewater_centre::records::Claims;
 use tidewater_centre::{Centre, GivenPartitions};

@@ -16,8 +16,8 @@ use tidewater_remote::SyncError;
 
 use super::Link;
 use super::state::{LinkState, SharedLink};
-use crate::line::TICK;
 use crate::request::{CallError, Request};
+use crate::socket_loop::TICK;
 
 /// A call that was made. To drop it is to cancel it.
 pub struct PendingCall {

@@ -12,8 +12,8 @@ use tidewater_protocol::message::{Call, CallKind};
 use tidewater_remote::{DriverEvent, SyncError};
 
 use super::state::{LinkState, SharedLink};
-use crate::line::TICK;
-use crate::word::ServerNotice;
+use crate::server_notice::ServerNotice;
+use crate::socket_loop::TICK;
 
 impl SharedLink {
     /// Waits at the socket once, and hands out what has come.

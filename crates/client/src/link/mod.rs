@@ -31,11 +31,11 @@ pub use self::rows::AnswerRows;
 pub(crate) use self::state::SharedLink;
 use crate::clock::DriverClock;
 use crate::error::ClientError;
-use crate::line::{SocketLoop, TICK};
 use crate::options::SyncOptions;
 use crate::provider::Handler;
 use crate::request::{CallError, LinkOptions, LinkProof, Request};
-use crate::word::ServerNotice;
+use crate::server_notice::ServerNotice;
+use crate::socket_loop::{SocketLoop, TICK};
 
 /// A connection for calls and events. Clones share it; it closes with the last one.
 #[derive(Clone, Debug)]

@@ -15,11 +15,11 @@ use tidewater_remote::SyncError;
 
 use super::calls::WaitingCall;
 use crate::error::ClientError;
-use crate::line::SocketLoop;
 use crate::provider::Providers;
 use crate::request::CallError;
+use crate::server_notice::ServerNotices;
+use crate::socket_loop::SocketLoop;
 use crate::space::LinkSpaces;
-use crate::word::ServerNotices;
 
 pub(crate) struct SharedLink {
     state: Mutex<LinkState>,

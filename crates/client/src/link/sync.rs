@@ -12,7 +12,7 @@ use tidewater_remote::{SyncError, SyncProgress};
 
 use super::Link;
 use crate::error::ClientError;
-use crate::line::TICK;
+use crate::socket_loop::TICK;
 
 /// How often a connection is looked at while something is applied.
 const GLANCE: Duration = Duration::from_millis(20);

@@ -11,9 +11,9 @@ use tidewater_protocol::{Code, Op};
 
 use super::*;
 use crate::clock::DriverClock;
-use crate::line::SocketLoop;
 use crate::link::Link;
 use crate::ping;
+use crate::socket_loop::SocketLoop;
 use tidewater_remote::session::{ProofKind, SessionOptions};
 use tidewater_remote::spool::{FileDownloadStore, FileSpool};
 use tidewater_remote::{SyncDirection, SyncPhase, VerifyMode};

@@ -414,7 +414,7 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
             Control::UploadBegin(UploadBegin {
                 sequence: 7,
                 upload_id: vec![2; 16],
-                given_up: vec![GivenUpRow {
+                given_up: vec![GivenUp {
                     table: "customer".into(),
                     key: "[13]".into(),
                     sequence: 5,

@@ -16,7 +16,7 @@ mod conflicts;
 mod explain;
 mod image;
 mod inbox;
-pub(crate) mod kept;
+pub(crate) mod kept_uploads;
 mod layout;
 mod numbers;
 mod outbox;
@@ -42,11 +42,11 @@ pub use conflicts::ConflictedChange;
 pub use explain::{ExplainedRow, PendingChange};
 pub use image::{ImageContent, ImageStart};
 pub use inbox::{EventInterest, InboxProgress};
-pub(crate) use kept::FormerIdentity;
-pub use kept::{CentreState, GivenBackUpload, KeptLimits};
+pub(crate) use kept_uploads::FormerIdentity;
+pub use kept_uploads::{CentreState, GivenBackUpload, KeptLimits};
 pub use outbox::{OutboxCall, OutboxCounts, OutboxOutcome, OutboxRun};
 pub use parameter::ParameterSet;
-pub use refused::settled::SettledChange;
+pub use refused::settled_changes::SettledChange;
 pub use refused::{RefusedRow, RowSelection};
 pub use status::{OutboxStatus, RemoteStatus, StaleRow, SubscriptionStatus, TableStatus};
 pub use subscription::{CompareDue, SubscriptionState};
@@ -546,12 +546,12 @@ impl RemoteDatabase {
             numbers::forget(&transaction)?;
             unsubscribe::start_over(&transaction)?;
             let before = (said.remote_id, account.centre.as_str());
-            kept::adopt(&transaction, before, identity.centre)
+            kept_uploads::adopt(&transaction, before, identity.centre)
         };
         adopt().doing("taking a new identity")?;
         refused::try_families_again(&transaction)?;
         refused::rejoin_taken(&transaction, new_upload_id)?;
-        kept::settle(&transaction)?;
+        kept_uploads::settle(&transaction)?;
         transaction.commit().doing("taking a new identity")
     }
 

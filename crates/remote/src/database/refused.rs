@@ -8,10 +8,10 @@
 //! the remote has no parked row any more, only all the values of the row: see [`restore`].
 
 mod edit;
+pub(crate) mod linked_refusals;
 mod new_key;
 mod restore;
-pub(crate) mod settled;
-pub(crate) mod together;
+pub(crate) mod settled_changes;
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ pub(crate) use restore::{
     exists, kept_values, key_in, key_of, run, settle_written, value_of, write_pending,
 };
 
-use self::settled::SettledEnd;
+use self::settled_changes::SettledEnd;
 use super::apply::{ApplySummary, fire_harmless_triggers, row_values};
 use super::changes::{self, has_change, move_to};
 use super::subscription::load_all;
@@ -120,7 +120,7 @@ impl RemoteDatabase {
         let doing = "retrying refused rows";
         let with = match which {
             RowSelection::All => Vec::new(),
-            RowSelection::Ids(ids) => together::with(self, ids)?,
+            RowSelection::Ids(ids) => linked_refusals::with(self, ids)?,
         };
         let which = match which {
             RowSelection::All => which,
@@ -159,7 +159,7 @@ impl RemoteDatabase {
         let doing = "discarding refused rows";
         let with = match which {
             RowSelection::All => Vec::new(),
-            RowSelection::Ids(ids) => together::with(self, ids)?,
+            RowSelection::Ids(ids) => linked_refusals::with(self, ids)?,
         };
         let which = match which {
             RowSelection::All => which,
@@ -243,11 +243,11 @@ impl RemoteDatabase {
                     })
                     .doing(doing)?;
                 if let Some(RefusalDecision::Settled(end)) = &decided {
-                    settled::settle(&transaction, entry.id, end).doing(doing)?;
+                    settled_changes::settle(&transaction, entry.id, end).doing(doing)?;
                 }
                 settled += u64::from(decided.is_some());
             }
-            settled::drop_oldest(&transaction).doing(doing)?;
+            settled_changes::drop_oldest(&transaction).doing(doing)?;
             Ok(settled)
         };
         let settled = match rows_change {
@@ -377,7 +377,7 @@ pub(crate) fn unpark_all(
         let packed = row::pack_key(&types, &row::datums(&types, &key));
         if pair.is_none_or(|pair| pair.old == key) && !fresh.contains(&packed) {
             move_to(connection, &names, &key, PARKED, generation).doing(doing)?;
-            settled::retried(connection, &table.name, &packed, generation)?;
+            settled_changes::retried(connection, &table.name, &packed, generation)?;
         }
     }
     connection
@@ -512,7 +512,7 @@ pub(crate) fn unpark_waiting(
             let key: Vec<Value> = key.iter().map(|datum| datum.to_value()).collect();
             if is_parked(connection, &names, &key).doing(doing)? {
                 move_to(connection, &names, &key, PARKED, generation).doing(doing)?;
-                settled::retried(connection, &table.name, packed, generation)?;
+                settled_changes::retried(connection, &table.name, packed, generation)?;
             }
             forget(connection, &table.name, packed)?;
         }
@@ -681,7 +681,7 @@ pub(crate) fn supersede(
     table: &str,
     key_packed: &[u8],
 ) -> Result<(), RemoteError> {
-    settled::refused_again(connection, table, key_packed).doing("forgetting a refusal")?;
+    settled_changes::refused_again(connection, table, key_packed).doing("forgetting a refusal")?;
     forget(connection, table, key_packed)
 }
 

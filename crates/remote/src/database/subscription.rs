@@ -7,7 +7,7 @@ use rusqlite::types::ValueRef;
 use tidewater_protocol::message::{SubscriptionParameter, VerifiedTables};
 use tidewater_protocol::{PublicationSchema, UploadId};
 
-use super::kept::{self, FormerIdentity, GivenBackUpload};
+use super::kept_uploads::{self, FormerIdentity, GivenBackUpload};
 use super::numbers;
 use super::parameter;
 use crate::error::{ErrorContext, RemoteError};
@@ -174,10 +174,11 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
         let id = subscription.id;
         if has.giving {
             subscription.giving =
-                kept::giving(connection, id, kept::GiveBackEnd::First).doing(doing)?;
+                kept_uploads::giving(connection, id, kept_uploads::GiveBackEnd::First)
+                    .doing(doing)?;
         }
         if has.formers {
-            subscription.formers = kept::formers(connection, id).doing(doing)?;
+            subscription.formers = kept_uploads::formers(connection, id).doing(doing)?;
         }
         if has.numbers {
             subscription.numbers = numbers::left(connection, id).doing(doing)?;

@@ -140,7 +140,8 @@ fn can_take(
     let publication = &subscription.publication;
     Ok(
         subscription.any_refused && refused::wait_for_another_try(connection, publication)?
-            || subscription.any_unsettled && refused::settled::has_untold(connection, publication)?,
+            || subscription.any_unsettled
+                && refused::settled_changes::has_untold(connection, publication)?,
     )
 }
 
@@ -275,7 +276,7 @@ fn take(
             .as_ref()
             .map_or(RowSelection::All, |it| RowSelection::Ids(&it.again));
         refused::unpark_waiting(connection, subscription, generation, again)?;
-        refused::together::take(connection, subscription, generation)?;
+        refused::linked_refusals::take(connection, subscription, generation)?;
     }
     if let Some(schema) = &subscription.schema {
         for table in &schema.tables {
@@ -288,8 +289,8 @@ fn take(
     }
     // Trying again may have settled the first ones.
     if subscription.any_unsettled || subscription.any_refused {
-        refused::settled::give_up_vanished(connection, subscription, generation)?;
-        refused::settled::take(connection, &subscription.publication, generation)
+        refused::settled_changes::give_up_vanished(connection, subscription, generation)?;
+        refused::settled_changes::take(connection, &subscription.publication, generation)
             .doing("taking an upload")?;
     }
     subscription.any_unsettled |= subscription.any_refused;
@@ -343,7 +344,7 @@ fn adopt_parked(
             &row::key_types(table),
             &row::datums(&row::key_types(table), &key),
         );
-        refused::settled::retried(connection, &table.name, &packed, generation)?;
+        refused::settled_changes::retried(connection, &table.name, &packed, generation)?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@
 use rusqlite::Connection;
 use tidewater_protocol::{PublicationSchema, Table};
 
-use super::refused::{self, together};
+use super::refused::{self, linked_refusals};
 use super::tables::{QuotedNames, TABLES_AT_ONCE, change_table};
 use super::take::{PARKED, keys_of};
 use super::{CompareDue, SubscriptionState, changes, quote};
@@ -70,13 +70,14 @@ pub(super) fn next(
 ) -> Result<NextUpload, RemoteError> {
     let (mut generation, mut again) = (subscription.generation, Vec::new());
     if subscription.any_refused {
-        again = together::first_waiting(connection, subscription)?;
+        again = linked_refusals::first_waiting(connection, subscription)?;
     }
     if let Some(oldest) = oldest(connection, schema, PARKED)? {
         generation = oldest;
         while again.is_empty()
             && subscription.any_refused
-            && let Some(last) = together::last_taken_over(connection, subscription, generation)?
+            && let Some(last) =
+                linked_refusals::last_taken_over(connection, subscription, generation)?
         {
             unite(connection, schema, (generation - 1, last))?;
             generation = last;

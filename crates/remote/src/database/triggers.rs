@@ -15,17 +15,17 @@
 //! `INSERT OR IGNORE`: an `OR` clause of the application's statement overrides those of its
 //! triggers.
 
-mod altered;
+mod altered_tables;
 mod spelling;
+mod trigger_writer;
 mod unique;
-mod writer;
 
 use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension};
 use tidewater_protocol::Table;
 
-pub(crate) use altered::{TableLack, lack, missing_columns};
+pub(crate) use altered_tables::{TableLack, lack, missing_columns};
 use unique::has_unique_index;
 pub(crate) use unique::{UniqueIndex, unique_indexes};
 
@@ -35,7 +35,7 @@ use super::tables::{self, QuotedNames};
 use super::upload::in_step;
 use super::{numbers, quote};
 use crate::error::{ErrorContext, RemoteError};
-use writer::TriggerWriter;
+use trigger_writer::TriggerWriter;
 
 /// A table that was not tracked, or not wholly: it may have been changed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,7 +192,7 @@ fn ensure_table(
     (existing, spells): (&BTreeMap<String, NamesakeTrigger>, bool),
 ) -> Result<Option<MissedChanges>, RemoteError> {
     let without_rowid = is_without_rowid(connection, &table.name)?;
-    altered::check(connection, table)?;
+    altered_tables::check(connection, table)?;
     let unique = unique_indexes(connection, &table.name)?;
     let writer = TriggerWriter {
         names: QuotedNames::for_table(table),

@@ -5,10 +5,10 @@
 //! way, whatever the application does; so every piece is a short read of its own, and a retry
 //! is the same to the byte.
 
+mod change_packer;
+mod change_reader;
 mod order;
-mod packer;
-mod read;
-mod too_long;
+mod too_long_row;
 
 use std::collections::VecDeque;
 
@@ -16,8 +16,8 @@ use rusqlite::Connection;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Op, RowsWriter, Table, Value};
 
-pub(super) use self::read::in_step;
-use self::read::{PackedPiece, ReadPart, read};
+pub(super) use self::change_reader::in_step;
+use self::change_reader::{PackedPiece, ReadPart, read};
 use super::tables::{QuotedNames, TABLES_AT_ONCE, change_table};
 use super::triggers::{self, schema_version};
 use super::{RemoteDatabase, SubscriptionState, data_version, quote, row};

@@ -2,7 +2,7 @@
 
 use tidewater_protocol::message::{self, Control, Hello, HelloSubscription, NumbersLeft};
 
-use super::parts::DownloadParts;
+use super::download_parts::DownloadParts;
 use crate::database::{CompareDue, FormerIdentity, SubscriptionState};
 
 /// The Hello. `downloads`: whether more than results is asked for.

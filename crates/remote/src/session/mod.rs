@@ -4,23 +4,23 @@
 //! credit, sign-in and time to [`crate::connection`]; the order of the server's messages to
 //! `incoming`, what they mean to `receive`, sending to `outgoing`, applying to `work`.
 
-mod applying;
+mod applier_feed;
+mod apply_work;
+mod download_parts;
 mod error;
 mod hello;
-mod incoming;
-mod outgoing;
-mod parts;
+mod incoming_messages;
+mod outgoing_messages;
 mod progress;
 mod receive;
 mod welcome;
-mod work;
 
-pub(crate) use outgoing::OutgoingFrame;
+pub(crate) use outgoing_messages::OutgoingFrame;
 
+pub use apply_work::ApplyWork;
 pub(crate) use error::BEFORE_A_WORD;
 pub use error::SyncError;
 pub use progress::{SyncPhase, SyncProgress};
-pub use work::ApplyWork;
 
 use std::fmt;
 
@@ -28,10 +28,10 @@ use sha2::{Digest, Sha256};
 use tidewater_protocol::message::Proof;
 use tidewater_protocol::{PublicationSchema, RemoteId, UploadId};
 
-use self::applying::ApplierFeed;
-use self::incoming::IncomingMessages;
-use self::outgoing::OutgoingMessages;
-use self::parts::DownloadParts;
+use self::applier_feed::ApplierFeed;
+use self::download_parts::DownloadParts;
+use self::incoming_messages::IncomingMessages;
+use self::outgoing_messages::OutgoingMessages;
 use crate::database::{
     AdoptionRule, Applier, CompareDue, RemoteAccount, RemoteDatabase, SubscriptionState,
 };

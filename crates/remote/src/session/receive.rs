@@ -4,10 +4,10 @@ use bytes::Bytes;
 use tidewater_protocol::message::{Control, FailureNotice, Welcome};
 use tidewater_protocol::{Code, RemoteId};
 
-use super::applying::{keep_control, keep_rows};
+use super::applier_feed::{keep_control, keep_rows};
+use super::apply_work::{ApplyStart, ApplyWork};
 use super::progress::SyncPhase;
 use super::welcome::WelcomeAnswer;
-use super::work::{ApplyStart, ApplyWork};
 use super::{
     MOVING, ProofKind, SessionOutcome, SessionStage, SessionStore, SyncDirection, SyncError,
     SyncSession, VerifyMode,

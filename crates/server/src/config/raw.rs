@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use tidewater_carrier::proxied::{IpNetwork, IpNetworkError, IpNetworks};
+use tidewater_carrier::proxy_header::{IpNetwork, IpNetworkError, IpNetworks};
 use tidewater_carrier::{Compression, CompressionOptions, NoCompression, ServerUrl};
 use tidewater_centre::{PublicationSpec, nearest};
 use tidewater_protocol::frame::MAX_MESSAGE_BYTES;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use tidewater_spaces::outlet::OUTLET_BYTES;
+use tidewater_spaces::receiver_queue::OUTLET_BYTES;
 use tidewater_spaces::{PatternTemplate, SubjectError, WhenFull, check_space};
 
 use super::raw::{RawSize, choice, duration};

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderMap, HeaderName, header};
 
-use tidewater_carrier::proxied::IpNetworks;
+use tidewater_carrier::proxy_header::IpNetworks;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 

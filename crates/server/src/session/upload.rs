@@ -5,7 +5,7 @@
 use tidewater_centre::{RowsChunk, TableRequest, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::{
-    GivenUpRow, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin, TableBegin, UploadBegin, UploadEnd,
+    GivenUp, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin, TableBegin, UploadBegin, UploadEnd,
     UploadState,
 };
 use tidewater_protocol::pack::MAX_COLUMNS;
@@ -42,7 +42,7 @@ pub(crate) struct ReceivedUpload {
     pub(crate) given_back: bool,
     pub(crate) copied: bool,
     pub(crate) retried: Vec<u64>,
-    pub(crate) given_up: Vec<GivenUpRow>,
+    pub(crate) given_up: Vec<GivenUp>,
     pub(crate) tables: Vec<UploadTable>,
 }
 
@@ -109,7 +109,7 @@ struct OpenUpload {
     given_back: bool,
     copied: bool,
     retried: Vec<u64>,
-    given_up: Vec<GivenUpRow>,
+    given_up: Vec<GivenUp>,
     tables: Vec<UploadTable>,
     /// Inserts, updates, deletes.
     counts: [u64; 3],

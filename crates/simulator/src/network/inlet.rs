@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use tokio::task::{spawn_local, yield_now};
 
+use tidewater_carrier::exchange_client::{ExchangeReply, ExchangeRequest};
 use tidewater_carrier::listen::Shown;
-use tidewater_carrier::requests::{ExchangeReply, ExchangeRequest};
 use tidewater_server::Signal;
 use tidewater_server::fuzzing::{Carry, Exchanges};
 

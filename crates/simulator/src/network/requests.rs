@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use tidewater_carrier::requests::{ExchangeClient, ExchangeReply, ExchangeRequest};
+use tidewater_carrier::exchange_client::{ExchangeClient, ExchangeReply, ExchangeRequest};
 use tidewater_carrier::{HOLD, LATE, TRIES, pause_after};
 
 use super::exact::{Exact, Spoken};

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value as Json};
-use tidewater_protocol::message::GivenUpRow;
+use tidewater_protocol::message::GivenUp;
 use tidewater_protocol::{Code, Op, PublicationSchema, RemoteId};
 
 use super::decided::{Parent, RefusedParents, Uploaded as UploadedTable};
@@ -122,7 +122,7 @@ pub(super) async fn settle<T: TargetTable>(
 /// which others refer to them.
 pub(super) async fn refused_parents(
     connection: &mut impl Connection,
-    (remote_id, publication, given_up): (RemoteId, &str, &[GivenUpRow]),
+    (remote_id, publication, given_up): (RemoteId, &str, &[GivenUp]),
     schema: &PublicationSchema,
     ties: &[Tie],
     uploaded: &[UploadedTable<'_>],

@@ -7,8 +7,8 @@ use tidewater_protocol::{Datum, Op, PublicationSchema, UnpackedRow, Value};
 use super::rows::RowSink;
 use super::{ApplySummary, ConflictSummary};
 use crate::database::conflicts::{self, ChangeImages, ChangeOutcome};
-use crate::database::kept::GivenBackUpload;
-use crate::database::refused::settled::SettledEnd;
+use crate::database::kept_uploads::GivenBackUpload;
+use crate::database::refused::settled_changes::SettledEnd;
 use crate::database::refused::{self, NewRefusal, TIME_UNKNOWN};
 use crate::database::tables::{TABLES_AT_ONCE, change_table, rekeyed_table};
 use crate::database::take::PARKED;
@@ -27,7 +27,7 @@ pub(super) fn acknowledge(
         return Ok(());
     };
     if subscription.any_unsettled {
-        refused::settled::acknowledged(connection, &subscription.publication, generation)
+        refused::settled_changes::acknowledged(connection, &subscription.publication, generation)
             .doing(DOING)?;
     }
     if let Some(schema) = &subscription.schema {
@@ -162,7 +162,7 @@ impl RowSink<'_> {
                     at_ms: Some(TIME_UNKNOWN),
                     ..SettledEnd::retried(later)
                 };
-                refused::settled::settle(self.connection, id, &end).doing(DOING)
+                refused::settled_changes::settle(self.connection, id, &end).doing(DOING)
             }
             None => self.park(refused_row, taken, &key, &readable),
         }
@@ -259,7 +259,7 @@ impl RowSink<'_> {
         };
         if self.subscription.any_unsettled {
             let packed = row::pack_key(&self.table.key_types, key);
-            refused::settled::lost(self.connection, self.table.name(), &packed, taken)
+            refused::settled_changes::lost(self.connection, self.table.name(), &packed, taken)
                 .doing(DOING)?;
         }
         let owned: Vec<Value> = key.iter().map(Datum::to_value).collect();

@@ -6,7 +6,7 @@ use rusqlite::{ErrorCode, params};
 use super::summary::ApplySummary;
 use super::{Applier, prefer_wal, roll_back};
 use crate::database::conflicts;
-use crate::database::kept;
+use crate::database::kept_uploads;
 use crate::database::refused::{self, TIME_UNKNOWN};
 use crate::database::subscription::load_all;
 use crate::database::{RemoteDatabase, SubscriptionState, triggers};
@@ -88,7 +88,7 @@ impl Applier {
         if self.uploads.had_rows
             || subscriptions.any(|it| it.state.any_refused || it.state.any_unsettled)
         {
-            refused::settled::settle_times(connection, now_ms)?;
+            refused::settled_changes::settle_times(connection, now_ms)?;
         }
         for subscription in self.subscriptions.iter().filter(|each| each.synced) {
             connection
@@ -110,7 +110,7 @@ impl Applier {
                 })
                 .doing(doing)?;
         }
-        kept::keep(
+        kept_uploads::keep(
             connection,
             &self.uploads.kept,
             self.database.kept_limits(),

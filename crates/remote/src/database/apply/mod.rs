@@ -9,20 +9,20 @@
 
 mod ack;
 mod adopt;
-mod arriving;
+mod arriving_rows;
 mod commit;
-mod compared;
+mod compared_tables;
 mod dependents;
-mod given;
-mod made;
+mod given_back;
+mod made_rows;
 mod migrate;
 mod own_columns;
 mod remove;
 mod rows;
 mod summary;
 mod table;
+mod undecided_rows;
 mod user_triggers;
-mod waiting;
 
 use rusqlite::Connection;
 use tidewater_protocol::PublicationSchema;
@@ -32,7 +32,7 @@ use tidewater_protocol::pack::MAX_VALUE_BYTES;
 use self::adopt::AdoptedTable;
 pub use self::adopt::AdoptionRule;
 use self::dependents::Dependents;
-use self::given::GivenBackResult;
+use self::given_back::GivenBackResult;
 pub(super) use self::migrate::keep_values;
 pub(super) use self::remove::row_values;
 pub use self::summary::{
@@ -42,7 +42,7 @@ use self::table::TableApply;
 pub(super) use self::table::referring_row;
 use self::user_triggers::UserTriggers;
 pub(super) use self::user_triggers::fire_harmless_triggers;
-use super::kept::{self, UploadCopies, UploadToKeep};
+use super::kept_uploads::{self, UploadCopies, UploadToKeep};
 use super::refused::{self, RetryScope};
 use super::subscription::load_all;
 use super::transactions;
@@ -100,7 +100,7 @@ struct UploadOutcomes {
     /// What the centre says of the one that was given back.
     given: Option<GivenBackResult>,
     /// What the result under way refused.
-    refused: kept::Refused,
+    refused: kept_uploads::Refused,
     /// Rows of a result or a download came.
     had_rows: bool,
     /// Those that are acknowledged, to be kept at the end.
@@ -396,7 +396,8 @@ impl Applier {
             self.unpark(subscription, RetryScope::Inserts)?;
         }
         if let Some(schema) = &self.subscriptions[subscription].state.schema {
-            waiting::end_decided(&self.database.connection, schema).doing("beginning to apply")?;
+            undecided_rows::end_decided(&self.database.connection, schema)
+                .doing("beginning to apply")?;
         }
         self.phase = ApplyPhase::Download(subscription);
         Ok(())
@@ -422,7 +423,7 @@ impl Applier {
         }
         if !begin.settled.is_empty() {
             let connection = &self.database.connection;
-            refused::settled::told(connection, state, &begin.settled)?;
+            refused::settled_changes::told(connection, state, &begin.settled)?;
         }
         Ok(())
     }
@@ -463,17 +464,18 @@ impl Applier {
             let connection = &self.database.connection;
             let uncompared = std::mem::take(&mut subscription.uncompared);
             match self.only_tells {
-                true => compared::tell_equal(
+                true => compared_tables::tell_equal(
                     connection,
                     &subscription.state,
                     &uncompared,
                     &mut self.summary,
                 )?,
                 false => {
-                    let untracked = compared::settle(connection, &subscription.state, &uncompared)?;
+                    let untracked =
+                        compared_tables::settle(connection, &subscription.state, &uncompared)?;
                     if subscription.state.compare_due == CompareDue::Verify {
                         let (state, summary) = (&subscription.state, &mut self.summary);
-                        compared::tell_server(connection, state, summary)?;
+                        compared_tables::tell_server(connection, state, summary)?;
                     }
                     self.summary.tracks_again |= untracked;
                     // What waited was made from what the centre may have forgotten: it goes up as

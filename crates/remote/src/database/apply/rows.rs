@@ -10,7 +10,7 @@ use tidewater_protocol::{ColumnType, Datum, UnpackedRow, Value};
 
 use super::ApplySummary;
 use super::table::TableApply;
-use super::waiting::{self, UndecidedRow};
+use super::undecided_rows::{self, UndecidedRow};
 use crate::database::take::{PARKED, keys_of};
 use crate::database::upload::mark_stale;
 use crate::database::{SubscriptionState, quote, row};
@@ -67,7 +67,7 @@ impl<'a> RowSink<'a> {
         }
         if let Some(undecided) = self.waits_for(row).doing(DOING)? {
             self.mark_stale(&row.key)?;
-            return waiting::note(self, &row.key, &undecided).doing(DOING);
+            return undecided_rows::note(self, &row.key, &undecided).doing(DOING);
         }
         if self.write(&row.new, &row.key)? {
             self.summary.upserts += 1;

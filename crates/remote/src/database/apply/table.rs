@@ -49,7 +49,7 @@ pub(super) struct TableApply {
     pub(super) aside: Option<OwnValues>,
     /// How many rows of a table that is replaced have gone, less those that came.
     pub(super) missing: u64,
-    /// Replacing what was compared: rows that are equal stay, see [`super::compared`].
+    /// Replacing what was compared: rows that are equal stay, see [`super::compared_tables`].
     pub(super) is_compared: bool,
     /// What differs in a compared table is only told.
     pub(super) only_tells: bool,

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use serde_json::{Map, Value as Json};
 use tidewater_protocol::{Code, ColumnType, Table, Value};
 
-use super::settled::{SettledEnd, settle};
+use super::settled_changes::{SettledEnd, settle};
 use super::{RefusalDecision, RefusedRow, RowSelection, RowsChange, TIME_UNKNOWN, delete_row};
 use crate::database::changes::{self, has_change};
 use crate::database::tables::QuotedNames;

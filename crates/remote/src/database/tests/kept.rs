@@ -204,7 +204,7 @@ fn what_was_refused_is_not_kept() {
         .kept_frames(state.giving.unwrap())
         .unwrap();
     let mut rows = 0;
-    while let Some(frame) = crate::database::kept::next_frame(&mut frames).unwrap() {
+    while let Some(frame) = crate::database::kept_uploads::next_frame(&mut frames).unwrap() {
         if let Frame::Control {
             control: Some(Control::UploadEnd(end)),
             ..

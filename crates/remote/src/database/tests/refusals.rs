@@ -602,7 +602,7 @@ fn a_kept_upload_names_those_with_which_its_changes_were_refused_before() {
     let Some(Frame::Control {
         control: Some(Control::UploadBegin(begin)),
         ..
-    }) = crate::database::kept::next_frame(&mut frames).unwrap()
+    }) = crate::database::kept_uploads::next_frame(&mut frames).unwrap()
     else {
         panic!("a kept upload begins with its beginning");
     };

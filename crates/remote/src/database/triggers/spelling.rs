@@ -14,7 +14,7 @@ use crate::database::take::{PARKED, keys_of};
 use crate::database::{SubscriptionState, quote, row};
 use crate::error::{ErrorContext, RemoteError};
 
-use super::altered;
+use super::altered_tables;
 
 const DOING: &str = "spelling keys as the centre does";
 
@@ -165,7 +165,7 @@ fn respell_references(
             continue;
         }
         super::is_without_rowid(connection, &child.name)?;
-        altered::check(connection, child)?;
+        altered_tables::check(connection, child)?;
         for column in columns {
             respell_values(connection, child, column).doing(DOING)?;
         }

@@ -12,7 +12,7 @@ use tidewater_protocol::RemoteId;
 use tidewater_protocol::frame::{Frame, take_frame};
 use tidewater_protocol::message::{Control, DownloadBegin, PartialDownload};
 
-use super::applying::{BROKEN_SPOOL, keep_control, keep_rows};
+use super::applier_feed::{BROKEN_SPOOL, keep_control, keep_rows};
 use super::error::SyncError;
 use crate::spool::{DownloadStore, KeptSpool};
 

@@ -4,8 +4,8 @@ use rusqlite::{Connection, Row, Statement};
 use tidewater_protocol::pack::{self, same};
 use tidewater_protocol::{ColumnType, Datum, Fit, Op, RowShape, RowsWriter, Table, Value};
 
-use super::read::QueryColumns;
-use super::too_long::TooLongRow;
+use super::change_reader::QueryColumns;
+use super::too_long_row::TooLongRow;
 use crate::database::tables::QuotedNames;
 use crate::database::{changes, quote, row};
 

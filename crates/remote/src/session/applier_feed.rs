@@ -1,7 +1,7 @@
 //! From messages to the applier: while they arrive, or out of the spool.
 //!
 //! Owns the count of rows against what the server announced, and how messages are kept in the
-//! spool: as frames. Leaves the order of messages and their checksums to [`super::incoming`]:
+//! spool: as frames. Leaves the order of messages and their checksums to [`super::incoming_messages`]:
 //! what comes here passed it.
 
 use bytes::BytesMut;
@@ -10,8 +10,8 @@ use tidewater_protocol::frame::{
 };
 use tidewater_protocol::message::Control;
 
+use super::download_parts::DownloadParts;
 use super::error::SyncError;
-use super::parts::DownloadParts;
 use super::progress::{SyncPhase, SyncProgress};
 use crate::database::Applier;
 use crate::spool::Spool;
@@ -40,7 +40,7 @@ pub(super) fn keep_rows(spool: &mut dyn Spool, rows: &[u8]) -> Result<u64, SyncE
 pub(super) struct ApplierFeed {
     /// Rows since the result or download began, or was gone on with.
     rows: u64,
-    /// The subscription of whose download it reads the part, see [`super::parts`].
+    /// The subscription of whose download it reads the part, see [`super::download_parts`].
     part: Option<usize>,
     /// What was read and is not applied yet.
     buffer: BytesMut,

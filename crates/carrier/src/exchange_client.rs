@@ -2,12 +2,12 @@
 //! request may go when, under which number, and what an answer must be.
 //!
 //! Owns the numbers, and the bytes that wait for a request or for their reader. Leaves lines, how
-//! often a request is repeated, and time to [`crate::exchanges`], and to simulations. The
+//! often a request is repeated, and time to [`crate::exchange_stream`], and to simulations. The
 //! specification is docs/protocol.md.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::exchanges::MAX_BODY_BYTES;
+use crate::exchange_stream::MAX_BODY_BYTES;
 
 /// What may wait until the connection above reads it.
 const MAX_UNREAD_BYTES: usize = 2 << 20;

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value as Stored;
 use tidewater_protocol::{Code, Table, Value};
 
-use super::{PARKED, RefusedRow, RemoteDatabase, SELECT, is_parked, key_of, read, settled};
+use super::{PARKED, RefusedRow, RemoteDatabase, SELECT, is_parked, key_of, read, settled_changes};
 use crate::database::changes::{has_change, move_to, next_of};
 use crate::database::subscription::load_all;
 use crate::database::tables::QuotedNames;
@@ -72,8 +72,8 @@ pub(crate) fn take(
             }
             _ => continue,
         }
-        let end = settled::SettledEnd::retried(generation);
-        settled::settle(connection, id, &end).doing(doing)?;
+        let end = settled_changes::SettledEnd::retried(generation);
+        settled_changes::settle(connection, id, &end).doing(doing)?;
     }
     Ok(())
 }

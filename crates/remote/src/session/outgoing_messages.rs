@@ -16,7 +16,7 @@ use tidewater_protocol::{RowShape, RowsReader, Table, UnpackedRow};
 
 use super::error::SyncError;
 use super::progress::{SyncPhase, SyncProgress};
-use crate::database::kept::{self, UploadCopies, UploadCopy};
+use crate::database::kept_uploads::{self, UploadCopies, UploadCopy};
 use crate::database::{
     RemoteDatabase, SubscriptionState, UploadBeginning, UploadChunk, UploadCursor, compare,
 };
@@ -447,7 +447,7 @@ impl OutgoingMessages {
         mut frames: BytesMut,
         progress: &mut SyncProgress,
     ) -> Result<Option<SendState>, SyncError> {
-        match kept::next_frame(&mut frames)? {
+        match kept_uploads::next_frame(&mut frames)? {
             None => return Ok(None),
             Some(Frame::Rows { bytes, .. }) => self.push_rows(bytes),
             Some(Frame::Message { .. }) => {}
@@ -512,7 +512,7 @@ fn given_begin(
     subscription: &SubscriptionState,
     frames: &mut BytesMut,
 ) -> Result<Control, SyncError> {
-    match kept::next_frame(frames)? {
+    match kept_uploads::next_frame(frames)? {
         Some(Frame::Control {
             control: Some(Control::UploadBegin(begin)),
             ..

@@ -15,7 +15,9 @@ use super::ApplySummary;
 use super::ack::{acknowledge_given, note_conflict};
 use super::migrate::columns_left;
 use crate::database::conflicts::{self, ChangeOutcome};
-use crate::database::kept::{self, GivenBackUpload, OwnChange, dropped_changes, own_changes};
+use crate::database::kept_uploads::{
+    self, GivenBackUpload, OwnChange, dropped_changes, own_changes,
+};
 use crate::database::refused::{self, NewRefusal};
 use crate::database::{SubscriptionState, row};
 use crate::error::{ErrorContext, RemoteError};
@@ -29,7 +31,7 @@ pub(super) struct GivenBackResult {
     table: Option<GivenBackTable>,
     refused: Vec<GivenBackRefusal>,
     /// By table and key, with the row that the centre has.
-    lost: Vec<(kept::TableAndKey, Option<String>)>,
+    lost: Vec<(kept_uploads::TableAndKey, Option<String>)>,
 }
 
 #[derive(Debug)]
@@ -120,7 +122,7 @@ impl GivenBackResult {
     }
 
     /// Tables and keys of what was refused.
-    pub(super) fn refused_keys(&self) -> kept::Refused {
+    pub(super) fn refused_keys(&self) -> kept_uploads::Refused {
         let refused = self.refused.iter();
         refused
             .map(|it| (it.table.clone(), it.key_packed.clone()))
@@ -138,7 +140,7 @@ impl GivenBackResult {
     ) -> Result<(), RemoteError> {
         let refused_keys = self.refused_keys();
         let own = own_changes(connection, self.giving, &refused_keys)?;
-        let mut note = |(table, key_packed): &kept::TableAndKey,
+        let mut note = |(table, key_packed): &kept_uploads::TableAndKey,
                         change: &OwnChange,
                         code: &str,
                         reason: &str| {
@@ -171,7 +173,7 @@ impl GivenBackResult {
             }
         }
         let keys = self.lost.iter().map(|(key, _)| key.clone()).collect();
-        let images = kept::images(connection, self.giving, &keys)?;
+        let images = kept_uploads::images(connection, self.giving, &keys)?;
         for (key, theirs) in &self.lost {
             if let Some(images) = images.get(key) {
                 let place = (&*subscription.publication, &*key.0);

@@ -5,7 +5,7 @@
 //! sent goes with the next request, what has come is in its answer, and while nothing is to be sent
 //! the server holds a request until it has something to say. While it does, one more may be sent,
 //! which has the other one answered at once. A request whose answer was lost is repeated under its
-//! number. What is said when is [`crate::requests`]'s affair. The specification is docs/protocol.md.
+//! number. What is said when is [`crate::exchange_client`]'s affair. The specification is docs/protocol.md.
 
 #![allow(
     clippy::disallowed_methods,
@@ -25,11 +25,11 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::answer::{HttpResponse, ResponseReader};
 use crate::cookies::CookieJar;
 use crate::dial::{Dialer, Layer, is_patience, open};
 use crate::error::{CarrierError, SCHEME_HEADER};
-use crate::requests::{ExchangeClient, ExchangeReply, ExchangeRequest};
+use crate::exchange_client::{ExchangeClient, ExchangeReply, ExchangeRequest};
+use crate::http_response::{HttpResponse, ResponseReader};
 
 /// The header with the name of a connection, which its server has given it.
 pub const SESSION: &str = "tidewater-session";

@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::{ByteStream, IncomingStream};
-use crate::proxied::{self, ConnectionOrigin, HeaderScan, MAX_HEADER_BYTES};
+use crate::proxy_header::{self, ConnectionOrigin, HeaderScan, MAX_HEADER_BYTES};
 
 impl IncomingStream {
     /// Of a connection from a balancer: reads what that says of its client, who is the peer from
@@ -27,7 +27,7 @@ impl IncomingStream {
                 // The balancer's own connections may end here.
                 true if seen.is_empty() => HeaderScan::Unfinished,
                 true => HeaderScan::Other,
-                false => proxied::read(&seen).map_err(invalid)?,
+                false => proxy_header::read(&seen).map_err(invalid)?,
             };
             match beginning {
                 HeaderScan::Other => break,
@@ -120,7 +120,7 @@ impl AsyncRead for HeaderWatchStream {
         let news = &into.filled()[before..];
         // More than both beginnings have.
         seen.extend_from_slice(&news[..news.len().min(16)]);
-        match proxied::is_header(seen) {
+        match proxy_header::is_header(seen) {
             None => {}
             Some(false) => {
                 self.seen = None;

@@ -16,9 +16,9 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::fronted::PeekedStream;
+use super::header_reader::PeekedStream;
 use super::{ByteStream, IncomingStream};
-use crate::proxied::{self, ConnectionOrigin, HeaderScan};
+use crate::proxy_header::{self, ConnectionOrigin, HeaderScan};
 
 /// What the first line of a registration begins with: the version, too.
 const WORD: &str = "TIDEWATER-LINE 1";
@@ -296,7 +296,7 @@ impl RelayTunnel {
             if pings > 0 {
                 send(&mut stream, &[PING]).await?;
             }
-            match proxied::read(&seen) {
+            match proxy_header::read(&seen) {
                 Ok(HeaderScan::Unfinished) => {}
                 Ok(HeaderScan::Header {
                     bytes,
@@ -409,7 +409,7 @@ impl IdleTunnel {
     /// The server does not take it: the device may have another line.
     pub async fn give(mut self, client: IpAddr, begins: &[u8]) -> io::Result<Box<dyn ByteStream>> {
         let giving = async {
-            let bytes = [&proxied::header(client), begins].concat();
+            let bytes = [&proxy_header::header(client), begins].concat();
             send(&mut self.stream, &bytes).await?;
             // Answers to pings may still be on their way.
             loop {

@@ -9,8 +9,8 @@ use std::cmp::Ordering;
 use rusqlite::{CachedStatement, Connection, Row};
 use tidewater_protocol::{Table, Value};
 
-use super::packer::{ChangePacker, RowImages};
-use super::too_long::TooLongRow;
+use super::change_packer::{ChangePacker, RowImages};
+use super::too_long_row::TooLongRow;
 use super::{UploadChunk, order};
 use crate::database::tables::{QuotedNames, change_table};
 use crate::database::{changes, quote, row};

@@ -9,7 +9,7 @@
 use rusqlite::{Connection, params};
 use serde::Serialize;
 use tidewater_protocol::Table;
-use tidewater_protocol::message::{GivenUpRow, MAX_GIVEN_UP, MAX_RETRIED, SettledRefusal};
+use tidewater_protocol::message::{GivenUp, MAX_GIVEN_UP, MAX_RETRIED, SettledRefusal};
 
 use super::{
     PARKED, RefusalToDecide, RefusedRow, RemoteDatabase, TIME_UNKNOWN, exists, find, give_up,
@@ -299,8 +299,8 @@ pub(crate) fn given_up(
     connection: &Connection,
     publication: &str,
     generation: i64,
-) -> Result<Vec<GivenUpRow>, RemoteError> {
-    let read = || -> rusqlite::Result<Vec<GivenUpRow>> {
+) -> Result<Vec<GivenUp>, RemoteError> {
+    let read = || -> rusqlite::Result<Vec<GivenUp>> {
         connection
             .prepare_cached(
                 "SELECT table_name, key, sequence FROM tidewater_settled WHERE publication = ?1 \
@@ -308,7 +308,7 @@ pub(crate) fn given_up(
                  ORDER BY id",
             )?
             .query_map(params![publication, generation], |row| {
-                Ok(GivenUpRow {
+                Ok(GivenUp {
                     table: row.get(0)?,
                     key: row.get(1)?,
                     sequence: row.get::<_, i64>(2)?.unsigned_abs(),
@@ -434,7 +434,7 @@ impl RemoteDatabase {
     pub(crate) fn given_up(
         &self,
         subscription: &SubscriptionState,
-    ) -> Result<Vec<GivenUpRow>, RemoteError> {
+    ) -> Result<Vec<GivenUp>, RemoteError> {
         match subscription.taken_generation {
             Some(generation) if subscription.any_unsettled => {
                 given_up(&self.connection, &subscription.publication, generation)

@@ -8,7 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use super::ByteStream;
-use super::fronted::PeekedStream;
+use super::header_reader::PeekedStream;
 
 /// As many bytes as tell protocols apart.
 const BYTES: usize = 4;

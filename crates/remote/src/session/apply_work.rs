@@ -1,11 +1,11 @@
 //! Applying what has come, as a value: it may be done on any thread, while the connection goes on.
 
-use super::applying::ApplierFeed;
+use super::applier_feed::ApplierFeed;
+use super::download_parts::DownloadParts;
 use super::error::SyncError;
-use super::parts::DownloadParts;
 use super::progress::{SyncPhase, SyncProgress};
 use super::{Now, VerifyMode};
-use crate::database::kept::UploadCopies;
+use crate::database::kept_uploads::UploadCopies;
 use crate::database::{
     AdoptionRule, Applier, ApplyRefused, ApplySummary, RemoteDatabase, SubscriptionState,
 };

@@ -6,7 +6,7 @@ use tidewater_protocol::{Op, RowsReader, UnpackError, UnpackedRow};
 use super::own_columns::OwnValues;
 use super::rows::RowSink;
 use super::table::TableApply;
-use super::{Applier, ApplyPhase, MAX_ROW_BYTES, compared, out_of_order, remove};
+use super::{Applier, ApplyPhase, MAX_ROW_BYTES, compared_tables, out_of_order, remove};
 use crate::database::{CompareDue, compare, row};
 use crate::error::{ErrorContext, RemoteError};
 
@@ -67,11 +67,11 @@ impl Applier {
                 && !self.only_tells;
         }
         if begin.keyless_rows > 0 && !result {
-            compared::tell_keyless(&mut self.summary, &begin.table, begin.keyless_rows);
+            compared_tables::tell_keyless(&mut self.summary, &begin.table, begin.keyless_rows);
         }
         if begin.replace && !result {
             if table.is_untracked || !begin.ranges.is_empty() {
-                compared::begin(connection, &mut table, &begin.ranges)?;
+                compared_tables::begin(connection, &mut table, &begin.ranges)?;
             } else {
                 table.aside = OwnValues::keep(connection, table.table())?;
                 remove::clear(connection, &mut table, &mut self.summary)?;
