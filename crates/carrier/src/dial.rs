@@ -121,7 +121,7 @@ pub struct DialOptions<'a> {
     /// the environment names: see [`Proxy::from_environment`].
     pub proxy: Option<&'a str>,
     /// How what is sent is packed, and what the server may send packed.
-    pub packing: CompressionOptions,
+    pub compression: CompressionOptions,
     /// How long the server may be silent.
     pub timeout: Duration,
 }
@@ -303,7 +303,7 @@ impl Carrier {
         let server = url.to_string();
         let dialer = Dialer::new(url, options)?;
         let mut layers = dialer.dial(go_on)?;
-        let mut packing = options.packing;
+        let mut packing = options.compression;
         if packing.compression == Compression::Auto && dialer.is_here(layers.socket()) {
             // Nothing is as fast as this machine's own memory.
             packing.compression = Compression::Off;

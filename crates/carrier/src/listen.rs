@@ -121,7 +121,7 @@ impl StreamListener for TcpListener {
 }
 
 /// The certificates that a client shows.
-pub type Shown = Vec<CertificateDer<'static>>;
+pub type PeerCertificates = Vec<CertificateDer<'static>>;
 
 /// TLS over what comes.
 #[derive(Clone)]
@@ -162,7 +162,7 @@ impl TlsServer {
     pub async fn accept(
         &self,
         stream: Box<dyn ByteStream>,
-    ) -> io::Result<(Box<dyn ByteStream>, Shown)> {
+    ) -> io::Result<(Box<dyn ByteStream>, PeerCertificates)> {
         let stream = self.0.accept(stream).await?;
         let (_, connection) = stream.get_ref();
         let shown = connection.peer_certificates().unwrap_or_default();

@@ -76,7 +76,7 @@ pub fn client_with(
         own.map(|it| &*it.certificate),
         own.map(|it| &*it.key),
     ];
-    let mut read: Files = Files::default();
+    let mut read: ClientFiles = ClientFiles::default();
     for (file, read) in files.into_iter().zip(&mut read) {
         if let Some(file) = file {
             let bytes = fs::read(file).map_err(|error| CarrierError::file(file, error))?;
@@ -101,10 +101,10 @@ pub fn client_with(
 }
 
 /// What a set-up was made of, and the set-up.
-type KeptClient = (Files, Option<Pin>, Arc<ClientConfig>);
+type KeptClient = (ClientFiles, Option<Pin>, Arc<ClientConfig>);
 
 /// The files that make a client, with what is in them.
-type Files = [Option<(PathBuf, Vec<u8>)>; 3];
+type ClientFiles = [Option<(PathBuf, Vec<u8>)>; 3];
 
 /// So many set-ups are kept: few programs have more than one.
 const KEPT_CLIENTS: usize = 16;

@@ -85,7 +85,7 @@ fn options(ca_file: Option<&Path>) -> DialOptions<'_> {
         pin: None,
         insecure: false,
         proxy: None,
-        packing: CompressionOptions::default(),
+        compression: CompressionOptions::default(),
         timeout: PATIENCE,
     }
 }
@@ -245,7 +245,7 @@ fn dial_packed(url: &ServerUrl, compression: Compression) -> Carrier {
         pin: None,
         insecure: false,
         proxy: None,
-        packing: packing(compression),
+        compression: packing(compression),
         timeout: PATIENCE,
     };
     Carrier::dial(url, &options, &mut || ControlFlow::Continue(())).unwrap()
@@ -455,7 +455,7 @@ fn a_server_that_has_the_pinned_key_is_trusted_and_no_other() {
                 pin: Some(pin),
                 insecure: false,
                 proxy: None,
-                packing: CompressionOptions::default(),
+                compression: CompressionOptions::default(),
                 timeout: PATIENCE,
             };
             Carrier::dial(&url, &options, &mut || ControlFlow::Continue(())).unwrap()

@@ -80,7 +80,7 @@ impl Line {
         }
         remote.set_insecure(config.insecure);
         remote.set_proxy(config.proxy.clone());
-        remote.set_packing(config.packing);
+        remote.set_compression(config.packing);
         remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION"), " branch"));
         let is_known = remote.account()?.credential.is_some();
         prove(&mut remote, config.proof.as_ref(), is_known)?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use tidewater_client::Remote;
-use tidewater_connection::{ChannelInput, FramedConnection as Wire};
+use tidewater_connection::{ChannelInput, FramedConnection};
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, ROWS_PAYLOAD_BYTES, SYNC_CHANNEL};
 use tidewater_protocol::message::{
     Control, DownloadEnd, PROTOCOL_VERSION, ResultEnd, SignedIn, SyncEnd, TableBegin, UploadState,
@@ -245,7 +245,7 @@ fn packed(count: i32) -> Vec<Vec<u8>> {
 /// A server's side of one connection.
 struct Peer<'a> {
     socket: &'a mut TcpStream,
-    wire: Wire,
+    wire: FramedConnection,
     buffer: Vec<u8>,
 }
 
@@ -282,7 +282,7 @@ impl Peer<'_> {
 /// Serves one connection.
 fn serve(socket: &mut TcpStream, script: &Script) -> Anything<()> {
     socket.set_nodelay(true)?;
-    let wire = Wire::accept("price", None, Duration::ZERO);
+    let wire = FramedConnection::accept("price", None, Duration::ZERO);
     let mut peer = Peer {
         socket,
         wire,

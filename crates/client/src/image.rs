@@ -198,7 +198,7 @@ impl ImageSource {
             certificate: options.certificate.as_ref(),
             insecure: options.insecure,
             proxy: options.proxy.as_deref(),
-            packing: options.packing,
+            compression: options.compression,
             timeout: options.timeout,
         };
         let site = Box::new(WebSite::new(&url, &dial)?);

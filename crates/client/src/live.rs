@@ -245,7 +245,7 @@ impl LiveLoop<'_, '_> {
         let mut first = true;
         loop {
             let word = match self.remote.link() {
-                Some(link) => match (link.wait_for_word(TICK), link.lost()) {
+                Some(link) => match (link.wait_for_notice(TICK), link.lost()) {
                     // What was said before it was lost comes first.
                     (None, Some(lost)) => {
                         return self.handle_failure(ClientError::from_shared(&lost));
@@ -384,7 +384,7 @@ impl LiveLoop<'_, '_> {
 /// Where the server has sent whoever was connected, and after which pause, if it has said that it
 /// shuts down.
 fn farewell(link: &Link) -> Option<(Vec<String>, Duration)> {
-    let words = std::iter::from_fn(|| link.wait_for_word(Duration::ZERO));
+    let words = std::iter::from_fn(|| link.wait_for_notice(Duration::ZERO));
     words
         .filter_map(|word| match word {
             ServerNotice::Leaving { servers, pause } => Some((servers, pause)),

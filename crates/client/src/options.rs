@@ -49,7 +49,7 @@ pub struct SyncOptions {
     pub proxy: Option<String>,
     /// How what goes over the network is packed. Said at each sync: the remote remembers nothing
     /// of it.
-    pub packing: CompressionOptions,
+    pub compression: CompressionOptions,
     /// How long the server may be silent.
     pub timeout: Duration,
     /// What becomes of a sync that the server turns away with a time to come back.
@@ -73,7 +73,7 @@ impl Default for SyncOptions {
             pin: None,
             insecure: false,
             proxy: None,
-            packing: CompressionOptions::default(),
+            compression: CompressionOptions::default(),
             timeout: Duration::from_secs(120),
             retry: RetryPolicy::default(),
             client: concat!("tidewater-client/", env!("CARGO_PKG_VERSION")).into(),
@@ -113,7 +113,7 @@ impl fmt::Debug for SyncOptions {
             .field("pin", &self.pin)
             .field("insecure", &self.insecure)
             .field("proxy", &self.proxy.as_ref().map(|_| "..."))
-            .field("packing", &self.packing)
+            .field("compression", &self.compression)
             .field("timeout", &self.timeout)
             .field("retry", &self.retry)
             .field("client", &self.client)

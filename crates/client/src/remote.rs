@@ -273,8 +273,8 @@ impl Remote {
     }
 
     /// How what goes over the network is packed: where it makes syncs faster, unless this is called.
-    pub fn set_packing(&mut self, packing: CompressionOptions) {
-        self.options.packing = packing;
+    pub fn set_compression(&mut self, packing: CompressionOptions) {
+        self.options.compression = packing;
     }
 
     /// How long the server may be silent at the most before a sync gives up: two minutes by default.

@@ -56,7 +56,7 @@ impl ServerNotice {
     }
 }
 
-/// The words that nobody has heard yet.
+/// The notices that nobody has taken yet.
 #[derive(Default)]
 pub(crate) struct ServerNotices {
     queue: Mutex<VecDeque<ServerNotice>>,
@@ -68,10 +68,10 @@ impl ServerNotices {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A word that waits already is not said again.
-    pub(crate) fn say(&self, word: ServerNotice) {
+    /// Queues a notice, unless the same one waits already.
+    pub(crate) fn push(&self, notice: ServerNotice) {
         let mut queue = self.queue();
-        if let ServerNotice::Missed { space, count } = &word
+        if let ServerNotice::Missed { space, count } = &notice
             && let Some(ServerNotice::Missed {
                 space: known,
                 count: counted,
@@ -79,8 +79,8 @@ impl ServerNotices {
             && space == known
         {
             *counted += count;
-        } else if !queue.contains(&word) {
-            queue.push_back(word);
+        } else if !queue.contains(&notice) {
+            queue.push_back(notice);
         }
         drop(queue);
         self.ready.notify_all();

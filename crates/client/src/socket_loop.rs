@@ -48,7 +48,7 @@ impl SocketLoop {
             certificate: options.certificate.as_ref(),
             insecure: options.insecure,
             proxy: options.proxy.as_deref(),
-            packing: options.packing,
+            compression: options.compression,
             timeout: options.timeout,
         };
         let (carrier, url) = Carrier::dial_any(urls, &dial, go_on)?;

@@ -166,7 +166,7 @@ impl SubscriptionInbox {
             return;
         };
         if let Some(bell) = &self.bell {
-            bell.say(ServerNotice::Heard);
+            bell.push(ServerNotice::Heard);
             return;
         }
         let most = match queue.is_durable {
@@ -587,7 +587,7 @@ impl Link {
         pattern: &str,
         position: EventPosition,
     ) -> Result<SpaceSubscription, CallError> {
-        let bell = Some(self.shared.words.clone());
+        let bell = Some(self.shared.notices.clone());
         self.subscribe_with(space, pattern, SubscriptionStart::Position(position), bell)
     }
 

@@ -29,7 +29,7 @@ const SHUTDOWN: Duration = Duration::from_secs(30);
 pub(crate) struct RelayState {
     pub(crate) lines: Arc<TunnelPool>,
     pub(crate) metrics: Metrics,
-    known: RwLock<PeerSecret>,
+    secret: RwLock<PeerSecret>,
     places: Arc<Semaphore>,
     most: usize,
     leaving: OnceSignal,
@@ -72,7 +72,7 @@ impl OnceSignal {
 }
 
 /// What a connection of a device holds as long as it lasts.
-pub(crate) type Guard = (OwnedSemaphorePermit, mpsc::Sender<()>);
+pub(crate) type DeviceGuard = (OwnedSemaphorePermit, mpsc::Sender<()>);
 
 impl RelayState {
     fn new(
@@ -83,7 +83,7 @@ impl RelayState {
         RelayState {
             lines: TunnelPool::new(&config.names, config.lines),
             metrics: Metrics::new(),
-            known: RwLock::new(known),
+            secret: RwLock::new(known),
             places: Arc::new(Semaphore::new(config.connections)),
             most: config.connections,
             leaving: OnceSignal::default(),
@@ -101,17 +101,17 @@ impl RelayState {
     }
 
     pub(crate) fn tls(&self) -> Option<TlsServer> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.secret.read().unwrap_or_else(PoisonError::into_inner);
         known.tls.clone()
     }
 
     pub(crate) fn authority(&self) -> Option<ClientAuthorities> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.secret.read().unwrap_or_else(PoisonError::into_inner);
         known.authority.clone()
     }
 
     /// A place for one more device.
-    pub(crate) fn enter(&self) -> Option<Guard> {
+    pub(crate) fn enter(&self) -> Option<DeviceGuard> {
         let place = self.places.clone().try_acquire_owned().ok()?;
         Some((place, self.alive.upgrade()?))
     }
@@ -273,7 +273,7 @@ impl RunningRelay {
     /// A file cannot be used: everything stays as it is.
     pub fn reconfigure(&self, config: &RelayServiceConfig) -> Result<(), RelayError> {
         let known = PeerSecret::load(config)?;
-        *(self.shared.known.write()).unwrap_or_else(PoisonError::into_inner) = known;
+        *(self.shared.secret.write()).unwrap_or_else(PoisonError::into_inner) = known;
         self.shared.lines.rename(&config.names);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Servers: whoever dials the relay to have a line, and has to prove to be who he says.
+//! Servers: whoever dials the relay to have a tunnel, and has to prove to be who he says.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,8 +11,8 @@ use rustls::server::ParsedCertificate;
 use tokio::time::{sleep, timeout};
 
 use tidewater_carrier::listen::{
-    IdleTunnel, IncomingStream, RegistrationRefusal, ServerRegistration, Shown, StreamListener,
-    TunnelError,
+    IdleTunnel, IncomingStream, PeerCertificates, RegistrationRefusal, ServerRegistration,
+    StreamListener, TunnelError,
 };
 
 use crate::newcomers::NewcomerCounts;
@@ -22,7 +22,7 @@ use crate::tunnel_pool::TunnelSlot;
 /// How long TLS may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Takes lines until it is dropped.
+/// Takes tunnels until it is dropped.
 pub(crate) async fn accept_all(shared: Arc<RelayState>, mut listener: Box<dyn StreamListener>) {
     let newcomers = Arc::new(NewcomerCounts::default());
     loop {
@@ -52,7 +52,7 @@ pub(crate) async fn accept_all(shared: Arc<RelayState>, mut listener: Box<dyn St
     }
 }
 
-/// A line, if whoever dials proves himself.
+/// A tunnel, if whoever dials proves himself.
 pub(crate) async fn register(
     shared: &Arc<RelayState>,
     incoming: IncomingStream,
@@ -71,7 +71,7 @@ async fn try_register(
     incoming: IncomingStream,
 ) -> Result<(IdleTunnel, TunnelSlot), TunnelError> {
     let IncomingStream { mut stream, peer } = incoming;
-    let mut shown = Shown::new();
+    let mut shown = PeerCertificates::new();
     if let Some(tls) = shared.tls() {
         let late = |_| io::Error::from(io::ErrorKind::TimedOut);
         let accepted = timeout(HANDSHAKE, tls.accept(stream)).await;
@@ -100,7 +100,7 @@ async fn try_register(
 fn admit(
     shared: &Arc<RelayState>,
     registration: &ServerRegistration,
-    shown: &Shown,
+    shown: &PeerCertificates,
 ) -> Result<TunnelSlot, RegistrationRefusal> {
     if shared.is_leaving() {
         return Err(RegistrationRefusal::Leaving);
@@ -115,7 +115,7 @@ fn admit(
 }
 
 /// Whether certificates are good, and say that a server has this name.
-fn is_certified(shared: &RelayState, name: &str, shown: &Shown) -> bool {
+fn is_certified(shared: &RelayState, name: &str, shown: &PeerCertificates) -> bool {
     let (Some(authority), [own, ..]) = (&shared.authority(), &shown[..]) else {
         return false;
     };
@@ -137,13 +137,13 @@ fn now_s() -> u64 {
     now.map_or(0, |it| it.as_secs())
 }
 
-/// Keeps a line until a device gets it, or it is not there any more.
+/// Keeps a tunnel until a device gets it, or it is not there any more.
 pub(crate) async fn keep(shared: &RelayState, mut line: IdleTunnel, place: TunnelSlot) {
     let asked = shared.lines.offer(&place);
     tokio::select! {
         biased;
         asked = asked => if let Ok(reply) = asked {
-            // Who has asked is still there, or the line ends.
+            // Who has asked is still there, or the tunnel ends.
             let _ = reply.send((line, place));
         },
         () = shared.leaving() => {}

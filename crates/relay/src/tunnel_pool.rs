@@ -1,7 +1,7 @@
-//! The lines of all servers: who is registered, which of their lines are idle, and which one a
+//! The tunnels of all servers: who is registered, which of their tunnels are idle, and which one a
 //! device gets.
 //!
-//! Whoever serves a line (`servers`) offers it here as long as it is idle; whoever serves a device
+//! Whoever serves a tunnel (`servers`) offers it here as long as it is idle; whoever serves a device
 //! (`devices`) asks for one.
 
 use std::collections::{HashMap, VecDeque};
@@ -18,22 +18,22 @@ use tidewater_carrier::listen::{ByteStream, IdleTunnel, RegistrationRefusal};
 
 use crate::config::ServerProofs;
 
-/// How long a device waits for a line of a server that has none left: it opens new ones.
+/// How long a device waits for a tunnel of a server that has none left: it opens new ones.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long a device is passed from line to line when servers do not take it.
+/// How long a device is passed from tunnel to tunnel when servers do not take it.
 const TRIES: Duration = Duration::from_secs(8);
 
-/// A line that waits for a device, by the one who keeps it.
-type Offer = oneshot::Sender<oneshot::Sender<Given>>;
+/// A tunnel that waits for a device, by the one who keeps it.
+type TunnelOffer = oneshot::Sender<oneshot::Sender<OfferedTunnel>>;
 
-/// A line, and that it is counted.
-type Given = (IdleTunnel, TunnelSlot);
+/// A tunnel, and that it is counted.
+type OfferedTunnel = (IdleTunnel, TunnelSlot);
 
-/// All names that there can be, and the lines of their servers.
+/// All names that there can be, and the tunnels of their servers.
 pub(crate) struct TunnelPool {
     names: Mutex<HashMap<String, NamedFarm>>,
-    /// Idle lines at the same time, of all.
+    /// Idle tunnels at the same time, of all.
     most: usize,
 }
 
@@ -50,12 +50,12 @@ struct NamedFarm {
 /// A server.
 struct FarmServer {
     instance: u64,
-    idle: VecDeque<Offer>,
+    idle: VecDeque<TunnelOffer>,
     /// Idle or not.
     lines: usize,
 }
 
-/// Why a device gets no line.
+/// Why a device gets no tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoTunnel {
     /// The configuration has no such name.
@@ -64,7 +64,7 @@ pub(crate) enum NoTunnel {
     /// No server of this name is there.
     #[error("no server of this name is registered")]
     Unregistered,
-    /// Servers are there, and have no line.
+    /// Servers are there, and have no tunnel.
     #[error("the servers of this name have no idle line")]
     Late,
 }
@@ -98,7 +98,7 @@ impl TunnelPool {
     }
 
     /// From now on there can be these names, with these proofs. Who has been registered for a name
-    /// that there is no more keeps the lines that devices have.
+    /// that there is no more keeps the tunnels that devices have.
     pub(crate) fn rename(&self, names: &HashMap<String, ServerProofs>) {
         let mut known = self.names();
         known.retain(|name, _| names.contains_key(name));
@@ -121,7 +121,7 @@ impl TunnelPool {
         Ok(hash.is_some_and(|it| known.proof.tokens.contains(it)))
     }
 
-    /// A place for one more line of a server. It is counted as long as the place is there.
+    /// A place for one more tunnel of a server. It is counted as long as the place is there.
     ///
     /// # Errors
     /// There are too many, or there can be none of this name.
@@ -158,8 +158,11 @@ impl TunnelPool {
         })
     }
 
-    /// Offers the line at a place to devices.
-    pub(crate) fn offer(&self, place: &TunnelSlot) -> oneshot::Receiver<oneshot::Sender<Given>> {
+    /// Offers the tunnel at a place to devices.
+    pub(crate) fn offer(
+        &self,
+        place: &TunnelSlot,
+    ) -> oneshot::Receiver<oneshot::Sender<OfferedTunnel>> {
         let (offer, asked) = oneshot::channel();
         let mut names = self.names();
         let known = names.get_mut(&place.name);
@@ -174,7 +177,7 @@ impl TunnelPool {
         asked
     }
 
-    /// Gives a device that begins with these bytes a line to a server of this name: one after the
+    /// Gives a device that begins with these bytes a tunnel to a server of this name: one after the
     /// other, or always the same by the device's address, as long as that is there. Who does not
     /// take the device is passed by.
     ///
@@ -215,15 +218,15 @@ impl TunnelPool {
         Err(NoTunnel::Late)
     }
 
-    /// Hears of each line that is offered.
+    /// Hears of each tunnel that is offered.
     fn more(&self, name: &str) -> Result<Arc<Notify>, NoTunnel> {
         let names = self.names();
         let known = names.get(name).ok_or(NoTunnel::Unknown)?;
         Ok(known.more.clone())
     }
 
-    /// An idle line, or `None` if it is worth to wait for one.
-    fn choose(&self, name: &str, by: Option<IpAddr>) -> Result<Option<Offer>, NoTunnel> {
+    /// An idle tunnel, or `None` if it is worth to wait for one.
+    fn choose(&self, name: &str, by: Option<IpAddr>) -> Result<Option<TunnelOffer>, NoTunnel> {
         let mut names = self.names();
         let known = names.get_mut(name).ok_or(NoTunnel::Unknown)?;
         for member in &mut known.farm {
@@ -275,9 +278,9 @@ impl NamedFarm {
     }
 }
 
-/// Asks the one who keeps a line for it, and gives it to the device.
+/// Asks the one who keeps a tunnel for it, and gives it to the device.
 async fn hand_over(
-    offer: Offer,
+    offer: TunnelOffer,
     client: IpAddr,
     begins: &[u8],
 ) -> io::Result<(Box<dyn ByteStream>, TunnelSlot)> {
@@ -305,7 +308,7 @@ fn weight(instance: u64, address: IpAddr) -> u64 {
         })
 }
 
-/// That a line of a server is there, idle or not.
+/// That a tunnel of a server is there, idle or not.
 pub(crate) struct TunnelSlot {
     lines: Arc<TunnelPool>,
     name: String,
@@ -336,11 +339,17 @@ impl Drop for TunnelSlot {
 mod tests {
     use super::*;
 
-    /// A line that a device could have, as long as what is given back is there.
+    /// A tunnel that a device could have, as long as what is given back is there.
     fn idle(
         lines: &Arc<TunnelPool>,
         name: &str,
-    ) -> Result<(TunnelSlot, oneshot::Receiver<oneshot::Sender<Given>>), RegistrationRefusal> {
+    ) -> Result<
+        (
+            TunnelSlot,
+            oneshot::Receiver<oneshot::Sender<OfferedTunnel>>,
+        ),
+        RegistrationRefusal,
+    > {
         let place = lines.enter(name, 1)?;
         let asked = lines.offer(&place);
         Ok((place, asked))

@@ -34,7 +34,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutWriter;
 
-use tidewater_carrier::listen::{ByteStream, Shown};
+use tidewater_carrier::listen::{ByteStream, PeerCertificates};
 use tidewater_carrier::{DEFAULT_PATH, MAX_BODY_BYTES};
 use tidewater_protocol::json;
 use tidewater_protocol::message::{
@@ -156,7 +156,7 @@ impl Site {
         router: Router,
         stream: Box<dyn ByteStream>,
         peer: String,
-        shown: Shown,
+        shown: PeerCertificates,
     ) {
         let router = router.layer(axum::Extension(Peer(peer)));
         let router = router.layer(axum::Extension(shown));

@@ -317,7 +317,7 @@ pub(crate) fn sync(arguments: &SyncArguments) -> anyhow::Result<()> {
     // What is between is this machine's.
     remote.set_insecure(true);
     if let Some(compression) = arguments.compression {
-        remote.set_packing(CompressionOptions {
+        remote.set_compression(CompressionOptions {
             compression,
             level: None,
         });

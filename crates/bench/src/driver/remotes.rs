@@ -372,7 +372,7 @@ impl Share {
             replace(&file, certificate, number)?;
             remote.set_ca_file(Some(&file))?;
         }
-        remote.set_packing(packing(&aim.compression)?);
+        remote.set_compression(packing(&aim.compression)?);
         let until = Instant::now() + REACHABLE_AFTER;
         let report = loop {
             let mut syncing = Syncing::start(gate, Retry::Advised);
@@ -408,7 +408,7 @@ impl Share {
             false => SyncDirection::Both,
         });
         if let Some(compression) = &sync.compression {
-            remote.set_packing(packing(compression)?);
+            remote.set_compression(packing(compression)?);
         }
         let home = sync.home.then_some(self.server);
         if let Some(address) = relay.or(home) {

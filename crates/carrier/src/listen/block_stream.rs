@@ -42,7 +42,7 @@ pub struct NoRoom;
 /// is handed on.
 pub struct BlockStream<S, L> {
     stream: S,
-    ledger: L,
+    account: L,
     packing: CompressionOptions,
     preface: [u8; PREFACE_BYTES],
     /// How much of the preface has come.
@@ -97,7 +97,7 @@ impl<S, L: ByteAccount> BlockStream<S, L> {
     pub fn new(stream: S, packing: CompressionOptions, ledger: L) -> BlockStream<S, L> {
         BlockStream {
             stream,
-            ledger,
+            account: ledger,
             packing,
             preface: [0; PREFACE_BYTES],
             came: 0,
@@ -141,7 +141,7 @@ impl<S, L: ByteAccount> BlockStream<S, L> {
 
     fn fail(&mut self, error: BlockError) -> io::Error {
         self.input = StreamInput::Broken;
-        self.ledger.hold(0);
+        self.account.hold(0);
         io::Error::new(ErrorKind::InvalidData, error)
     }
 }
@@ -154,7 +154,7 @@ impl<S: AsyncRead + Unpin, L: ByteAccount> BlockStream<S, L> {
     ) -> Poll<io::Result<()>> {
         let start = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        self.ledger.count_received(buffer.filled().len() - start);
+        self.account.count_received(buffer.filled().len() - start);
         if self.came < PREFACE_BYTES {
             self.look_for_preface(buffer, start)?;
         }
@@ -166,7 +166,7 @@ impl<S: AsyncRead + Unpin, L: ByteAccount> BlockStream<S, L> {
         let mut piece = [MaybeUninit::uninit(); READ_BYTES];
         let mut piece = ReadBuf::uninit(&mut piece);
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut piece))?;
-        self.ledger.count_received(piece.filled().len());
+        self.account.count_received(piece.filled().len());
         Poll::Ready(Ok(BytesMut::from(piece.filled())))
     }
 }
@@ -228,9 +228,9 @@ impl<S: AsyncRead + Unpin, L: ByteAccount + Unpin> AsyncRead for BlockStream<S, 
                 true => StreamInput::Blocks(unpacking.unpacker),
                 false => StreamInput::Busy(unpacking),
             };
-            if !this.ledger.hold(holds) {
+            if !this.account.hold(holds) {
                 this.input = StreamInput::Broken;
-                this.ledger.hold(0);
+                this.account.hold(0);
                 return Poll::Ready(Err(io::Error::new(ErrorKind::OutOfMemory, NoRoom)));
             }
             if count > 0 || buffer.remaining() == 0 {
@@ -273,7 +273,7 @@ impl<S: AsyncWrite + Unpin, L: ByteAccount + Unpin> AsyncWrite for BlockStream<S
         let this = self.get_mut();
         if this.output.is_none() {
             let count = ready!(Pin::new(&mut this.stream).poll_write(context, bytes))?;
-            this.ledger.count_sent(count);
+            this.account.count_sent(count);
             return Poll::Ready(Ok(count));
         }
         // One block at a time, so that no more than that is kept.
@@ -282,7 +282,7 @@ impl<S: AsyncWrite + Unpin, L: ByteAccount + Unpin> AsyncWrite for BlockStream<S
             return Poll::Ready(Ok(0));
         };
         let taken = output.packer.pack(bytes, ticks, &mut output.bytes);
-        this.ledger.count_sent(output.bytes.len());
+        this.account.count_sent(output.bytes.len());
         debug_assert!(output.bytes.len() <= 2 * MAX_BLOCK_BYTES);
         match this.poll_output(context) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),

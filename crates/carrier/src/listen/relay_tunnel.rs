@@ -1,8 +1,8 @@
-//! Lines: connections that a server opens to a relay and keeps idle, until the relay gives one of
+//! Tunnels: connections that a server opens to a relay and keeps idle, until the relay gives one of
 //! them to a device.
 //!
-//! Owns what the two say to each other on a line, and how long each waits for the other. Who may
-//! register, and which line a device gets, are the affairs of the relay; dialing is the server's.
+//! Owns what the two say to each other over a tunnel, and how long each waits for the other. Who may
+//! register, and which tunnel a device gets, are the affairs of the relay; dialing is the server's.
 //! The specification is docs/protocol.md.
 
 use std::fmt;
@@ -38,16 +38,16 @@ const PING: u8 = b'.';
 /// The server has taken the device.
 const TAKEN: u8 = b'+';
 
-/// How often a relay pings an idle line.
+/// How often a relay pings an idle tunnel.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
-/// A line on which nothing has come for so long is given up, by either side.
+/// A tunnel on which nothing has come for so long is given up, by either side.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// How long each waits for the other's text.
 const TEXT_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a relay waits for a server to take a device, before it tries another line.
+/// How long a relay waits for a server to take a device, before it tries another tunnel.
 const TAKEN_WITHIN: Duration = Duration::from_secs(3);
 
 /// Who a server is, and how it proves that. Without a token, by the certificate that it has shown.
@@ -146,7 +146,7 @@ impl fmt::Debug for RelayToken {
     }
 }
 
-/// Why a relay takes no line.
+/// Why a relay takes no tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistrationRefusal {
@@ -162,7 +162,7 @@ pub enum RegistrationRefusal {
     /// Neither token nor certificate prove anything.
     #[error("neither the token nor the certificate of this server proves that it has this name")]
     Proof,
-    /// It has as many lines as it may have.
+    /// It has as many tunnels as it may have.
     #[error("it has as many lines as it may have")]
     Full,
     /// It is about to end.
@@ -204,7 +204,7 @@ impl RegistrationRefusal {
     }
 }
 
-/// Why there is no line.
+/// Why there is no tunnel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TunnelError {
@@ -252,7 +252,7 @@ async fn send(stream: &mut Box<dyn ByteStream>, bytes: &[u8]) -> io::Result<()> 
     timeout(SILENCE, sending).await.map_err(late)?
 }
 
-/// The server's end of a line that a relay has taken.
+/// The server's end of a tunnel that a relay has taken.
 pub struct RelayTunnel {
     stream: Box<dyn ByteStream>,
 }
@@ -325,7 +325,7 @@ fn begun(seen: BytesMut, stream: Box<dyn ByteStream>) -> Box<dyn ByteStream> {
     }
 }
 
-/// The relay's end of a line that no device has yet.
+/// The relay's end of a tunnel that no device has yet.
 pub struct IdleTunnel {
     stream: Box<dyn ByteStream>,
     /// When the server said something last.
@@ -406,7 +406,7 @@ impl IdleTunnel {
     /// Gives it to a device that has this address and began with these bytes.
     ///
     /// # Errors
-    /// The server does not take it: the device may have another line.
+    /// The server does not take it: the device may have another tunnel.
     pub async fn give(mut self, client: IpAddr, begins: &[u8]) -> io::Result<Box<dyn ByteStream>> {
         let giving = async {
             let bytes = [&proxy_header::header(client), begins].concat();
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// A line as both have it.
+    /// A tunnel as both have it.
     async fn line() -> (RelayTunnel, IdleTunnel) {
         let (server, mut relay) = pair();
         let opening = tokio::spawn(async move { RelayTunnel::open(server, &registration()).await });

@@ -444,7 +444,7 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
     }
     remote.set_insecure(args.network.insecure);
     remote.set_proxy(args.network.proxy.clone());
-    remote.set_packing(CompressionOptions {
+    remote.set_compression(CompressionOptions {
         compression: args.compression,
         level: args.compression_level,
     });

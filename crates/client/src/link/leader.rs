@@ -78,7 +78,7 @@ impl SharedLink {
         if state.lost.is_some() {
             self.is_lost.store(true, Ordering::Release);
             self.quiet.notify_all();
-            self.words.wake();
+            self.notices.wake();
             self.spaces.close();
         }
         if let Some(waiting) = &mut state.syncing
@@ -134,7 +134,7 @@ impl LinkState {
                 let call = Call::decode(payload).unwrap_or_default();
                 shared.spaces.told(&call);
                 if let Some(word) = ServerNotice::from_call(&call) {
-                    shared.words.say(word);
+                    shared.notices.push(word);
                     return false;
                 }
                 if call.procedure.starts_with("tidewater.") {

@@ -180,8 +180,8 @@ impl Link {
     }
 
     /// Waits for a word of the server, at most so long.
-    pub(crate) fn wait_for_word(&self, patience: Duration) -> Option<ServerNotice> {
-        self.shared.words.next(patience)
+    pub(crate) fn wait_for_notice(&self, patience: Duration) -> Option<ServerNotice> {
+        self.shared.notices.next(patience)
     }
 
     /// Why the connection is lost, if it is.

@@ -28,7 +28,7 @@ pub(crate) struct SharedLink {
     /// For whoever waits at it.
     pub(super) socket: TcpStream,
     pub(super) providers: Providers,
-    pub(crate) words: Arc<ServerNotices>,
+    pub(crate) notices: Arc<ServerNotices>,
     pub(crate) spaces: LinkSpaces,
     /// As [`LinkState::lost`] says, without its lock.
     pub(super) is_lost: AtomicBool,
@@ -82,7 +82,7 @@ impl SharedLink {
             quiet: Condvar::new(),
             socket,
             providers: Providers::default(),
-            words: Arc::default(),
+            notices: Arc::default(),
             spaces: LinkSpaces::default(),
             is_lost: AtomicBool::new(false),
         }

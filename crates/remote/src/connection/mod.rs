@@ -18,8 +18,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tidewater_connection::{
-    ChannelInput, ConnectionEvent as WireEvent, ConnectionFault, FramedConnection as Wire,
-    PingTimings,
+    ChannelInput, ConnectionEvent, ConnectionFault, FramedConnection, PingTimings,
 };
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::frame::{
@@ -67,7 +66,7 @@ enum SignInState {
 
 /// One connection.
 pub struct RemoteConnection {
-    wire: Wire,
+    wire: FramedConnection,
     client: String,
     silence: Duration,
     standing: SignInState,
@@ -91,7 +90,7 @@ impl RemoteConnection {
     /// logs; `silence`, how long the server may be silent.
     pub fn dial(client: &str, silence: Duration, now: Now) -> RemoteConnection {
         let pings = PingTimings::for_prompt_peer(silence);
-        let wire = Wire::dial(client, Some(pings), ticks(now));
+        let wire = FramedConnection::dial(client, Some(pings), ticks(now));
         RemoteConnection {
             wire,
             client: client.to_owned(),
@@ -436,7 +435,7 @@ impl RemoteConnection {
             self.settle();
         }
         while let Some(event) = self.wire.poll_event() {
-            if let WireEvent::Pong(pong) = event {
+            if let ConnectionEvent::Pong(pong) = event {
                 self.peer_known = true;
                 self.events.push_back(DriverEvent::Pong(pong));
             }

@@ -377,7 +377,7 @@ pub(crate) enum UploadToKeep {
 pub(crate) type TableAndKey = (String, Vec<u8>);
 
 /// Refused changes.
-pub(crate) type Refused = HashSet<TableAndKey>;
+pub(crate) type RefusedKeys = HashSet<TableAndKey>;
 
 impl UploadToKeep {
     /// What is to be kept of the upload that the subscription's result is about. `index` is the
@@ -412,7 +412,7 @@ impl UploadToKeep {
     pub(crate) fn leave_out(
         &mut self,
         connection: &Connection,
-        refused: &Refused,
+        refused: &RefusedKeys,
     ) -> Result<(), RemoteError> {
         match self {
             _ if refused.is_empty() => {}

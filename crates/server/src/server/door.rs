@@ -11,8 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 
 use tidewater_carrier::listen::{
-    BlockStream, ByteAccount, ByteStream, IncomingStream, Shown, SpokenProtocol, StreamListener,
-    first, first_within,
+    BlockStream, ByteAccount, ByteStream, IncomingStream, PeerCertificates, SpokenProtocol,
+    StreamListener, first, first_within,
 };
 use tidewater_carrier::{CompressionOptions, SCHEME_HEADER};
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, put_control};
@@ -89,7 +89,7 @@ impl Door {
             (begins, stream) = (Some(first), again);
         }
         let is_encrypted = encrypted.any() && begins.is_none_or(|it| it == SpokenProtocol::Tls);
-        let mut shown = Shown::new();
+        let mut shown = PeerCertificates::new();
         if is_encrypted {
             // Browsers would ask their users for a certificate.
             let only_web = encrypted.web && !(encrypted.tidewater || encrypted.http);
@@ -230,7 +230,7 @@ impl Door {
 /// A connection of which it is known what is spoken.
 struct Heard<'d> {
     stream: Box<dyn ByteStream>,
-    shown: Shown,
+    shown: PeerCertificates,
     /// What it begins with, where more than one thing is spoken.
     begins: Option<SpokenProtocol>,
     /// The scheme of Tidewater's own protocol here.

@@ -32,7 +32,7 @@ fn reach(device: &mut Device, server: &LiveServer, compression: Compression) {
     let url = format!("tcp://{}", server.address);
     let reached = device.remote.subscribe(&url, &device.user, &[]);
     reached.expect("the file can be written");
-    device.remote.set_packing(packing(compression));
+    device.remote.set_compression(packing(compression));
 }
 
 /// Purchases, as people note them.

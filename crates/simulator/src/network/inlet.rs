@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::task::{spawn_local, yield_now};
 
 use tidewater_carrier::exchange_client::{ExchangeReply, ExchangeRequest};
-use tidewater_carrier::listen::Shown;
+use tidewater_carrier::listen::PeerCertificates;
 use tidewater_server::Signal;
 use tidewater_server::fuzzing::{Carry, Exchanges};
 
@@ -72,7 +72,7 @@ impl Inlet {
         spoken: &Spoken,
         chronicle: &Rc<Chronicle>,
     ) -> Option<Said> {
-        let (inner, shown) = (&self.0, Shown::default());
+        let (inner, shown) = (&self.0, PeerCertificates::default());
         let known = request.session.as_deref();
         let found = inner.exchanges.find(known, request.number, &shown);
         let Ok(found) = found else {

@@ -219,7 +219,7 @@ impl Idle {
             pin: None,
             insecure: false,
             proxy: None,
-            packing: CompressionOptions::default(),
+            compression: CompressionOptions::default(),
             timeout: PATIENCE,
         };
         let begun = Instant::now();

@@ -122,7 +122,7 @@ impl GivenBackResult {
     }
 
     /// Tables and keys of what was refused.
-    pub(super) fn refused_keys(&self) -> kept_uploads::Refused {
+    pub(super) fn refused_keys(&self) -> kept_uploads::RefusedKeys {
         let refused = self.refused.iter();
         refused
             .map(|it| (it.table.clone(), it.key_packed.clone()))

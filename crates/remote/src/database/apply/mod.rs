@@ -100,7 +100,7 @@ struct UploadOutcomes {
     /// What the centre says of the one that was given back.
     given: Option<GivenBackResult>,
     /// What the result under way refused.
-    refused: kept_uploads::Refused,
+    refused: kept_uploads::RefusedKeys,
     /// Rows of a result or a download came.
     had_rows: bool,
     /// Those that are acknowledged, to be kept at the end.

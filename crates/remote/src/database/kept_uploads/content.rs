@@ -12,13 +12,13 @@ use tidewater_protocol::frame::{Frame, SYNC_CHANNEL, put_rows};
 use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
 use tidewater_protocol::{Datum, Op, PublicationSchema, RowsReader, UnpackedRow};
 
-use super::{GivenBackUpload, Refused, TableAndKey, frames, next_frame, put};
+use super::{GivenBackUpload, RefusedKeys, TableAndKey, frames, next_frame, put};
 use crate::database::conflicts::{self, ChangeImages};
 use crate::database::row;
 use crate::error::RemoteError;
 
 /// An upload without these changes; empty if nothing is left of it.
-pub(super) fn without(upload: &[u8], refused: &Refused) -> Result<Vec<u8>, RemoteError> {
+pub(super) fn without(upload: &[u8], refused: &RefusedKeys) -> Result<Vec<u8>, RemoteError> {
     let mut kept = BytesMut::new();
     let mut end = UploadEnd::default();
     let mut checksum = crc32fast::Hasher::new();
@@ -58,7 +58,7 @@ pub(super) fn without(upload: &[u8], refused: &Refused) -> Result<Vec<u8>, Remot
 fn without_rows(
     begin: &TableBegin,
     rows: &[u8],
-    refused: &Refused,
+    refused: &RefusedKeys,
     end: &mut UploadEnd,
 ) -> Result<Vec<u8>, RemoteError> {
     let mut left = Vec::with_capacity(rows.len());
@@ -157,7 +157,7 @@ pub(crate) struct OwnChange {
 pub(crate) fn own_changes(
     connection: &Connection,
     giving: GivenBackUpload,
-    wanted: &Refused,
+    wanted: &RefusedKeys,
 ) -> Result<HashMap<TableAndKey, OwnChange>, RemoteError> {
     find(connection, giving, wanted, |begin, row, _| {
         own_change(begin, row, &|_| true)
@@ -168,7 +168,7 @@ pub(crate) fn own_changes(
 pub(crate) fn images(
     connection: &Connection,
     giving: GivenBackUpload,
-    wanted: &Refused,
+    wanted: &RefusedKeys,
 ) -> Result<HashMap<TableAndKey, ChangeImages>, RemoteError> {
     find(connection, giving, wanted, |begin, row, key_packed| {
         let whole = |image: &[Datum<'_>]| {
@@ -188,7 +188,7 @@ pub(crate) fn images(
 fn find<T>(
     connection: &Connection,
     giving: GivenBackUpload,
-    wanted: &Refused,
+    wanted: &RefusedKeys,
     read: impl Fn(&TableBegin, &UnpackedRow<'_>, &[u8]) -> T,
 ) -> Result<HashMap<TableAndKey, T>, RemoteError> {
     let mut found = HashMap::new();

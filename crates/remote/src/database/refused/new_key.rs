@@ -34,7 +34,7 @@ impl From<rusqlite::Error> for KeyObstacle {
     }
 }
 
-type Outcome<T> = Result<T, KeyObstacle>;
+type KeyResult<T> = Result<T, KeyObstacle>;
 
 impl RemoteDatabase {
     /// Gives a refused insert a new key, and has it and what refers to it go up with the next sync.
@@ -177,7 +177,7 @@ fn choose(
     table: &Table,
     old: &[Value],
     given: Option<&str>,
-) -> Outcome<Vec<Value>> {
+) -> KeyResult<Vec<Value>> {
     let new = match given {
         Some(given) => read_key(table, given).map_err(|what| KeyObstacle::Wrong(what, SAY_IT))?,
         None => next_key(connection, table, old)?,
@@ -216,7 +216,7 @@ fn read_key(table: &Table, given: &str) -> Result<Vec<Value>, String> {
 }
 
 /// The key that a table gives by itself: its number, or a random UUID.
-fn next_key(connection: &Connection, table: &Table, old: &[Value]) -> Outcome<Vec<Value>> {
+fn next_key(connection: &Connection, table: &Table, old: &[Value]) -> KeyResult<Vec<Value>> {
     let mut key = old.to_vec();
     let numbered = table.identity.as_ref().map(|it| it.column);
     if let Some(place) = table.key.iter().position(|it| Some(*it) == numbered) {
