@@ -30,7 +30,7 @@ const CONNECTION: Duration = Duration::from_secs(30);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What is told at the endpoint; both are answered at once.
-pub trait Probed: Send + Sync + 'static {
+pub trait ProbeTarget: Send + Sync + 'static {
     /// Why nobody is to be sent here at the moment; `None` if all is well.
     fn trouble(&self) -> Option<String>;
 
@@ -42,7 +42,7 @@ pub trait Probed: Send + Sync + 'static {
 }
 
 /// Serves `/healthz`, `/readyz` and `/metrics` over HTTP until it is dropped.
-pub async fn serve<P: Probed>(listener: TcpListener, probed: Arc<P>) {
+pub async fn serve<P: ProbeTarget>(listener: TcpListener, probed: Arc<P>) {
     let router = Router::new()
         .route("/healthz", get(async || "alive\n"))
         .route("/readyz", get(readyz::<P>))
@@ -74,14 +74,14 @@ pub async fn serve<P: Probed>(listener: TcpListener, probed: Arc<P>) {
     }
 }
 
-async fn readyz<P: Probed>(State(probed): State<Arc<P>>) -> Response {
+async fn readyz<P: ProbeTarget>(State(probed): State<Arc<P>>) -> Response {
     match probed.trouble() {
         None => "ready\n".into_response(),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
 }
 
-async fn metrics<P: Probed>(State(probed): State<Arc<P>>) -> Response {
+async fn metrics<P: ProbeTarget>(State(probed): State<Arc<P>>) -> Response {
     match probed.figures() {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

@@ -13,8 +13,8 @@ use bytes::{BufMut, BytesMut};
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
 use zstd::bulk::{Compressor, Decompressor};
 
-use crate::auto::Auto;
-use crate::compression::{Compression, Packing};
+use crate::auto_packing::AutoPacking;
+use crate::compression::{Compression, CompressionOptions};
 
 /// The size of a block's header in bytes.
 pub const BLOCK_HEADER_BYTES: usize = 7;
@@ -44,7 +44,7 @@ const KEPT_TOOLS: usize = 8;
 
 /// How a block is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum BlockKind {
     /// Not at all.
     Raw,
     /// As a zlib stream.
@@ -53,82 +53,82 @@ pub enum Kind {
     Zstd,
 }
 
-impl Kind {
-    fn of(byte: u8) -> Option<Kind> {
+impl BlockKind {
+    fn from_byte(byte: u8) -> Option<BlockKind> {
         match byte {
-            0 => Some(Kind::Raw),
-            1 => Some(Kind::Deflate),
-            2 => Some(Kind::Zstd),
+            0 => Some(BlockKind::Raw),
+            1 => Some(BlockKind::Deflate),
+            2 => Some(BlockKind::Zstd),
             _ => None,
         }
     }
 
     fn byte(self) -> u8 {
         match self {
-            Kind::Raw => 0,
-            Kind::Deflate => 1,
-            Kind::Zstd => 2,
+            BlockKind::Raw => 0,
+            BlockKind::Deflate => 1,
+            BlockKind::Zstd => 2,
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for BlockKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Kind::Raw => "nothing",
-            Kind::Deflate => "deflate",
-            Kind::Zstd => "zstd",
+            BlockKind::Raw => "nothing",
+            BlockKind::Deflate => "deflate",
+            BlockKind::Zstd => "zstd",
         })
     }
 }
 
 /// What can be read beside raw blocks: a set of kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Readable(u8);
+pub struct ReadableKinds(u8);
 
-impl Readable {
+impl ReadableKinds {
     const DEFLATE: u8 = 1;
     const ZSTD: u8 = 2;
 
     /// Everything that this version knows.
-    pub const ALL: Readable = Readable(Self::DEFLATE | Self::ZSTD);
+    pub const ALL: ReadableKinds = ReadableKinds(Self::DEFLATE | Self::ZSTD);
 
     /// What somebody with this setting wants to read.
-    pub fn of(compression: Compression) -> Readable {
+    pub fn for_compression(compression: Compression) -> ReadableKinds {
         match compression {
-            Compression::Auto => Readable::ALL,
-            Compression::Off => Readable(0),
-            Compression::Zstd => Readable(Self::ZSTD),
-            Compression::Deflate => Readable(Self::DEFLATE),
+            Compression::Auto => ReadableKinds::ALL,
+            Compression::Off => ReadableKinds(0),
+            Compression::Zstd => ReadableKinds(Self::ZSTD),
+            Compression::Deflate => ReadableKinds(Self::DEFLATE),
         }
     }
 
-    fn has(self, kind: Kind) -> bool {
+    fn has(self, kind: BlockKind) -> bool {
         match kind {
-            Kind::Raw => true,
-            Kind::Deflate => self.0 & Self::DEFLATE != 0,
-            Kind::Zstd => self.0 & Self::ZSTD != 0,
+            BlockKind::Raw => true,
+            BlockKind::Deflate => self.0 & Self::DEFLATE != 0,
+            BlockKind::Zstd => self.0 & Self::ZSTD != 0,
         }
     }
 }
 
 /// What the bytes 6 and 7 of a connection's preface say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct PackingTerms {
     /// The client sends blocks.
     pub client_packs: bool,
     /// The server sends blocks, of these kinds, or bytes as they are.
-    pub client_reads: Option<Readable>,
+    pub client_reads: Option<ReadableKinds>,
 }
 
-impl Terms {
+impl PackingTerms {
     /// What a client with this setting says.
-    pub fn of(compression: Compression) -> Terms {
+    pub fn for_compression(compression: Compression) -> PackingTerms {
         match compression {
-            Compression::Off => Terms::default(),
-            other => Terms {
+            Compression::Off => PackingTerms::default(),
+            other => PackingTerms {
                 client_packs: true,
-                client_reads: Some(Readable::of(other)),
+                client_reads: Some(ReadableKinds::for_compression(other)),
             },
         }
     }
@@ -137,9 +137,9 @@ impl Terms {
     ///
     /// # Errors
     /// It packs in a way that there is not.
-    pub fn read(preface: &[u8; PREFACE_BYTES]) -> Result<Terms, BlockError> {
+    pub fn read(preface: &[u8; PREFACE_BYTES]) -> Result<PackingTerms, BlockError> {
         if !preface.starts_with(MAGIC) {
-            return Ok(Terms::default());
+            return Ok(PackingTerms::default());
         }
         let client_packs = match preface[CLIENT_PACKS] {
             0 => false,
@@ -149,9 +149,9 @@ impl Terms {
         // Bits that are not known stand for kinds that we do not send.
         let client_reads = match preface[CLIENT_READS] {
             0 => None,
-            bits => Some(Readable(bits)),
+            bits => Some(ReadableKinds(bits)),
         };
-        Ok(Terms {
+        Ok(PackingTerms {
             client_packs,
             client_reads,
         })
@@ -184,7 +184,7 @@ pub enum BlockError {
     UnknownKind(u8),
     /// A kind that this side did not say it reads.
     #[error("a block is packed with {0}, which this side did not say it reads")]
-    Unasked(Kind),
+    Unasked(BlockKind),
     /// Empty, over the limit, or not smaller for being packed.
     #[error(
         "a block announces {packed} bytes that hold {raw}, where {MAX_BLOCK_BYTES} is the limit"
@@ -199,7 +199,7 @@ pub enum BlockError {
     #[error("a block packed with {kind} does not hold the {raw} bytes that it announces")]
     Broken {
         /// How it is packed.
-        kind: Kind,
+        kind: BlockKind,
         /// What it announces.
         raw: usize,
     },
@@ -207,31 +207,31 @@ pub enum BlockError {
 
 /// Makes blocks.
 #[derive(Debug)]
-pub struct Packer {
-    kind: Kind,
+pub struct BlockPacker {
+    kind: BlockKind,
     level: i32,
-    auto: Option<Auto>,
+    auto: Option<AutoPacking>,
     never_packed: usize,
 }
 
-impl Packer {
+impl BlockPacker {
     /// For somebody who reads these kinds.
-    pub fn new(packing: Packing, readable: Readable) -> Packer {
+    pub fn new(packing: CompressionOptions, readable: ReadableKinds) -> BlockPacker {
         let [first, second] = match packing.compression {
-            Compression::Deflate => [Kind::Deflate, Kind::Zstd],
-            _ => [Kind::Zstd, Kind::Deflate],
+            Compression::Deflate => [BlockKind::Deflate, BlockKind::Zstd],
+            _ => [BlockKind::Zstd, BlockKind::Deflate],
         };
         let kind = match packing.compression {
-            Compression::Off => Kind::Raw,
+            Compression::Off => BlockKind::Raw,
             _ if readable.has(first) => first,
             _ if readable.has(second) => second,
-            _ => Kind::Raw,
+            _ => BlockKind::Raw,
         };
-        let is_auto = packing.compression == Compression::Auto && kind != Kind::Raw;
-        Packer {
+        let is_auto = packing.compression == Compression::Auto && kind != BlockKind::Raw;
+        BlockPacker {
             kind,
-            level: packing.level_of(kind),
-            auto: is_auto.then(Auto::default),
+            level: packing.level_for(kind),
+            auto: is_auto.then(AutoPacking::default),
             never_packed: NEVER_PACKED_BYTES,
         }
     }
@@ -240,7 +240,7 @@ impl Packer {
     /// any. The clock tells how long packing took, counted from anywhere.
     pub fn pack(&mut self, bytes: &[u8], clock: fn() -> Duration, out: &mut BytesMut) -> usize {
         let bytes = &bytes[..bytes.len().min(MAX_BLOCK_BYTES)];
-        if self.never_packed > 0 || self.kind == Kind::Raw || bytes.len() < LEAST_BYTES {
+        if self.never_packed > 0 || self.kind == BlockKind::Raw || bytes.len() < LEAST_BYTES {
             let first = match self.never_packed {
                 0 => bytes,
                 left => &bytes[..bytes.len().min(left)],
@@ -254,33 +254,33 @@ impl Packer {
             return bytes.len();
         };
         if !auto.packs() {
-            auto.went_raw(bytes.len());
+            auto.note_raw(bytes.len());
             put_raw(bytes, out);
             return bytes.len();
         }
         let began = clock();
         let packed = put_packed(self.kind, self.level, bytes, out);
         let took = clock().saturating_sub(began);
-        auto.packed(bytes.len(), packed, took);
+        auto.note_packed(bytes.len(), packed, took);
         bytes.len()
     }
 
     /// The line has taken so many bytes.
-    pub fn wrote(&mut self, bytes: usize, clock: fn() -> Duration) {
+    pub fn note_write(&mut self, bytes: usize, clock: fn() -> Duration) {
         if let Some(auto) = &mut self.auto {
-            auto.wrote(bytes, clock());
+            auto.note_write(bytes, clock());
         }
     }
 
     /// The line takes nothing more for the moment.
-    pub fn waits(&mut self, clock: fn() -> Duration) {
+    pub fn note_full(&mut self, clock: fn() -> Duration) {
         if let Some(auto) = &mut self.auto {
-            auto.waits(clock());
+            auto.note_full(clock());
         }
     }
 }
 
-fn put_header(kind: Kind, packed: usize, raw: usize, out: &mut [u8]) {
+fn put_header(kind: BlockKind, packed: usize, raw: usize, out: &mut [u8]) {
     out[0] = kind.byte();
     out[1..4].copy_from_slice(&(packed as u32).to_le_bytes()[..3]);
     out[4..7].copy_from_slice(&(raw as u32).to_le_bytes()[..3]);
@@ -291,7 +291,7 @@ fn put_raw(bytes: &[u8], out: &mut BytesMut) {
         return;
     }
     let mut header = [0; BLOCK_HEADER_BYTES];
-    put_header(Kind::Raw, bytes.len(), bytes.len(), &mut header);
+    put_header(BlockKind::Raw, bytes.len(), bytes.len(), &mut header);
     out.reserve(header.len() + bytes.len());
     out.put_slice(&header);
     out.put_slice(bytes);
@@ -299,7 +299,7 @@ fn put_raw(bytes: &[u8], out: &mut BytesMut) {
 
 /// Appends a block that is packed, or raw where that is no smaller. Gives the size of what is in
 /// it.
-fn put_packed(kind: Kind, level: i32, bytes: &[u8], out: &mut BytesMut) -> usize {
+fn put_packed(kind: BlockKind, level: i32, bytes: &[u8], out: &mut BytesMut) -> usize {
     let start = out.len();
     // There is no room for what is not smaller.
     out.resize(start + BLOCK_HEADER_BYTES + bytes.len() - 1, 0);
@@ -321,13 +321,13 @@ fn put_packed(kind: Kind, level: i32, bytes: &[u8], out: &mut BytesMut) -> usize
 
 /// Reads blocks.
 #[derive(Debug)]
-pub struct Unpacker {
-    readable: Readable,
-    reading: Reading,
+pub struct BlockUnpacker {
+    readable: ReadableKinds,
+    reading: UnpackState,
 }
 
 #[derive(Debug)]
-enum Reading {
+enum UnpackState {
     Header {
         bytes: [u8; BLOCK_HEADER_BYTES],
         have: usize,
@@ -335,7 +335,7 @@ enum Reading {
     /// So much of a raw block is still to come: it passes as it comes.
     Raw(usize),
     Packed {
-        kind: Kind,
+        kind: BlockKind,
         packed: usize,
         raw: usize,
         /// What has come of it, unless it comes at once.
@@ -343,33 +343,33 @@ enum Reading {
     },
 }
 
-impl Reading {
-    const START: Reading = Reading::Header {
+impl UnpackState {
+    const START: UnpackState = UnpackState::Header {
         bytes: [0; BLOCK_HEADER_BYTES],
         have: 0,
     };
 }
 
-impl Unpacker {
+impl BlockUnpacker {
     /// That takes these kinds.
-    pub fn new(readable: Readable) -> Unpacker {
-        Unpacker {
+    pub fn new(readable: ReadableKinds) -> BlockUnpacker {
+        BlockUnpacker {
             readable,
-            reading: Reading::START,
+            reading: UnpackState::START,
         }
     }
 
     /// Bytes of memory that the block needs which has begun to come.
     pub fn holds(&self) -> usize {
         match &self.reading {
-            Reading::Packed { packed, raw, .. } => packed + raw,
-            Reading::Header { .. } | Reading::Raw(_) => 0,
+            UnpackState::Packed { packed, raw, .. } => packed + raw,
+            UnpackState::Header { .. } | UnpackState::Raw(_) => 0,
         }
     }
 
     /// Whether nothing of a block has come yet.
     pub fn is_between(&self) -> bool {
-        matches!(&self.reading, Reading::Header { have: 0, .. })
+        matches!(&self.reading, UnpackState::Header { have: 0, .. })
     }
 
     /// Takes bytes until one block has come, or a piece of a raw one, and appends what it holds
@@ -381,7 +381,7 @@ impl Unpacker {
         let mut rest = input;
         loop {
             match &mut self.reading {
-                Reading::Header { bytes, have } => {
+                UnpackState::Header { bytes, have } => {
                     let count = rest.len().min(BLOCK_HEADER_BYTES - *have);
                     let (first, others) = rest.split_at(count);
                     bytes[*have..*have + count].copy_from_slice(first);
@@ -392,16 +392,16 @@ impl Unpacker {
                     }
                     self.reading = announced(bytes, self.readable)?;
                 }
-                Reading::Raw(left) => {
+                UnpackState::Raw(left) => {
                     let (first, others) = rest.split_at(rest.len().min(*left));
                     out.put_slice(first);
                     *left -= first.len();
                     if *left == 0 {
-                        self.reading = Reading::START;
+                        self.reading = UnpackState::START;
                     }
                     return Ok(input.len() - others.len());
                 }
-                Reading::Packed {
+                UnpackState::Packed {
                     kind,
                     packed,
                     raw,
@@ -419,7 +419,7 @@ impl Unpacker {
                         return Ok(input.len());
                     }
                     take_packed(*kind, whole, *raw, out)?;
-                    self.reading = Reading::START;
+                    self.reading = UnpackState::START;
                     return Ok(input.len() - others.len());
                 }
             }
@@ -428,24 +428,27 @@ impl Unpacker {
 }
 
 /// What a header says, if that is allowed.
-fn announced(header: &[u8; BLOCK_HEADER_BYTES], readable: Readable) -> Result<Reading, BlockError> {
+fn announced(
+    header: &[u8; BLOCK_HEADER_BYTES],
+    readable: ReadableKinds,
+) -> Result<UnpackState, BlockError> {
     let [kind, p0, p1, p2, r0, r1, r2] = *header;
     let packed = u32::from_le_bytes([p0, p1, p2, 0]) as usize;
     let raw = u32::from_le_bytes([r0, r1, r2, 0]) as usize;
-    let kind = Kind::of(kind).ok_or(BlockError::UnknownKind(kind))?;
+    let kind = BlockKind::from_byte(kind).ok_or(BlockError::UnknownKind(kind))?;
     if !readable.has(kind) {
         return Err(BlockError::Unasked(kind));
     }
     let fits = match kind {
-        Kind::Raw => packed == raw,
-        Kind::Deflate | Kind::Zstd => 0 < packed && packed < raw,
+        BlockKind::Raw => packed == raw,
+        BlockKind::Deflate | BlockKind::Zstd => 0 < packed && packed < raw,
     };
     if !fits || raw == 0 || raw > MAX_BLOCK_BYTES {
         return Err(BlockError::Lengths { packed, raw });
     }
     Ok(match kind {
-        Kind::Raw => Reading::Raw(raw),
-        Kind::Deflate | Kind::Zstd => Reading::Packed {
+        BlockKind::Raw => UnpackState::Raw(raw),
+        BlockKind::Deflate | BlockKind::Zstd => UnpackState::Packed {
             kind,
             packed,
             raw,
@@ -455,7 +458,7 @@ fn announced(header: &[u8; BLOCK_HEADER_BYTES], readable: Readable) -> Result<Re
 }
 
 fn take_packed(
-    kind: Kind,
+    kind: BlockKind,
     packed: &[u8],
     raw: usize,
     out: &mut BytesMut,
@@ -475,16 +478,16 @@ fn take_packed(
 
 /// What packs and unpacks, each made when it is needed first.
 #[derive(Default)]
-struct Tools {
+struct Codecs {
     zstd: Option<(i32, Compressor<'static>)>,
     unzstd: Option<Decompressor<'static>>,
     deflate: Option<(i32, Compress)>,
     inflate: Option<Decompress>,
 }
 
-static TOOLS: Mutex<Vec<Tools>> = Mutex::new(Vec::new());
+static TOOLS: Mutex<Vec<Codecs>> = Mutex::new(Vec::new());
 
-fn with_tools<T>(work: impl FnOnce(&mut Tools) -> T) -> T {
+fn with_tools<T>(work: impl FnOnce(&mut Codecs) -> T) -> T {
     let pool = || TOOLS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut tools = pool().pop().unwrap_or_default();
     let result = work(&mut tools);
@@ -495,19 +498,25 @@ fn with_tools<T>(work: impl FnOnce(&mut Tools) -> T) -> T {
     result
 }
 
-impl Tools {
+impl Codecs {
     /// Gives the size of what was packed, if there was room for it.
-    fn pack(&mut self, kind: Kind, level: i32, bytes: &[u8], room: &mut [u8]) -> Option<usize> {
+    fn pack(
+        &mut self,
+        kind: BlockKind,
+        level: i32,
+        bytes: &[u8],
+        room: &mut [u8],
+    ) -> Option<usize> {
         match kind {
-            Kind::Raw => None,
-            Kind::Zstd => {
+            BlockKind::Raw => None,
+            BlockKind::Zstd => {
                 if !matches!(&self.zstd, Some((at, _)) if *at == level) {
                     self.zstd = Some((level, Compressor::new(level).ok()?));
                 }
                 let (_, zstd) = self.zstd.as_mut()?;
                 zstd.compress_to_buffer(bytes, room).ok()
             }
-            Kind::Deflate => {
+            BlockKind::Deflate => {
                 if !matches!(&self.deflate, Some((at, _)) if *at == level) {
                     let how = flate2::Compression::new(level.unsigned_abs());
                     self.deflate = Some((level, Compress::new(how, true)));
@@ -523,17 +532,17 @@ impl Tools {
     }
 
     /// Gives the size of what was unpacked, if that is all and there was room for it.
-    fn unpack(&mut self, kind: Kind, packed: &[u8], room: &mut [u8]) -> Option<usize> {
+    fn unpack(&mut self, kind: BlockKind, packed: &[u8], room: &mut [u8]) -> Option<usize> {
         match kind {
-            Kind::Raw => None,
-            Kind::Zstd => {
+            BlockKind::Raw => None,
+            BlockKind::Zstd => {
                 if self.unzstd.is_none() {
                     self.unzstd = Some(Decompressor::new().ok()?);
                 }
                 let unzstd = self.unzstd.as_mut()?;
                 unzstd.decompress_to_buffer(packed, room).ok()
             }
-            Kind::Deflate => {
+            BlockKind::Deflate => {
                 let inflate = self.inflate.get_or_insert_with(|| Decompress::new(true));
                 inflate.reset(true);
                 let status = inflate.decompress(packed, room, FlushDecompress::Finish);

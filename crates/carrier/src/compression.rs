@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::block::Kind;
+use crate::block::BlockKind;
 
 /// How what is sent is packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Compression {
 
 /// How what is sent is packed, and how far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Packing {
+pub struct CompressionOptions {
     /// With what.
     pub compression: Compression,
     /// How far, from 1 (fast) to the most of [`Compression::levels`] (small). `None`: as is usual.
@@ -83,12 +83,12 @@ const ZSTD_USUAL: u8 = 3;
 const DEFLATE_LEVELS: u8 = 9;
 const DEFLATE_USUAL: u8 = 6;
 
-impl Packing {
+impl CompressionOptions {
     /// How far something of this kind is packed.
-    pub(crate) fn level_of(self, kind: Kind) -> i32 {
+    pub(crate) fn level_for(self, kind: BlockKind) -> i32 {
         let (usual, most) = match kind {
-            Kind::Deflate => (DEFLATE_USUAL, DEFLATE_LEVELS),
-            Kind::Raw | Kind::Zstd => (ZSTD_USUAL, ZSTD_LEVELS),
+            BlockKind::Deflate => (DEFLATE_USUAL, DEFLATE_LEVELS),
+            BlockKind::Raw | BlockKind::Zstd => (ZSTD_USUAL, ZSTD_LEVELS),
         };
         i32::from(self.level.unwrap_or(usual).clamp(1, most))
     }

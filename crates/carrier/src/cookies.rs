@@ -1,14 +1,14 @@
 //! The cookies of a site, by which a balancer sends every request to the same server.
 
-use crate::answer::Head;
+use crate::http_response::ResponseHead;
 
 /// What a site has set, whatever it says about where and how long.
 #[derive(Debug, Default)]
-pub(crate) struct Cookies(Vec<(String, String)>);
+pub(crate) struct CookieJar(Vec<(String, String)>);
 
-impl Cookies {
+impl CookieJar {
     /// Takes what an answer sets.
-    pub(crate) fn take(&mut self, head: &Head) {
+    pub(crate) fn take(&mut self, head: &ResponseHead) {
         for cookie in head.all("set-cookie") {
             let pair = cookie.split(';').next().unwrap_or_default();
             let Some((name, value)) = pair.split_once('=') else {

@@ -18,16 +18,16 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes};
 use rustls::ClientConfig;
 
-use crate::compression::{Compression, Packing};
+use crate::block_layer::{self, BlockLayer};
+use crate::compression::{Compression, CompressionOptions};
 use crate::error::CarrierError;
-use crate::exchanges;
-use crate::packed::{self, Packed};
+use crate::exchange_stream;
 use crate::pin::Pin;
 use crate::proxy::{self, Proxy};
 use crate::tcp;
-use crate::tls::{self, ClientCertificate, Tls};
+use crate::tls::{self, ClientCertificate, TlsLayer};
 use crate::url::{ServerUrl, ServerUrls, Transport};
-use crate::websocket::WebSocket;
+use crate::websocket::WebSocketLayer;
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -40,7 +40,7 @@ const WRITE_SLICE: Duration = Duration::from_millis(20);
 
 /// What came of listening.
 #[derive(Debug)]
-pub enum Received {
+pub enum ReceiveOutcome {
     /// Bytes were handed over.
     Bytes,
     /// Nothing yet.
@@ -118,10 +118,10 @@ pub struct DialOptions<'a> {
     /// Whether what is not encrypted may go to other machines.
     pub insecure: bool,
     /// The proxy through which other machines are reached; `none` for none. If nothing is said, what
-    /// the environment names: see [`Proxy::of_environment`].
+    /// the environment names: see [`Proxy::from_environment`].
     pub proxy: Option<&'a str>,
     /// How what is sent is packed, and what the server may send packed.
-    pub packing: Packing,
+    pub compression: CompressionOptions,
     /// How long the server may be silent.
     pub timeout: Duration,
 }
@@ -153,7 +153,7 @@ impl Dialer {
             proxy: match options.proxy {
                 Some("none") => None,
                 Some(proxy) => Some(proxy.parse()?),
-                None => Proxy::of_environment(url, |name| std::env::var(name).ok())?,
+                None => Proxy::from_environment(url, |name| std::env::var(name).ok())?,
             },
             loopback_only: !options.insecure && !is_encrypted,
             timeout: options.timeout,
@@ -169,7 +169,7 @@ impl Dialer {
             None => None,
             Some(config) => {
                 let speaks_http = self.url.transport.is_web();
-                Some(tls::client_of(config, &self.url.host, speaks_http)?)
+                Some(tls::new_client(config, &self.url.host, speaks_http)?)
             }
         };
         let socket = match &self.proxy {
@@ -181,7 +181,7 @@ impl Dialer {
             .map_err(|source| self.unreachable(source))?;
         Ok(match client {
             None => Box::new(socket),
-            Some(client) => Box::new(Tls {
+            Some(client) => Box::new(TlsLayer {
                 client,
                 below: Box::new(socket),
             }),
@@ -303,7 +303,7 @@ impl Carrier {
         let server = url.to_string();
         let dialer = Dialer::new(url, options)?;
         let mut layers = dialer.dial(go_on)?;
-        let mut packing = options.packing;
+        let mut packing = options.compression;
         if packing.compression == Compression::Auto && dialer.is_here(layers.socket()) {
             // Nothing is as fast as this machine's own memory.
             packing.compression = Compression::Off;
@@ -312,13 +312,13 @@ impl Carrier {
             Transport::Tcp | Transport::Tls if opens => open(&mut layers, &dialer, go_on)?,
             Transport::Tcp | Transport::Tls => {}
             Transport::Ws | Transport::Wss => {
-                layers = Box::new(WebSocket::open(layers, &dialer, go_on)?);
+                layers = Box::new(WebSocketLayer::open(layers, &dialer, go_on)?);
             }
             Transport::Http | Transport::Https => {
-                layers = Box::new(exchanges::begin(layers, dialer, go_on)?);
+                layers = Box::new(exchange_stream::begin(layers, dialer, go_on)?);
             }
         }
-        layers = Box::new(Packed::new(packing, layers));
+        layers = Box::new(BlockLayer::new(packing, layers));
         let set = layers.socket().set_write_timeout(Some(WRITE_SLICE));
         set.map_err(CarrierError::Lost)?;
         Ok(Carrier {
@@ -426,18 +426,18 @@ impl Carrier {
         &mut self,
         wait: Option<Duration>,
         handle: &mut dyn FnMut(&[u8]),
-    ) -> Result<Received, CarrierError> {
+    ) -> Result<ReceiveOutcome, CarrierError> {
         self.set_nonblocking(wait.is_none())?;
         if let Some(wait) = wait {
             self.set_read_timeout(wait.max(Duration::from_millis(1)))?;
         }
-        let mut received = Received::Nothing;
+        let mut received = ReceiveOutcome::Nothing;
         loop {
             match self.layers.read(&mut self.buffer) {
                 Ok(0) => return self.ended(None),
                 Ok(count) => {
                     handle(&self.buffer[..count]);
-                    received = Received::Bytes;
+                    received = ReceiveOutcome::Bytes;
                 }
                 Err(error) if is_patience(&error) => return Ok(received),
                 Err(error) => return self.ended(Some(error)),
@@ -459,13 +459,13 @@ impl Carrier {
         self.layers.close().map_err(CarrierError::Lost)
     }
 
-    fn ended(&self, error: Option<io::Error>) -> Result<Received, CarrierError> {
+    fn ended(&self, error: Option<io::Error>) -> Result<ReceiveOutcome, CarrierError> {
         let error = match error.map(io::Error::downcast::<CarrierError>) {
             Some(Ok(told)) => return Err(told),
             Some(Err(error)) => Some(error),
             None => None,
         };
-        if let Some(what) = error.as_ref().and_then(packed::objection) {
+        if let Some(what) = error.as_ref().and_then(block_layer::objection) {
             return Err(CarrierError::Blocks {
                 server: self.server.clone(),
                 what: what.clone(),
@@ -477,7 +477,7 @@ impl Carrier {
         match objection {
             Some(objection) => Err(objection),
             None if self.layers.is_opening() => Err(CarrierError::closes(&self.server)),
-            None => Ok(Received::End(error)),
+            None => Ok(ReceiveOutcome::End(error)),
         }
     }
 

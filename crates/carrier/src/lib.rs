@@ -6,23 +6,23 @@
 //! stack of layers over a socket, of which every layer knows only the one below. Leaves
 //! what the bytes mean to those who dial and listen.
 
-mod answer;
-mod auto;
+mod auto_packing;
 pub mod block;
+mod block_layer;
 mod compression;
 mod cookies;
 pub mod cryptography;
 mod dial;
 mod error;
-mod exchanges;
+#[doc(hidden)]
+pub mod exchange_client;
+mod exchange_stream;
+mod http_response;
 #[cfg(feature = "tokio")]
 pub mod listen;
-mod packed;
 mod pin;
-pub mod proxied;
 mod proxy;
-#[doc(hidden)]
-pub mod requests;
+pub mod proxy_header;
 mod tcp;
 mod ticks;
 pub mod tls;
@@ -30,14 +30,14 @@ mod url;
 mod web;
 mod websocket;
 
-pub use compression::{Compression, NoCompression, Packing};
-pub use dial::{Carrier, DialOptions, Layer, Received};
+pub use compression::{Compression, CompressionOptions, NoCompression};
+pub use dial::{Carrier, DialOptions, Layer, ReceiveOutcome};
 pub use error::{CarrierError, SCHEME_HEADER};
-pub use exchanges::{END, HOLD, MAX_BODY_BYTES, NUMBER, SESSION};
+pub use exchange_stream::{END, HOLD, MAX_BODY_BYTES, NUMBER, SESSION};
 #[doc(hidden)]
-pub use exchanges::{LATE, TRIES, pause_after};
+pub use exchange_stream::{LATE, TRIES, pause_after};
 pub use pin::{NoPin, Pin};
 pub use proxy::Proxy;
 pub use tls::ClientCertificate;
 pub use url::{DEFAULT_PATH, DEFAULT_PORT, ServerUrl, ServerUrls, Transport, UrlError};
-pub use web::{WebAsked, WebPage, WebSite};
+pub use web::{WebPage, WebSite, WebSiteRequest};

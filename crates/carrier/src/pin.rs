@@ -34,13 +34,13 @@ impl Pin {
     ///
     /// # Errors
     /// The file holds none.
-    pub fn of_file(file: &Path) -> Result<Pin, CarrierError> {
+    pub fn from_file(file: &Path) -> Result<Pin, CarrierError> {
         let certificate = CertificateDer::from_pem_file(file);
         let certificate = certificate.map_err(|error| CarrierError::file(file, error))?;
-        Pin::of(&certificate).map_err(|error| CarrierError::file(file, error))
+        Pin::from_certificate(&certificate).map_err(|error| CarrierError::file(file, error))
     }
 
-    fn of(certificate: &CertificateDer<'_>) -> Result<Pin, rustls::Error> {
+    fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Pin, rustls::Error> {
         let key = ParsedCertificate::try_from(certificate)?.subject_public_key_info();
         Ok(Pin(Sha256::digest(key).into()))
     }
@@ -75,12 +75,12 @@ pub(crate) struct OtherKey(pub(crate) Pin);
 
 /// Trusts whoever has the key: whatever the certificate says of names, issuers and times.
 #[derive(Debug)]
-pub(crate) struct Pinned {
+pub(crate) struct PinVerifier {
     pub(crate) pin: Pin,
     pub(crate) provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -89,7 +89,7 @@ impl ServerCertVerifier for Pinned {
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let found = Pin::of(certificate)?;
+        let found = Pin::from_certificate(certificate)?;
         match found == self.pin {
             true => Ok(ServerCertVerified::assertion()),
             false => Err(rustls::Error::Other(OtherError(Arc::new(OtherKey(found))))),

@@ -10,9 +10,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::BytesMut;
 
-use crate::answer::take_head;
 use crate::dial::Dialer;
 use crate::error::CarrierError;
+use crate::http_response::take_head;
 use crate::tcp;
 use crate::url::{ServerUrl, UrlError};
 
@@ -32,7 +32,7 @@ impl Proxy {
     ///
     /// # Errors
     /// A variable holds no URL of a proxy.
-    pub fn of_environment(
+    pub fn from_environment(
         url: &ServerUrl,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Proxy>, UrlError> {
@@ -189,7 +189,7 @@ mod tests {
                 .map(|(_, value)| (*value).to_owned())
         };
         let url = url.parse().unwrap();
-        Proxy::of_environment(&url, variable)
+        Proxy::from_environment(&url, variable)
             .unwrap()
             .map(|it| it.to_string())
     }

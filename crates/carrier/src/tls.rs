@@ -25,7 +25,7 @@ use rustls::{
 
 use crate::dial::{DialOptions, Layer, is_patience};
 use crate::error::CarrierError;
-use crate::pin::{OtherKey, Pin, Pinned};
+use crate::pin::{OtherKey, Pin, PinVerifier};
 
 /// The cryptography of all connections: what the program has installed as its default
 /// (see [`CryptoProvider::install_default`]), or else that of ring. Built with the feature `fips`
@@ -76,7 +76,7 @@ pub fn client_with(
         own.map(|it| &*it.certificate),
         own.map(|it| &*it.key),
     ];
-    let mut read: Files = Files::default();
+    let mut read: ClientFiles = ClientFiles::default();
     for (file, read) in files.into_iter().zip(&mut read) {
         if let Some(file) = file {
             let bytes = fs::read(file).map_err(|error| CarrierError::file(file, error))?;
@@ -101,10 +101,10 @@ pub fn client_with(
 }
 
 /// What a set-up was made of, and the set-up.
-type KeptClient = (Files, Option<Pin>, Arc<ClientConfig>);
+type KeptClient = (ClientFiles, Option<Pin>, Arc<ClientConfig>);
 
 /// The files that make a client, with what is in them.
-type Files = [Option<(PathBuf, Vec<u8>)>; 3];
+type ClientFiles = [Option<(PathBuf, Vec<u8>)>; 3];
 
 /// So many set-ups are kept: few programs have more than one.
 const KEPT_CLIENTS: usize = 16;
@@ -122,7 +122,7 @@ fn make_client(
         None => config.with_root_certificates(roots(ca_file)?),
         Some(pin) => config
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Pinned { pin, provider })),
+            .with_custom_certificate_verifier(Arc::new(PinVerifier { pin, provider })),
     };
     Ok(Arc::new(match own {
         None => config.with_no_client_auth(),
@@ -166,7 +166,7 @@ pub fn server_for_known_clients(
     key: &Path,
     authorities: &ClientAuthorities,
 ) -> Result<Arc<ServerConfig>, CarrierError> {
-    let asking = Arc::new(Asking(authorities.0.clone()));
+    let asking = Arc::new(DeferredVerifier(authorities.0.clone()));
     server_config(certificate, key, asking)
 }
 
@@ -248,9 +248,9 @@ impl ClientAuthorities {
 /// Asks for a certificate, and leaves to [`ClientAuthorities::check`] what it is worth: a handshake
 /// that fails tells nobody why. It proves that the client has the certificate's key.
 #[derive(Debug)]
-struct Asking(Arc<dyn ClientCertVerifier>);
+struct DeferredVerifier(Arc<dyn ClientCertVerifier>);
 
-impl ClientCertVerifier for Asking {
+impl ClientCertVerifier for DeferredVerifier {
     fn client_auth_mandatory(&self) -> bool {
         false
     }
@@ -326,7 +326,7 @@ pub(crate) fn config(options: &DialOptions<'_>) -> Result<Arc<ClientConfig>, Car
 
 /// A client for the server of this name. Its handshake goes along with reading and writing. Whoever
 /// `speaks_http` says so: several of its connections may belong together.
-pub(crate) fn client_of(
+pub(crate) fn new_client(
     config: &Arc<ClientConfig>,
     host: &str,
     speaks_http: bool,
@@ -344,12 +344,12 @@ pub(crate) fn client_of(
 
 /// TLS over another layer.
 #[derive(Debug)]
-pub(crate) struct Tls {
+pub(crate) struct TlsLayer {
     pub(crate) client: ClientConnection,
     pub(crate) below: Box<dyn Layer>,
 }
 
-impl Read for Tls {
+impl Read for TlsLayer {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.client.reader().read(buffer) {
             Err(error) if is_patience(&error) => {}
@@ -367,7 +367,7 @@ impl Read for Tls {
     }
 }
 
-impl Write for Tls {
+impl Write for TlsLayer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.is_opening() {
             return Err(ErrorKind::WouldBlock.into());
@@ -389,7 +389,7 @@ impl Write for Tls {
     }
 }
 
-impl Layer for Tls {
+impl Layer for TlsLayer {
     fn is_opening(&self) -> bool {
         self.client.is_handshaking()
     }

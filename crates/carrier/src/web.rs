@@ -9,10 +9,10 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use crate::answer::Reading;
-use crate::cookies::Cookies;
+use crate::cookies::CookieJar;
 use crate::dial::{DialOptions, Dialer, Layer, open};
 use crate::error::CarrierError;
+use crate::http_response::ResponseReader;
 use crate::url::ServerUrl;
 
 /// How much is read at once.
@@ -24,7 +24,7 @@ pub struct WebSite {
     dialer: Dialer,
     line: Option<Box<dyn Layer>>,
     /// So that an image is fetched from the server of a farm that has given its manifest.
-    cookies: Cookies,
+    cookies: CookieJar,
 }
 
 /// What it has answered.
@@ -40,7 +40,7 @@ pub struct WebPage {
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
-pub struct WebAsked<'a> {
+pub struct WebSiteRequest<'a> {
     /// `GET` or `POST`.
     pub method: &'a str,
     /// It begins with a slash.
@@ -60,7 +60,7 @@ impl WebSite {
         Ok(WebSite {
             dialer: Dialer::new(url, options)?,
             line: None,
-            cookies: Cookies::default(),
+            cookies: CookieJar::default(),
         })
     }
 
@@ -71,7 +71,7 @@ impl WebSite {
     /// The server cannot be reached, or answers what is no HTTP.
     pub fn ask(
         &mut self,
-        asked: WebAsked<'_>,
+        asked: WebSiteRequest<'_>,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<WebPage, CarrierError> {
         let request = self.request(asked);
@@ -87,7 +87,7 @@ impl WebSite {
         self.over(line, &request, go_on)
     }
 
-    fn request(&self, asked: WebAsked<'_>) -> Vec<u8> {
+    fn request(&self, asked: WebSiteRequest<'_>) -> Vec<u8> {
         let mut head = format!(
             "{} {} HTTP/1.1\r\nhost: {}\r\n",
             asked.method,
@@ -115,7 +115,7 @@ impl WebSite {
     ) -> Result<WebPage, CarrierError> {
         let socket = line.socket().try_clone().map_err(CarrierError::Lost)?;
         let mut unsent = request;
-        let mut reading = Reading::default();
+        let mut reading = ResponseReader::default();
         let mut buffer = vec![0; READ_BYTES];
         let answer = self.dialer.agree(&socket, go_on, || {
             while !unsent.is_empty() {

@@ -29,7 +29,7 @@ pub(crate) fn config() -> WebSocketConfig {
 }
 
 /// See the module.
-pub(crate) struct WebSocket {
+pub(crate) struct WebSocketLayer {
     socket: tungstenite::WebSocket<Box<dyn Layer>>,
     /// What came and was not read yet.
     message: Bytes,
@@ -39,19 +39,19 @@ pub(crate) struct WebSocket {
     unsent: bool,
 }
 
-impl std::fmt::Debug for WebSocket {
+impl std::fmt::Debug for WebSocketLayer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "WebSocket over {:?}", self.socket.get_ref())
     }
 }
 
-impl WebSocket {
+impl WebSocketLayer {
     /// Agrees with the server to go on so.
     pub(crate) fn open(
         mut below: Box<dyn Layer>,
         dialer: &Dialer,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<WebSocket, CarrierError> {
+    ) -> Result<WebSocketLayer, CarrierError> {
         open(&mut below, dialer, go_on)?;
         let url = &dialer.url;
         let request = tungstenite::http::Request::builder()
@@ -67,19 +67,19 @@ impl WebSocket {
             what: error.to_string(),
         })?;
         let handle = below.socket().try_clone().map_err(CarrierError::Lost)?;
-        let mut next = Some(Handshake::Begin(below, request));
+        let mut next = Some(WebSocketHandshake::Begin(below, request));
         let (socket, _) = dialer.agree(&handle, go_on, || {
             let result = match next.take() {
-                Some(Handshake::Begin(below, request)) => {
+                Some(WebSocketHandshake::Begin(below, request)) => {
                     tungstenite::client::client_with_config(request, below, Some(config()))
                 }
-                Some(Handshake::Goes(handshake)) => handshake.handshake(),
+                Some(WebSocketHandshake::Goes(handshake)) => handshake.handshake(),
                 None => return Err(ErrorKind::NotConnected.into()),
             };
             match result {
                 Ok(done) => Ok(Some(done)),
                 Err(HandshakeError::Interrupted(handshake)) => {
-                    next = Some(Handshake::Goes(handshake));
+                    next = Some(WebSocketHandshake::Goes(handshake));
                     Ok(None)
                 }
                 Err(HandshakeError::Failure(Error::Io(error))) => Err(error),
@@ -88,7 +88,7 @@ impl WebSocket {
                 }
             }
         })?;
-        Ok(WebSocket {
+        Ok(WebSocketLayer {
             socket,
             message: Bytes::new(),
             has_more: false,
@@ -97,7 +97,7 @@ impl WebSocket {
     }
 }
 
-enum Handshake {
+enum WebSocketHandshake {
     Begin(Box<dyn Layer>, tungstenite::http::Request<()>),
     Goes(tungstenite::handshake::MidHandshake<tungstenite::ClientHandshake<Box<dyn Layer>>>),
 }
@@ -139,7 +139,7 @@ fn refusal(error: Error, server: String) -> CarrierError {
 }
 
 /// An error of the library as one of a socket. `None`: the other side has closed.
-fn of_socket(error: Error) -> Option<io::Error> {
+fn from_socket_error(error: Error) -> Option<io::Error> {
     match error {
         Error::ConnectionClosed | Error::AlreadyClosed => None,
         Error::Io(error) => Some(error),
@@ -147,7 +147,7 @@ fn of_socket(error: Error) -> Option<io::Error> {
     }
 }
 
-impl Read for WebSocket {
+impl Read for WebSocketLayer {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.message.is_empty() {
             match self.socket.read() {
@@ -157,7 +157,7 @@ impl Read for WebSocket {
                 Ok(_) => self.unsent = true,
                 Err(error) => {
                     self.has_more = false;
-                    return of_socket(error).map_or(Ok(0), Err);
+                    return from_socket_error(error).map_or(Ok(0), Err);
                 }
             }
             self.has_more = true;
@@ -168,7 +168,7 @@ impl Read for WebSocket {
     }
 }
 
-impl Write for WebSocket {
+impl Write for WebSocketLayer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = &bytes[..bytes.len().min(MAX_MESSAGE_BYTES)];
         let message = Message::Binary(Bytes::copy_from_slice(piece));
@@ -176,7 +176,9 @@ impl Write for WebSocket {
             // What is not sent at once is kept.
             Ok(()) => {}
             Err(Error::Io(error)) if is_patience(&error) => {}
-            Err(error) => return Err(of_socket(error).unwrap_or(ErrorKind::BrokenPipe.into())),
+            Err(error) => {
+                return Err(from_socket_error(error).unwrap_or(ErrorKind::BrokenPipe.into()));
+            }
         }
         self.unsent = true;
         Ok(piece.len())
@@ -187,7 +189,7 @@ impl Write for WebSocket {
     }
 }
 
-impl Layer for WebSocket {
+impl Layer for WebSocketLayer {
     fn holds(&self) -> bool {
         self.has_more || !self.message.is_empty()
     }
@@ -200,7 +202,9 @@ impl Layer for WebSocket {
         let any = self.unsent;
         if any {
             let flushed = self.socket.flush();
-            flushed.map_err(|error| of_socket(error).unwrap_or(ErrorKind::BrokenPipe.into()))?;
+            flushed.map_err(|error| {
+                from_socket_error(error).unwrap_or(ErrorKind::BrokenPipe.into())
+            })?;
             self.unsent = false;
         }
         Ok(self.socket.get_mut().write_own()? || any)
@@ -209,7 +213,7 @@ impl Layer for WebSocket {
     fn close(&mut self) -> io::Result<()> {
         // The layer below stays open: proxies take its end for that of both directions.
         let closed = self.socket.close(None);
-        match closed.map_err(of_socket) {
+        match closed.map_err(from_socket_error) {
             Ok(()) | Err(None) => {}
             Err(Some(error)) if is_patience(&error) => {}
             Err(Some(error)) => return Err(error),

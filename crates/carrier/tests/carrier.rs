@@ -16,10 +16,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::{TLS12, TLS13};
 use tempfile::TempDir;
-use tidewater_carrier::listen::{Ledger, Network, Packed, Tcp, Tls, accept_key};
+use tidewater_carrier::listen::{
+    BlockStream, ByteAccount, ServerNetwork, TcpNetwork, TlsServer, accept_key,
+};
 use tidewater_carrier::{
-    Carrier, CarrierError, Compression, DialOptions, Packing, Pin, Received, ServerUrl, WebAsked,
-    WebSite, tls,
+    Carrier, CarrierError, Compression, CompressionOptions, DialOptions, Pin, ReceiveOutcome,
+    ServerUrl, WebSite, WebSiteRequest, tls,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
@@ -54,8 +56,8 @@ impl Certificate {
 
 /// A server that sends back all that a connection brings, and then closes it; one connection after
 /// the other.
-fn echo(runtime: &Runtime, tls: Option<Tls>) -> ServerUrl {
-    let mut listener = runtime.block_on(Tcp.listen("127.0.0.1:0")).unwrap();
+fn echo(runtime: &Runtime, tls: Option<TlsServer>) -> ServerUrl {
+    let mut listener = runtime.block_on(TcpNetwork.listen("127.0.0.1:0")).unwrap();
     let scheme = if tls.is_some() { "tls" } else { "tcp" };
     let url = format!("{scheme}://{}", listener.address());
     runtime.spawn(async move {
@@ -83,7 +85,7 @@ fn options(ca_file: Option<&Path>) -> DialOptions<'_> {
         pin: None,
         insecure: false,
         proxy: None,
-        packing: Packing::default(),
+        compression: CompressionOptions::default(),
         timeout: PATIENCE,
     }
 }
@@ -107,7 +109,7 @@ fn exchange(carrier: &mut Carrier, bytes: Vec<u8>) -> Result<Vec<u8>, CarrierErr
         }
         let wait = (!carrier.has_output()).then_some(Duration::from_millis(50));
         let handle = &mut |bytes: &[u8]| came.extend_from_slice(bytes);
-        if let Received::End(_) = carrier.receive(wait, handle)? {
+        if let ReceiveOutcome::End(_) = carrier.receive(wait, handle)? {
             return Ok(came);
         }
     }
@@ -119,7 +121,7 @@ fn bytes_come_back_through_every_layer() {
     let runtime = Runtime::new().unwrap();
     let certificate = Certificate::for_name("127.0.0.1");
     let sent: Vec<u8> = (0..LARGE).map(|i| (i % 251) as u8).collect();
-    let tls = Tls::new(&certificate.file(), &certificate.key()).unwrap();
+    let tls = TlsServer::new(&certificate.file(), &certificate.key()).unwrap();
     for tls in [None, Some(tls)] {
         let url = echo(&runtime, tls);
         let mut carrier = dial(&url, Some(&certificate.file())).unwrap();
@@ -141,7 +143,7 @@ fn only_a_server_with_the_right_name_and_issuer_is_trusted() {
         (&right, None),
     ];
     for (shown, trusted) in cases {
-        let tls = Tls::new(&shown.file(), &shown.key()).unwrap();
+        let tls = TlsServer::new(&shown.file(), &shown.key()).unwrap();
         let mut carrier = dial(&echo(&runtime, Some(tls)), trusted.as_deref()).unwrap();
         let error = exchange(&mut carrier, b"secret".to_vec()).unwrap_err();
         assert!(matches!(error, CarrierError::Certificate { .. }), "{error}");
@@ -195,12 +197,12 @@ struct Account {
     held: Arc<AtomicUsize>,
 }
 
-impl Ledger for Account {
-    fn received(&mut self, bytes: usize) {
+impl ByteAccount for Account {
+    fn count_received(&mut self, bytes: usize) {
         self.received.fetch_add(bytes, Ordering::SeqCst);
     }
 
-    fn sent(&mut self, bytes: usize) {
+    fn count_sent(&mut self, bytes: usize) {
         self.sent.fetch_add(bytes, Ordering::SeqCst);
     }
 
@@ -214,13 +216,13 @@ impl Ledger for Account {
 /// As [`echo`], packed. What it sends back begins behind the preface.
 fn packed_echo(runtime: &Runtime, compression: Compression) -> (ServerUrl, Account) {
     let account = Account::default();
-    let mut listener = runtime.block_on(Tcp.listen("127.0.0.1:0")).unwrap();
+    let mut listener = runtime.block_on(TcpNetwork.listen("127.0.0.1:0")).unwrap();
     let url = format!("tcp://{}", listener.address());
     let packing = packing(compression);
     let ledger = account.clone();
     runtime.spawn(async move {
         let stream = listener.accept().await.unwrap().stream;
-        let mut stream = Packed::new(stream, packing, ledger);
+        let mut stream = BlockStream::new(stream, packing, ledger);
         let mut all = Vec::new();
         stream.read_to_end(&mut all).await.unwrap();
         stream.write_all(&all[8..]).await.unwrap();
@@ -229,8 +231,8 @@ fn packed_echo(runtime: &Runtime, compression: Compression) -> (ServerUrl, Accou
     (url.parse().unwrap(), account)
 }
 
-fn packing(compression: Compression) -> Packing {
-    Packing {
+fn packing(compression: Compression) -> CompressionOptions {
+    CompressionOptions {
         compression,
         level: None,
     }
@@ -243,7 +245,7 @@ fn dial_packed(url: &ServerUrl, compression: Compression) -> Carrier {
         pin: None,
         insecure: false,
         proxy: None,
-        packing: packing(compression),
+        compression: packing(compression),
         timeout: PATIENCE,
     };
     Carrier::dial(url, &options, &mut || ControlFlow::Continue(())).unwrap()
@@ -283,7 +285,7 @@ fn what_is_packed_on_one_side_comes_out_on_the_other_whatever_each_has_set() {
 #[test]
 fn an_answer_that_is_no_block_is_told_as_such() {
     let runtime = Runtime::new().unwrap();
-    let mut listener = runtime.block_on(Tcp.listen("127.0.0.1:0")).unwrap();
+    let mut listener = runtime.block_on(TcpNetwork.listen("127.0.0.1:0")).unwrap();
     let url = format!("tcp://{}", listener.address());
     runtime.spawn(async move {
         let mut stream = listener.accept().await.unwrap().stream;
@@ -317,7 +319,10 @@ fn what_comes_is_handed_over_though_the_socket_has_nothing_more() {
         });
         assert!(comes);
         let handle = &mut |bytes: &[u8]| came += bytes.len();
-        ended = matches!(carrier.receive(None, handle).unwrap(), Received::End(_));
+        ended = matches!(
+            carrier.receive(None, handle).unwrap(),
+            ReceiveOutcome::End(_)
+        );
     }
     assert_eq!(came, 100 << 10);
 }
@@ -325,7 +330,7 @@ fn what_comes_is_handed_over_though_the_socket_has_nothing_more() {
 #[test]
 fn messages_that_come_together_are_handed_over_together() {
     let runtime = Runtime::new().unwrap();
-    let mut listener = runtime.block_on(Tcp.listen("127.0.0.1:0")).unwrap();
+    let mut listener = runtime.block_on(TcpNetwork.listen("127.0.0.1:0")).unwrap();
     let url = format!("ws://{}/", listener.address()).parse().unwrap();
     let (asked, ask) = tokio::sync::oneshot::channel::<()>();
     let server = runtime.spawn(async move {
@@ -358,7 +363,7 @@ fn messages_that_come_together_are_handed_over_together() {
     let handle = &mut |bytes: &[u8]| came.extend_from_slice(bytes);
     // Whoever waits at the socket hears of nothing that the carrier has read from it already.
     let received = carrier.receive(Some(PATIENCE), handle).unwrap();
-    assert!(matches!(received, Received::Bytes));
+    assert!(matches!(received, ReceiveOutcome::Bytes));
     assert_eq!(came, b"abcdef");
 }
 
@@ -366,7 +371,7 @@ fn messages_that_come_together_are_handed_over_together() {
 fn of_version(
     certificate: &Certificate,
     version: &'static rustls::SupportedProtocolVersion,
-) -> Tls {
+) -> TlsServer {
     of_version_with(&certificate.file(), &certificate.key(), version)
 }
 
@@ -374,7 +379,7 @@ fn of_version_with(
     certificate: &Path,
     key: &Path,
     version: &'static rustls::SupportedProtocolVersion,
-) -> Tls {
+) -> TlsServer {
     let ours = tls::server(certificate, key).unwrap();
     let chain = CertificateDer::pem_file_iter(certificate).unwrap();
     let chain = chain.collect::<Result<_, _>>().unwrap();
@@ -386,7 +391,7 @@ fn of_version_with(
         .with_single_cert(chain, key)
         .unwrap();
     config.ticketer = ours.ticketer.clone();
-    Tls::of(Arc::new(config))
+    TlsServer::from_config(Arc::new(config))
 }
 
 /// Whether a new connection goes on from an earlier one.
@@ -418,7 +423,7 @@ fn nothing_goes_on_from_another_certificate_or_other_trust() {
     let both = [&one, &other].map(|it| std::fs::read_to_string(it.file()).unwrap());
     std::fs::write(&trusted, both.concat()).unwrap();
     let [url, another] = [&one, &other].map(|it| {
-        let tls = Tls::new(&it.file(), &it.key()).unwrap();
+        let tls = TlsServer::new(&it.file(), &it.key()).unwrap();
         echo(&runtime, Some(tls))
     });
     assert!(!is_resumed(&url, &trusted));
@@ -438,7 +443,7 @@ fn a_server_that_has_the_pinned_key_is_trusted_and_no_other() {
     let runtime = Runtime::new().unwrap();
     // Nobody vouches for it, and it has another name.
     let [one, other] = ["sync.example.com"; 2].map(Certificate::for_name);
-    let [pin, other_pin] = [&one, &other].map(|it| Pin::of_file(&it.file()).unwrap());
+    let [pin, other_pin] = [&one, &other].map(|it| Pin::from_file(&it.file()).unwrap());
     assert_eq!(pin.to_string().parse(), Ok(pin));
     for version in [&TLS12, &TLS13] {
         let url = echo(&runtime, Some(of_version(&one, version)));
@@ -450,7 +455,7 @@ fn a_server_that_has_the_pinned_key_is_trusted_and_no_other() {
                 pin: Some(pin),
                 insecure: false,
                 proxy: None,
-                packing: Packing::default(),
+                compression: CompressionOptions::default(),
                 timeout: PATIENCE,
             };
             Carrier::dial(&url, &options, &mut || ControlFlow::Continue(())).unwrap()
@@ -486,7 +491,7 @@ fn keys_of_rsa_and_of_curves_serve_with_either_version() {
             let mut carrier = dial(&url, Some(&certificate)).unwrap();
             let came = exchange(&mut carrier, b"hello".to_vec()).unwrap();
             assert_eq!(came, b"hello", "{version:?}");
-            let ours = echo(&runtime, Some(Tls::new(&certificate, &key).unwrap()));
+            let ours = echo(&runtime, Some(TlsServer::new(&certificate, &key).unwrap()));
             let mut carrier = dial(&ours, Some(&certificate)).unwrap();
             let came = exchange(&mut carrier, b"hello".to_vec()).unwrap();
             assert_eq!(came, b"hello", "either may be spoken");
@@ -497,7 +502,7 @@ fn keys_of_rsa_and_of_curves_serve_with_either_version() {
 #[test]
 fn who_asks_a_site_again_says_the_cookies_that_it_has_set() {
     let runtime = Runtime::new().unwrap();
-    let mut listener = runtime.block_on(Tcp.listen("127.0.0.1:0")).unwrap();
+    let mut listener = runtime.block_on(TcpNetwork.listen("127.0.0.1:0")).unwrap();
     let url: ServerUrl = format!("http://{}", listener.address()).parse().unwrap();
     // Each answer ends its connection, and says what was asked.
     runtime.spawn(async move {
@@ -518,7 +523,7 @@ fn who_asks_a_site_again_says_the_cookies_that_it_has_set() {
     });
     let mut site = WebSite::new(&url, &options(None)).unwrap();
     let mut ask = || {
-        let asked = WebAsked {
+        let asked = WebSiteRequest {
             method: "GET",
             path: "/",
             headers: &[],

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidewater_centre::{RowsChunk, UploadOutcome, UploadResult, UploadTable};
 use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::{ColumnType, Fit, Op, Row, RowsReader, RowsWriter, Value};
+use tidewater_protocol::{ColumnType, Fit, Op, RowsReader, RowsWriter, UnpackedRow, Value};
 use tidewater_testing::generate::random::Random;
 use tidewater_testing::generate::types::{ALL, Type};
 
@@ -154,7 +154,7 @@ async fn upload(
             }
         }
         UploadTable {
-            begin: TableBegin::of(table),
+            begin: TableBegin::for_table(table),
             chunks: vec![RowsChunk::Memory(writer.take().into())],
         }
     });
@@ -177,7 +177,7 @@ fn outcome(remote: &Remote, result: &UploadResult) -> Outcome {
     for of_table in &result.tables {
         let shape = remote.schema.table(&of_table.begin.table).unwrap().shape();
         let mut reader = RowsReader::new(&shape, &of_table.rows);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         while reader.next(&mut row).unwrap() {
             let Value::Integer(id) = row.key[0].to_value() else {
                 panic!("{:?}", row.key);

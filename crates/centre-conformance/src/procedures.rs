@@ -8,7 +8,7 @@ use tidewater_centre::{
     ArgumentSpec, CallAnswer, CallOutcome, Caller, Cancel, Procedure, ProcedureCall, ProcedureSpec,
     Returns, Worker,
 };
-use tidewater_protocol::{ColumnType, Op, Row, RowShape, RowsReader, Value};
+use tidewater_protocol::{ColumnType, Op, RowShape, RowsReader, UnpackedRow, Value};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
@@ -123,7 +123,7 @@ pub(crate) fn unpacked(answer: &CallAnswer) -> Vec<String> {
     let mut all = Vec::new();
     for piece in &answer.rows {
         let mut reader = RowsReader::new(&shape, piece);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         while reader.next(&mut row).unwrap() {
             assert_eq!(row.op, Some(Op::Upsert));
             all.push(text(&row.new));

@@ -17,7 +17,7 @@ use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::{GivenUp, TableBegin};
 use tidewater_protocol::pack::{pack_values, unpack_values};
 use tidewater_protocol::{
-    ColumnType, Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter, Table,
+    ColumnType, Datum, Op, PublicationSchema, RemoteId, RowsReader, RowsWriter, Table, UnpackedRow,
     UploadId, Value,
 };
 
@@ -205,7 +205,7 @@ pub fn upload_tables(schema: &PublicationSchema, changes: &[Change]) -> Vec<Uplo
             }
         }
         tables.push(UploadTable {
-            begin: TableBegin::of(table),
+            begin: TableBegin::for_table(table),
             chunks: vec![RowsChunk::Memory(writer.take().into())],
         });
     }
@@ -222,7 +222,7 @@ pub fn result_text(schema: &PublicationSchema, result: &UploadResult) -> Vec<Str
         let table = schema.table(&result.begin.table).unwrap();
         let shape = table.shape();
         let mut reader = RowsReader::new(&shape, &result.rows);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         while reader.next(&mut row).unwrap() {
             let name = &table.name;
             let key = text(&row.key);
@@ -418,7 +418,7 @@ impl Remote {
             let table = &self.schema.tables[index];
             let shape = table.shape();
             let mut reader = RowsReader::new(&shape, &of_table.rows);
-            let mut row = Row::default();
+            let mut row = UnpackedRow::default();
             while reader.next(&mut row).unwrap() {
                 if let Some(Op::Made | Op::Merged) = row.op {
                     let types: Vec<_> = table.key_columns().map(|it| it.column_type).collect();
@@ -518,7 +518,7 @@ impl Remote {
             let mut writer = RowsWriter::new(&shape);
             writer.key(Op::Request, &key);
             TableRequest {
-                begin: TableBegin::of(table),
+                begin: TableBegin::for_table(table),
                 rows: writer.take().into(),
             }
         });
@@ -661,7 +661,7 @@ impl DownloadSink for Sink {
     fn table(&mut self, begin: TableBegin) {
         let mut tables = self.schema.tables.iter();
         let index = tables.position(|table| table.name == begin.table).unwrap();
-        let expected = TableBegin::of(&self.schema.tables[index]);
+        let expected = TableBegin::for_table(&self.schema.tables[index]);
         assert_eq!(begin.columns, expected.columns);
         self.all_came();
         if !begin.ranges.is_empty() {
@@ -696,7 +696,7 @@ impl DownloadSink for Sink {
         let table = &self.schema.tables[index];
         let shape = table.shape();
         let mut reader = RowsReader::new(&shape, &rows);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         let types: Vec<_> = table.key_columns().map(|key| key.column_type).collect();
         let packed = |key: &[Datum<'_>]| {
             let mut packed = Vec::new();

@@ -520,7 +520,10 @@ pub async fn columns_that_a_remote_does_not_know_are_left_alone<F: Fixture>() {
         .await;
     world.deploy().await.unwrap();
     let old_schema = anna.schema.clone();
-    assert_eq!(TableBegin::of(&old_schema.tables[0]).columns.len(), 2);
+    assert_eq!(
+        TableBegin::for_table(&old_schema.tables[0]).columns.len(),
+        2
+    );
     assert_eq!(world.schema().tables[0].columns.len(), 3);
     let result = anna
         .upload(&[update("item", "1|a", "1|b"), insert("item", "2|c")])

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rusqlite::params_from_iter;
 use rusqlite::types::Value as Native;
 
-use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, Table};
+use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, UnpackedRow};
 
 use super::connection::Connection;
 use super::publication::{Publication, PublishedTable};
@@ -89,7 +89,7 @@ impl<'a> TableWriter<'a> {
 
     /// Writes a row, so that nothing is left behind if it fails. An error is nothing that this row
     /// is to blame for.
-    pub(super) fn write(&mut self, row: &Row<'_>) -> Result<Fate, RowError> {
+    pub(super) fn write(&mut self, row: &UnpackedRow<'_>) -> Result<Fate, RowError> {
         let is_guarded = self.immediate || self.table.table.guarded;
         if is_guarded {
             self.savepoint("SAVEPOINT tidewater_row")?;
@@ -113,7 +113,7 @@ impl<'a> TableWriter<'a> {
         Ok(fate)
     }
 
-    fn try_to_write(&mut self, row: &Row<'_>) -> Result<Fate, RowError> {
+    fn try_to_write(&mut self, row: &UnpackedRow<'_>) -> Result<Fate, RowError> {
         let op = row.op.unwrap_or(Op::Insert);
         let Some(key) = self.row_key(row) else {
             return Ok(match op {
@@ -141,7 +141,7 @@ impl<'a> TableWriter<'a> {
     }
 
     /// The centre's row with the key of an uploaded one.
-    pub(super) fn find(&self, row: &Row<'_>) -> Result<Option<Met>, CentreError> {
+    pub(super) fn find(&self, row: &UnpackedRow<'_>) -> Result<Option<Met>, CentreError> {
         let Some(key) = self.row_key(row) else {
             return Ok(None);
         };
@@ -168,7 +168,10 @@ impl<'a> TableWriter<'a> {
     }
 
     /// The key of a delete's row, if it finds that as it expects it.
-    pub(super) fn deletable(&self, row: &Row<'_>) -> Result<Option<Vec<Native>>, CentreError> {
+    pub(super) fn deletable(
+        &self,
+        row: &UnpackedRow<'_>,
+    ) -> Result<Option<Vec<Native>>, CentreError> {
         let Some(key) = self.key(&row.key) else {
             return Ok(None);
         };
@@ -194,7 +197,7 @@ impl<'a> TableWriter<'a> {
     }
 
     /// The key by which a row is looked for.
-    fn row_key(&self, row: &Row<'_>) -> Option<Vec<Native>> {
+    fn row_key(&self, row: &UnpackedRow<'_>) -> Option<Vec<Native>> {
         if self.by == Image::Old || row.new.is_empty() {
             return self.key(&row.key);
         }

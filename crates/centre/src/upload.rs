@@ -9,7 +9,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use tidewater_protocol::message::{GivenUp, TableBegin};
-use tidewater_protocol::{Code, Op, Row, RowShape, RowsReader, UploadId};
+use tidewater_protocol::{Code, Op, RowShape, RowsReader, UnpackedRow, UploadId};
 
 use crate::context::SyncContext;
 use crate::download::TableRequest;
@@ -70,7 +70,7 @@ impl UploadTable {
     pub fn each_row(
         &self,
         shape: &RowShape,
-        mut take: impl FnMut(&Row<'_>, Op),
+        mut take: impl FnMut(&UnpackedRow<'_>, Op),
     ) -> Result<(), CentreError> {
         let malformed = |message: String| CentreError::Peer {
             message,
@@ -81,7 +81,7 @@ impl UploadTable {
                 message: format!("an upload's spool file cannot be read: {error}"),
             })?;
             let mut reader = RowsReader::new(shape, &bytes);
-            let mut row = Row::default();
+            let mut row = UnpackedRow::default();
             while reader
                 .next(&mut row)
                 .map_err(|error| malformed(format!("rows that cannot be read: {error}")))?

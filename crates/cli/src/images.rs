@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidewater_centre::Centre;
-use tidewater_client::{Code, Database, ImageContent, Remote};
+use tidewater_client::{Code, ImageContent, Remote, RemoteDatabase};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::image::Manifest;
 use tidewater_server::config::{ImageRows, ImagesConfig, is_image_name};
@@ -133,7 +133,7 @@ impl Place {
 }
 
 /// Whether an image's own remote is of what is wanted.
-fn holds(database: &Database, wanted: &Wanted) -> Result<bool, Failure> {
+fn holds(database: &RemoteDatabase, wanted: &Wanted) -> Result<bool, Failure> {
     let subscriptions = database.subscriptions()?;
     let mut publications = subscriptions.iter().map(|it| &it.publication);
     let same = publications.all(|it| *it == wanted.publication);
@@ -327,7 +327,7 @@ impl Making<'_> {
         registered: &mut Option<RegisteredRemote>,
     ) -> Result<ImageContent, Failure> {
         let path = self.place.remote();
-        let mut anew = !holds(&Database::open(&path)?, self.wanted)?;
+        let mut anew = !holds(&RemoteDatabase::open(&path)?, self.wanted)?;
         if anew {
             remove(&path);
         }

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tidewater_client::{Phase, Progress};
+use tidewater_client::{SyncPhase, SyncProgress};
 use tidewater_protocol::Code;
 
 use crate::output::{bytes, counted, duration, printable};
@@ -31,7 +31,7 @@ pub(crate) struct ProgressLine {
 /// Since when a phase, or a table of it, is under way, and how far it was then.
 #[derive(Clone, Copy, Default)]
 struct Pace {
-    phase: Phase,
+    phase: SyncPhase,
     expected_rows: u64,
     since: Duration,
     bytes: u64,
@@ -49,10 +49,10 @@ enum Delay {
 
 impl Delay {
     /// What keeps it waiting in a phase. Between two tries it connects, which ends no delay.
-    fn in_phase(phase: Phase, before: Option<Delay>) -> Option<Delay> {
+    fn in_phase(phase: SyncPhase, before: Option<Delay>) -> Option<Delay> {
         match phase {
-            Phase::Retrying { reason, .. } => Some(Delay::Retry(reason)),
-            Phase::WaitingForHandler => Some(Delay::Handler),
+            SyncPhase::Retrying { reason, .. } => Some(Delay::Retry(reason)),
+            SyncPhase::WaitingForHandler => Some(Delay::Handler),
             _ => match before {
                 // Each break of a line brings the download further, and is one of its own.
                 Some(Delay::Retry(reason)) if is_of_the_line(reason) => None,
@@ -64,7 +64,7 @@ impl Delay {
 
 impl Pace {
     /// What is said of it after some time: how much a second, and how long it takes still.
-    fn describe(&mut self, progress: &Progress, now: Duration) -> String {
+    fn describe(&mut self, progress: &SyncProgress, now: Duration) -> String {
         let bytes_now = progress.bytes_sent + progress.bytes_received;
         let is_same = (self.phase, self.expected_rows) == (progress.phase, progress.expected_rows);
         if !is_same || progress.rows < self.rows {
@@ -77,7 +77,10 @@ impl Pace {
             };
         }
         let passed = now.saturating_sub(self.since).as_secs_f64();
-        let is_moving = matches!(progress.phase, Phase::Uploading | Phase::Downloading);
+        let is_moving = matches!(
+            progress.phase,
+            SyncPhase::Uploading | SyncPhase::Downloading
+        );
         if !is_moving || passed < MEASURED_FOR.as_secs_f64() {
             return String::new();
         }
@@ -110,7 +113,7 @@ impl ProgressLine {
     }
 
     /// Shows how far the sync is.
-    pub(crate) fn show(&self, progress: &Progress) {
+    pub(crate) fn show(&self, progress: &SyncProgress) {
         if !self.bar.is_hidden() {
             let mut pace = self.pace.get();
             let told = pace.describe(progress, self.bar.elapsed());
@@ -178,22 +181,22 @@ fn line(wanted: bool) -> ProgressBar {
     bar
 }
 
-fn describe(progress: &Progress) -> String {
+fn describe(progress: &SyncProgress) -> String {
     let doing = match progress.phase {
-        Phase::Connecting => "connecting",
-        Phase::Uploading => "uploading",
-        Phase::Comparing => "comparing",
-        Phase::Waiting { ahead: 0 } => "waiting for the server",
-        Phase::WaitingForHandler => {
+        SyncPhase::Connecting => "connecting",
+        SyncPhase::Uploading => "uploading",
+        SyncPhase::Comparing => "comparing",
+        SyncPhase::Waiting { ahead: 0 } => "waiting for the server",
+        SyncPhase::WaitingForHandler => {
             return "the server waits for a handler, a program of its operator".into();
         }
-        Phase::Waiting { ahead } => {
+        SyncPhase::Waiting { ahead } => {
             let syncs = counted(ahead, "sync", "syncs");
             return format!("waiting for the server, {syncs} ahead");
         }
-        Phase::Retrying { reason, in_ms } => return describe_retry(reason, in_ms),
-        Phase::Downloading => "downloading",
-        Phase::Applying => "applying",
+        SyncPhase::Retrying { reason, in_ms } => return describe_retry(reason, in_ms),
+        SyncPhase::Downloading => "downloading",
+        SyncPhase::Applying => "applying",
         _ => "finishing",
     };
     let mut line = doing.to_owned();
@@ -207,14 +210,14 @@ fn describe(progress: &Progress) -> String {
         (rows, expected) => line.push_str(&format!(": {rows} of {expected} rows")),
     }
     let traffic = match progress.phase {
-        Phase::Uploading => Some((progress.bytes_sent, "sent")),
-        Phase::Downloading => Some((progress.bytes_received, "received")),
+        SyncPhase::Uploading => Some((progress.bytes_sent, "sent")),
+        SyncPhase::Downloading => Some((progress.bytes_received, "received")),
         _ => None,
     };
     if let Some((count, direction)) = traffic.filter(|(count, _)| *count > 0) {
         line.push_str(&format!(", {} {direction}", bytes(count)));
     }
-    if progress.bytes_kept > 0 && progress.phase == Phase::Downloading {
+    if progress.bytes_kept > 0 && progress.phase == SyncPhase::Downloading {
         line.push_str(&format!(" after {}", bytes(progress.bytes_kept)));
     }
     line

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use tidewater_client::{Bearer, ClientCertificate, LinkProof, Remote};
+use tidewater_client::{BearerToken, ClientCertificate, LinkProof, Remote};
 
 use crate::failure::Failure;
 use crate::password::{self, PasswordArgs};
@@ -33,7 +33,7 @@ pub(crate) struct ProofArgs {
 /// What was given to sign in with.
 pub(crate) enum Given {
     Password(String),
-    Bearer(Bearer),
+    Bearer(BearerToken),
     Certificate(ClientCertificate),
 }
 
@@ -66,7 +66,7 @@ impl ProofArgs {
     /// What was given beforehand: nobody is asked. An option goes before the environment.
     pub(crate) fn given(&self) -> Result<Option<Given>, Failure> {
         if let Some(file) = &self.token_file {
-            return Ok(Some(Given::Bearer(Bearer::File(file.clone()))));
+            return Ok(Some(Given::Bearer(BearerToken::File(file.clone()))));
         }
         if let (Some(certificate), Some(key)) = (&self.certificate, &self.certificate_key) {
             return Ok(Some(Given::Certificate(ClientCertificate {
@@ -77,7 +77,7 @@ impl ProofArgs {
         if !self.password.password_stdin && has_token() {
             let token = std::env::var(VARIABLE)
                 .map_err(|_| Failure::usage(format!("{VARIABLE} is not UTF-8"), ""))?;
-            return Ok(Some(Given::Bearer(Bearer::Token(token))));
+            return Ok(Some(Given::Bearer(BearerToken::Token(token))));
         }
         Ok(self.password.given()?.map(Given::Password))
     }

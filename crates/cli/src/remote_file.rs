@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags};
-use tidewater_client::{Database, RemoteError};
+use tidewater_client::{RemoteDatabase, RemoteError};
 use tidewater_protocol::Code;
 
 use crate::failure::Failure;
@@ -17,9 +17,9 @@ impl From<RemoteError> for Failure {
 }
 
 /// Opens a file that is a remote already.
-pub(crate) fn open(path: &Path) -> Result<Database, Failure> {
+pub(crate) fn open(path: &Path) -> Result<RemoteDatabase, Failure> {
     require(path)?;
-    Ok(Database::open(path)?)
+    Ok(RemoteDatabase::open(path)?)
 }
 
 /// Checks that a file is a remote already, without changing it.

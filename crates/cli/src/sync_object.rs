@@ -4,14 +4,14 @@
 //! and with what the file knows beyond the one sync. Fields are only ever added.
 
 use serde::Serialize;
-use tidewater_client::{Downloaded, OutboxCounts, RefusedInterest, Report, Uploaded};
+use tidewater_client::{DownloadedRows, OutboxCounts, RefusedInterest, Report, UploadedRows};
 
 use crate::kept::{Embedded, embedded};
 
 #[derive(Serialize)]
 pub(crate) struct SyncObject<'a> {
-    uploaded: Uploaded,
-    downloaded: Downloaded,
+    uploaded: UploadedRows,
+    downloaded: DownloadedRows,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     starts_over: bool,
     conflicts: u64,

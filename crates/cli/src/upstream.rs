@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use tidewater_centre::Centre;
 use tidewater_client::{
-    Bearer, ClientCertificate, ClientError, Database, LiveEvent, LiveOptions, Remote, Report,
+    BearerToken, ClientCertificate, ClientError, LiveEvent, LiveOptions, Remote, RemoteDatabase,
+    Report,
 };
 use tidewater_protocol::Code;
 use tidewater_server::config::{UpstreamConfig, UpstreamPace, UpstreamProof};
@@ -47,7 +48,7 @@ pub(crate) fn file_of(config: &Config) -> Option<PathBuf> {
 pub(crate) struct Line {
     remote: Remote,
     /// Another handle of the same file, to look at it while it syncs.
-    file: Database,
+    file: RemoteDatabase,
     server: String,
     every: UpstreamPace,
 }
@@ -79,13 +80,13 @@ impl Line {
         }
         remote.set_insecure(config.insecure);
         remote.set_proxy(config.proxy.clone());
-        remote.set_packing(config.packing);
+        remote.set_compression(config.packing);
         remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION"), " branch"));
         let is_known = remote.account()?.credential.is_some();
         prove(&mut remote, config.proof.as_ref(), is_known)?;
         Ok(Line {
             remote,
-            file: Database::open(&path)?,
+            file: RemoteDatabase::open(&path)?,
             server,
             every: config.every,
         })
@@ -196,7 +197,7 @@ impl Drop for KeptLine {
 
 struct Keeper {
     server: String,
-    file: Database,
+    file: RemoteDatabase,
     upstream: Upstream,
     deploying: Deploying,
     stop: Arc<AtomicBool>,
@@ -407,7 +408,7 @@ fn prove(
             Err(_) if is_known => {}
             Err(error) => return Err(Failure::file("read", file, &error)),
         },
-        Some(UpstreamProof::TokenFile(file)) => remote.set_bearer(Bearer::File(file.clone())),
+        Some(UpstreamProof::TokenFile(file)) => remote.set_bearer(BearerToken::File(file.clone())),
         Some(UpstreamProof::Certificate(certificate, key)) => {
             remote.set_certificate(ClientCertificate {
                 certificate: certificate.clone(),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use tidewater_client::Remote;
-use tidewater_connection::{Connection as Wire, Incoming};
+use tidewater_connection::{ChannelInput, FramedConnection};
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, ROWS_PAYLOAD_BYTES, SYNC_CHANNEL};
 use tidewater_protocol::message::{
     Control, DownloadEnd, PROTOCOL_VERSION, ResultEnd, SignedIn, SyncEnd, TableBegin, UploadState,
@@ -69,7 +69,7 @@ fn main() -> Anything<()> {
     }
 }
 
-fn go_on(_: &tidewater_client::Progress) -> ControlFlow<()> {
+fn go_on(_: &tidewater_client::SyncProgress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
@@ -245,7 +245,7 @@ fn packed(count: i32) -> Vec<Vec<u8>> {
 /// A server's side of one connection.
 struct Peer<'a> {
     socket: &'a mut TcpStream,
-    wire: Wire,
+    wire: FramedConnection,
     buffer: Vec<u8>,
 }
 
@@ -257,8 +257,8 @@ impl Peer<'_> {
             .handle_bytes(&self.buffer[..count], Duration::ZERO)?;
         for channel in [CONNECTION_CHANNEL, SYNC_CHANNEL] {
             while let Some(incoming) = self.wire.receive(channel) {
-                self.wire.consumed(channel, incoming.credit());
-                if let Incoming::Control(control) = incoming {
+                self.wire.mark_consumed(channel, incoming.credit());
+                if let ChannelInput::Control(control) = incoming {
                     if matches!(control, Control::SignIn(_)) {
                         self.wire.let_in();
                     }
@@ -282,7 +282,7 @@ impl Peer<'_> {
 /// Serves one connection.
 fn serve(socket: &mut TcpStream, script: &Script) -> Anything<()> {
     socket.set_nodelay(true)?;
-    let wire = Wire::accept("price", None, Duration::ZERO);
+    let wire = FramedConnection::accept("price", None, Duration::ZERO);
     let mut peer = Peer {
         socket,
         wire,
@@ -350,7 +350,7 @@ fn serve(socket: &mut TcpStream, script: &Script) -> Anything<()> {
     if is_first || rows.count > 0 {
         send(Control::TableBegin(TableBegin {
             replace: is_first,
-            ..TableBegin::of(&schema.tables[0])
+            ..TableBegin::for_table(&schema.tables[0])
         }))?;
     }
     for piece in &rows.pieces {

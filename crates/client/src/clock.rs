@@ -8,13 +8,13 @@ use tidewater_remote::session::Now;
 
 /// Both clocks, from a beginning on.
 #[derive(Clone, Copy)]
-pub(crate) struct Clock {
+pub(crate) struct DriverClock {
     start: Instant,
 }
 
-impl Clock {
-    pub(crate) fn start() -> Clock {
-        Clock {
+impl DriverClock {
+    pub(crate) fn start() -> DriverClock {
+        DriverClock {
             start: Instant::now(),
         }
     }

@@ -8,31 +8,31 @@ use std::time::Duration;
 
 use tidewater_carrier::{NoPin, Pin, ServerUrls};
 use tidewater_protocol::Code;
-use tidewater_remote::database::{Account, Database};
-use tidewater_remote::session::{Outcome, ProofKind, SessionOptions};
-use tidewater_remote::spool::{FileSpool, KeepInFiles};
-use tidewater_remote::{Progress, Report, SyncDirection, SyncError, Verify};
+use tidewater_remote::database::{RemoteAccount, RemoteDatabase};
+use tidewater_remote::session::{ProofKind, SessionOptions, SessionOutcome};
+use tidewater_remote::spool::{FileDownloadStore, FileSpool};
+use tidewater_remote::{Report, SyncDirection, SyncError, SyncProgress, VerifyMode};
 
-use crate::broken::BrokenDownload;
-use crate::clock::{Clock, random_seed};
+use crate::broken_download::BrokenDownload;
+use crate::clock::{DriverClock, random_seed};
 use crate::error::ClientError;
-use crate::line::{Line, TICK};
 use crate::link::Link;
 use crate::options::SyncOptions;
-use crate::outbox::Calling;
-use crate::retry::Retry;
+use crate::outbox::OutboxCalls;
+use crate::retry_policy::RetryPolicy;
+use crate::socket_loop::{SocketLoop, TICK};
 
 /// How many sessions one sync may need in vain: token refused, credential refused, new identity,
 /// centre restored, compare asked for, publications changed.
 pub(crate) const MAX_VAIN_SESSIONS: usize = 6;
 
 /// One sync.
-struct Syncing<'a> {
+struct SyncRun<'a> {
     options: &'a SyncOptions,
     /// Where it connects this time.
     elsewhere: Option<&'a str>,
-    clock: Clock,
-    account: Account,
+    clock: DriverClock,
+    account: RemoteAccount,
     /// The addresses to be remembered, if they or their order are others than those that are.
     moves_to: Option<String>,
     link: &'a mut Option<Link>,
@@ -49,20 +49,20 @@ struct Syncing<'a> {
 /// # Errors
 /// See [`ClientError`].
 pub(crate) fn sync(
-    database: Database,
+    database: RemoteDatabase,
     options: &SyncOptions,
     elsewhere: Option<&str>,
     link: &mut Option<Link>,
     keeps: bool,
-    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-) -> (Database, Result<Report, ClientError>) {
-    let clock = Clock::start();
+    progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
+) -> (RemoteDatabase, Result<Report, ClientError>) {
+    let clock = DriverClock::start();
     let account = match database.account() {
         Ok(account) => account,
         Err(error) => return (database, Err(error.into())),
     };
     let was = account.remote_id;
-    let mut syncing = Syncing {
+    let mut syncing = SyncRun {
         options,
         elsewhere,
         clock,
@@ -82,7 +82,7 @@ pub(crate) fn sync(
         true => syncing.count(),
         false => syncing.hang_up(),
     }
-    let Syncing { mut total, .. } = syncing;
+    let SyncRun { mut total, .. } = syncing;
     total.duration_ms = clock.now().ticks_ms;
     let result = result.and_then(|()| {
         total.tell_stale(&database)?;
@@ -97,13 +97,13 @@ pub(crate) fn sync(
 /// # Errors
 /// The caller wants no more, or the file cannot be written.
 pub(crate) fn fill_inbox(
-    database: &mut Database,
+    database: &mut RemoteDatabase,
     link: &Link,
-    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
 ) -> Result<Report, ClientError> {
-    let clock = Clock::start();
+    let clock = DriverClock::start();
     let before = link.traffic();
-    let mut calling = Calling {
+    let mut calling = OutboxCalls {
         database,
         link,
         progress,
@@ -118,12 +118,12 @@ pub(crate) fn fill_inbox(
     Ok(report)
 }
 
-impl<'a> Syncing<'a> {
+impl<'a> SyncRun<'a> {
     fn run(
         &mut self,
-        mut database: Database,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> (Database, Result<(), ClientError>) {
+        mut database: RemoteDatabase,
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
+    ) -> (RemoteDatabase, Result<(), ClientError>) {
         let mut first_proof = ProofKind::Token;
         let mut in_vain = 0;
         // Since when the server has not served it.
@@ -134,22 +134,22 @@ impl<'a> Syncing<'a> {
             let ended;
             (database, ended) = self.session(database, first_proof, progress);
             let error = match ended {
-                Ok(Outcome::Done(report)) => {
+                Ok(SessionOutcome::Done(report)) => {
                     self.total.add(report);
                     return (database, Ok(()));
                 }
-                Ok(Outcome::More(report)) => {
+                Ok(SessionOutcome::More(report)) => {
                     self.total.add(report);
                     first_proof = ProofKind::Token;
                     in_vain = 0;
                     turned_away = None;
                     continue;
                 }
-                Ok(Outcome::Again(proof)) => {
+                Ok(SessionOutcome::Again(proof)) => {
                     first_proof = proof;
                     continue;
                 }
-                Ok(Outcome::Failed(error)) => ClientError::from(error),
+                Ok(SessionOutcome::Failed(error)) => ClientError::from(error),
                 Ok(_) => break,
                 Err(error) => error,
             };
@@ -158,10 +158,10 @@ impl<'a> Syncing<'a> {
                 Code::Redeployed if in_vain < MAX_VAIN_SESSIONS => {
                     let wait = Duration::from_millis(error.retry_after_ms().unwrap_or(0));
                     first_proof = ProofKind::Token;
-                    self.turned_away(error.code(), wait, progress)
+                    self.wait_as_advised(error.code(), wait, progress)
                 }
                 Code::ConnectionLost | Code::Timeout | Code::Unreachable
-                    if self.options.retry != Retry::Off && broken.look(&database) =>
+                    if self.options.retry != RetryPolicy::Off && broken.look(&database) =>
                 {
                     let Some(wait) = broken.pause() else {
                         return (database, Err(broken.given_up(error)));
@@ -177,7 +177,7 @@ impl<'a> Syncing<'a> {
                         return (database, Err(error));
                     };
                     in_vain = 0;
-                    self.turned_away(code, wait, progress)
+                    self.wait_as_advised(code, wait, progress)
                 }
             };
             if let Err(error) = waited {
@@ -194,18 +194,18 @@ impl<'a> Syncing<'a> {
     /// Executes what is in the outbox and fills the inbox, over the connection of the sync.
     fn call(
         &mut self,
-        database: &mut Database,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        database: &mut RemoteDatabase,
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
     ) -> Result<(), ClientError> {
         let Some(link) = self
             .link
             .as_ref()
-            .filter(|_| self.options.verify == Verify::No)
+            .filter(|_| self.options.verify == VerifyMode::No)
         else {
             return Ok(());
         };
         let link = link.clone();
-        let mut calling = Calling {
+        let mut calling = OutboxCalls {
             database,
             link: &link,
             progress,
@@ -217,10 +217,10 @@ impl<'a> Syncing<'a> {
     /// One session, over the connection that there is or a new one.
     fn session(
         &mut self,
-        database: Database,
+        database: RemoteDatabase,
         first_proof: ProofKind,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> (Database, Result<Outcome, ClientError>) {
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
+    ) -> (RemoteDatabase, Result<SessionOutcome, ClientError>) {
         let prepared = self
             .link(progress)
             .and_then(|link| Ok((link, random_seed()?)));
@@ -236,11 +236,11 @@ impl<'a> Syncing<'a> {
     }
 
     /// Waits until the server wants it back.
-    fn turned_away(
+    fn wait_as_advised(
         &mut self,
         reason: Code,
         wait: Duration,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
     ) -> Result<(), ClientError> {
         self.pause(reason, wait, progress)?;
         self.total.retries += 1;
@@ -253,14 +253,14 @@ impl<'a> Syncing<'a> {
         &mut self,
         reason: Code,
         wait: Duration,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
     ) -> Result<(), ClientError> {
         self.hang_up();
         let end = self.clock.elapsed().saturating_add(wait);
         loop {
             let left = end.saturating_sub(self.clock.elapsed());
             let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-            if progress(&Progress::retrying(reason, left_ms)).is_break() {
+            if progress(&SyncProgress::retrying(reason, left_ms)).is_break() {
                 return Err(SyncError::Cancelled.into());
             }
             if left.is_zero() {
@@ -273,7 +273,7 @@ impl<'a> Syncing<'a> {
     /// The connection that there is, if another session can go over it, or a new one.
     fn link(
         &mut self,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
     ) -> Result<Link, ClientError> {
         if let Some(link) = &self.link
             && link.can_sync()
@@ -302,9 +302,9 @@ impl<'a> Syncing<'a> {
             (None, Some(pin)) if self.options.ca_file.is_none() => Some(remembered_pin(pin)?),
             (pin, _) => pin,
         };
-        let connecting = Progress::default();
+        let connecting = SyncProgress::default();
         let go_on = &mut || progress(&connecting);
-        let line = Line::dial(&urls, ca_file, pin, self.options, self.clock, go_on)?;
+        let line = SocketLoop::dial(&urls, ca_file, pin, self.options, self.clock, go_on)?;
         let urls = urls.beginning_with(&line.url).to_string();
         let is_kept = self.elsewhere.is_none() && urls != *known;
         self.moves_to = is_kept.then_some(urls);
@@ -317,7 +317,7 @@ impl<'a> Syncing<'a> {
 
     fn session_options(
         &self,
-        database: &Database,
+        database: &RemoteDatabase,
         first_proof: ProofKind,
     ) -> Result<SessionOptions, ClientError> {
         let options = self.options;
@@ -333,7 +333,7 @@ impl<'a> Syncing<'a> {
             adopt: options.adopt,
             first_proof,
             spool: Box::new(FileSpool::beside(database.path())),
-            keep: Box::new(KeepInFiles::beside(database.path())),
+            keep: Box::new(FileDownloadStore::beside(database.path())),
         })
     }
 

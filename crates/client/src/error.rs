@@ -173,7 +173,7 @@ impl ClientError {
 
 impl ClientError {
     /// An error that several hear of.
-    pub(crate) fn of_shared(error: &ClientError) -> ClientError {
+    pub(crate) fn from_shared(error: &ClientError) -> ClientError {
         ClientError::Sync(SyncError::ConnectionLost {
             during: "while others used the connection",
             source: Some(std::io::Error::other(error.to_string())),

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tidewater_carrier::{DialOptions, ServerUrl, ServerUrls, WebAsked, WebPage, WebSite};
+use tidewater_carrier::{DialOptions, ServerUrl, ServerUrls, WebPage, WebSite, WebSiteRequest};
 use tidewater_protocol::Code;
 use tidewater_protocol::image::Manifest;
-use tidewater_remote::database::{Database, ImageStart};
+use tidewater_remote::database::{ImageStart, RemoteDatabase};
 
 use crate::error::ClientError;
 use crate::options::SyncOptions;
@@ -29,7 +29,7 @@ const SIGN_IN: &str = "/v1/sign-in";
 
 /// From what a new remote begins, and for whom.
 #[derive(Clone, Copy, Debug)]
-pub struct ImageWanted<'i> {
+pub struct ImageRequest<'i> {
     /// The file of the manifest, or its `http://` or `https://` address. The image itself is beside it.
     pub manifest: &'i str,
     /// The server, or several, with which the remote is going to sync. The user signs in for an image
@@ -49,12 +49,12 @@ pub struct ImageWanted<'i> {
 /// There is a file already, the image cannot be fetched, or is not as its manifest says.
 pub fn begin_from_image(
     file: &Path,
-    wanted: ImageWanted<'_>,
+    wanted: ImageRequest<'_>,
     options: &SyncOptions,
     go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<(), ClientError> {
     check_new(file)?;
-    let mut source = Source::find(wanted, options)?;
+    let mut source = ImageSource::find(wanted, options)?;
     let manifest = source.manifest(go_on)?;
     let part = with_end(file, "-tidewater-image");
     // Until the file is in place: whoever else fetches it would write into it.
@@ -128,7 +128,7 @@ fn lock_part(path: &Path) -> Result<File, ClientError> {
 }
 
 fn prepare(part: &Path, manifest: &Manifest) -> Result<(), ClientError> {
-    let mut database = Database::open(part)?;
+    let mut database = RemoteDatabase::open(part)?;
     database.begin_from_image(ImageStart {
         sha256: &manifest.sha256,
         publication: &manifest.publication,
@@ -139,33 +139,33 @@ fn prepare(part: &Path, manifest: &Manifest) -> Result<(), ClientError> {
 }
 
 /// Where an image is.
-enum Source {
+enum ImageSource {
     /// The manifest's file.
     File(PathBuf),
     Web {
         site: Box<WebSite>,
         /// The path of the manifest.
         path: String,
-        pass: Pass,
+        pass: SiteSignIn,
         /// What the server has given for it.
         token: Option<String>,
     },
 }
 
 /// What a user who is asked who he is has to say there.
-enum Pass {
+enum SiteSignIn {
     /// It is not a server of his.
     Elsewhere,
     /// What he signs in with; `None`: nothing that can be said here.
     Proof(Option<String>),
 }
 
-impl Pass {
-    fn of(
+impl SiteSignIn {
+    fn for_url(
         url: &ServerUrl,
-        wanted: ImageWanted<'_>,
+        wanted: ImageRequest<'_>,
         options: &SyncOptions,
-    ) -> Result<Pass, ClientError> {
+    ) -> Result<SiteSignIn, ClientError> {
         let servers: ServerUrls = wanted.server.parse()?;
         let is_it = |it: &ServerUrl| {
             it.host.eq_ignore_ascii_case(&url.host)
@@ -174,22 +174,22 @@ impl Pass {
                 && (url.transport.is_encrypted() || !it.transport.is_encrypted())
         };
         if !servers.urls().iter().any(is_it) {
-            return Ok(Pass::Elsewhere);
+            return Ok(SiteSignIn::Elsewhere);
         }
         let proof = match (&options.bearer, &options.password) {
             (Some(bearer), _) => Some(json!({ "token": bearer.read()? })),
             (None, Some(password)) => Some(json!({ "user": wanted.user, "password": password })),
             (None, None) => None,
         };
-        Ok(Pass::Proof(proof.map(|it| it.to_string())))
+        Ok(SiteSignIn::Proof(proof.map(|it| it.to_string())))
     }
 }
 
-impl Source {
-    fn find(wanted: ImageWanted<'_>, options: &SyncOptions) -> Result<Source, ClientError> {
+impl ImageSource {
+    fn find(wanted: ImageRequest<'_>, options: &SyncOptions) -> Result<ImageSource, ClientError> {
         let image = wanted.manifest;
         if !image.starts_with("http://") && !image.starts_with("https://") {
-            return Ok(Source::File(image.into()));
+            return Ok(ImageSource::File(image.into()));
         }
         let url: ServerUrl = image.parse()?;
         let dial = DialOptions {
@@ -198,13 +198,13 @@ impl Source {
             certificate: options.certificate.as_ref(),
             insecure: options.insecure,
             proxy: options.proxy.as_deref(),
-            packing: options.packing,
+            compression: options.compression,
             timeout: options.timeout,
         };
         let site = Box::new(WebSite::new(&url, &dial)?);
-        Ok(Source::Web {
+        Ok(ImageSource::Web {
             site,
-            pass: Pass::of(&url, wanted, options)?,
+            pass: SiteSignIn::for_url(&url, wanted, options)?,
             path: url.path,
             token: None,
         })
@@ -215,11 +215,11 @@ impl Source {
         go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Manifest, ClientError> {
         let read = match self {
-            Source::File(path) => {
+            ImageSource::File(path) => {
                 let document = std::fs::read(&*path).map_err(|error| lost(path, &error))?;
                 Manifest::from_json(&document)
             }
-            Source::Web { path, .. } => {
+            ImageSource::Web { path, .. } => {
                 let path = path.clone();
                 Manifest::from_json(&self.ask(&path, None, go_on)?.body)
             }
@@ -244,7 +244,7 @@ impl Source {
         let broken = |error: io::Error| lost(to, &error);
         let mut hash = Sha256::new();
         let mut have = read_all(part, manifest.bytes, &mut hash).map_err(broken)?;
-        if let Source::File(path) = self {
+        if let ImageSource::File(path) = self {
             let from = path.with_file_name(&manifest.file);
             let mut from = File::open(&from).map_err(|error| lost(&from, &error))?;
             hash = Sha256::new();
@@ -287,7 +287,7 @@ impl Source {
         until: u64,
         go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Vec<u8>, ClientError> {
-        let Source::Web { path, .. } = self else {
+        let ImageSource::Web { path, .. } = self else {
             return Ok(Vec::new());
         };
         let folder = path.rfind('/').map_or("/", |at| &path[..=at]);
@@ -319,7 +319,7 @@ impl Source {
         range: Option<&str>,
         go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<WebPage, ClientError> {
-        let Source::Web {
+        let ImageSource::Web {
             site, pass, token, ..
         } = self
         else {
@@ -331,7 +331,7 @@ impl Source {
             let bearer = token.as_ref().map(|it| format!("Bearer {it}"));
             let bearer = bearer.as_ref().map(|it| ("authorization", it.as_str()));
             let headers: Vec<_> = range.into_iter().chain(bearer).collect();
-            let asked = WebAsked {
+            let asked = WebSiteRequest {
                 method: "GET",
                 path,
                 headers: &headers,
@@ -372,7 +372,7 @@ impl Source {
 /// Asks again where nothing was answered.
 fn persistently(
     site: &mut WebSite,
-    asked: WebAsked<'_>,
+    asked: WebSiteRequest<'_>,
     go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<WebPage, ClientError> {
     let mut tries = 0;
@@ -393,20 +393,20 @@ fn persistently(
 /// The token that the server gives for what the user has to say.
 fn sign_in(
     site: &mut WebSite,
-    pass: &Pass,
+    pass: &SiteSignIn,
     go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<String, ClientError> {
     let not_allowed = |what: &str, hint| failed(Code::NotAllowed, what.into(), hint);
     let body = match pass {
-        Pass::Proof(Some(body)) => body,
-        Pass::Proof(None) => {
+        SiteSignIn::Proof(Some(body)) => body,
+        SiteSignIn::Proof(None) => {
             return Err(not_allowed(
                 "the image is not for everybody, and there is neither a password nor a token to \
                  sign in with",
                 "give one of them, or sync without the image",
             ));
         }
-        Pass::Elsewhere => {
+        SiteSignIn::Elsewhere => {
             return Err(not_allowed(
                 "the image is not for everybody, and it is not at the address of the server: \
                  nothing of the user is said there",
@@ -415,7 +415,7 @@ fn sign_in(
             ));
         }
     };
-    let asked = WebAsked {
+    let asked = WebSiteRequest {
         method: "POST",
         path: SIGN_IN,
         headers: &[("content-type", "application/json")],

@@ -27,13 +27,12 @@
     reason = "a driver is where real time comes from"
 )]
 
-mod broken;
+mod bearer_token;
+mod broken_download;
 mod clock;
 mod driver;
 mod error;
-mod identity;
 mod image;
-mod line;
 mod link;
 mod live;
 mod options;
@@ -42,33 +41,38 @@ mod ping;
 mod provider;
 mod remote;
 mod request;
-mod retry;
+mod retry_policy;
+mod server_notice;
+mod socket_loop;
 mod space;
 #[cfg(test)]
 mod tests;
-mod word;
 
+pub use bearer_token::{BearerToken, ClientCertificate};
 pub use error::ClientError;
-pub use identity::{Bearer, ClientCertificate};
-pub use image::{ImageWanted, begin_from_image};
-pub use link::{AnswerRows, Link, Pending};
-pub use live::{LiveCallback, LiveEvent, LiveOptions, Why};
+pub use image::{ImageRequest, begin_from_image};
+pub use link::{AnswerRows, Link, PendingCall};
+pub use live::{LiveCallback, LiveEvent, LiveOptions, SyncReason};
 pub use options::SyncOptions;
 pub use ping::{PingReport, ping};
-pub use provider::Called;
+pub use provider::ProvidedCall;
 pub use remote::{Remote, Verification};
 pub use request::{CallError, LinkOptions, LinkProof, Request};
-pub use retry::Retry;
-pub use space::{Chunk, Position, RefusedEvents, Since, SpaceEvent, Subscription};
-pub use tidewater_carrier::{Compression, Packing, Pin};
-pub use tidewater_protocol::message::{Answer, Argument, CallFailed, Given, Returns};
+pub use retry_policy::RetryPolicy;
+pub use space::{
+    EventChunk, EventPosition, RefusedEvents, SpaceEvent, SpaceSubscription, SubscriptionStart,
+};
+pub use tidewater_carrier::{Compression, CompressionOptions, Pin};
+pub use tidewater_protocol::message::{Answer, Argument, ArgumentValue, CallFailed, Returns};
 pub use tidewater_protocol::{Code, ColumnType, Datum, RemoteId, Value};
 pub use tidewater_remote::database::{
-    Account, Adopt, Conflict, ConflictSummary, Database, ExplainedRow, ImageContent, ImageStart,
-    LeftTable, OutboxCounts, OutboxStatus, PendingChange, RefusedRow, RefusedSummary, SettledRow,
-    StaleRow, Status, SubscriptionStatus, TableDifferences, TableStatus, Which,
+    AdoptionRule, ConflictSummary, ConflictedChange, ExplainedRow, ImageContent, ImageStart,
+    LeftTable, OutboxCounts, OutboxStatus, PendingChange, RefusedRow, RefusedSummary,
+    RemoteAccount, RemoteDatabase, RemoteStatus, RowSelection, SettledChange, StaleRow,
+    SubscriptionStatus, TableDifferences, TableStatus,
 };
-pub use tidewater_remote::report::{Downloaded, Uploaded};
+pub use tidewater_remote::report::{DownloadedRows, UploadedRows};
 pub use tidewater_remote::{
-    Phase, Progress, RefusedInterest, RemoteError, Report, SyncDirection, SyncError, Verify,
+    RefusedInterest, RemoteError, Report, SyncDirection, SyncError, SyncPhase, SyncProgress,
+    VerifyMode,
 };

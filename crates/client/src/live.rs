@@ -5,16 +5,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tidewater_protocol::Code;
-use tidewater_remote::database::Interest;
-use tidewater_remote::{Progress, Report};
+use tidewater_remote::database::EventInterest;
+use tidewater_remote::{Report, SyncProgress};
 
 use crate::clock::{FIRST_PAUSE, LONGEST_PAUSE, pause, random_seed};
 use crate::error::ClientError;
-use crate::line::TICK;
 use crate::link::Link;
 use crate::remote::Remote;
-use crate::space::Subscription;
-use crate::word::Word;
+use crate::server_notice::ServerNotice;
+use crate::socket_loop::TICK;
+use crate::space::SpaceSubscription;
 
 /// How to stay in sync.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ impl Default for LiveOptions {
 
 /// Why it syncs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum SyncReason {
     /// It has just connected.
     Connected,
     /// Somebody else has changed something.
@@ -50,15 +50,15 @@ pub enum Why {
     Regular,
 }
 
-impl Why {
+impl SyncReason {
     /// Its stable name.
     pub fn name(self) -> &'static str {
         match self {
-            Why::Connected => "connected",
-            Why::Told => "told",
-            Why::Local => "local",
-            Why::Event => "event",
-            Why::Regular => "regular",
+            SyncReason::Connected => "connected",
+            SyncReason::Told => "told",
+            SyncReason::Local => "local",
+            SyncReason::Event => "event",
+            SyncReason::Regular => "regular",
         }
     }
 }
@@ -70,7 +70,7 @@ pub enum LiveEvent<'a> {
     /// It has synced.
     Synced {
         /// Why.
-        why: Why,
+        why: SyncReason,
         /// What came of it, with the tables that have changed.
         report: &'a Report,
     },
@@ -105,7 +105,7 @@ impl Remote {
         callback: &mut LiveCallback<'_>,
     ) -> Result<(), ClientError> {
         self.set_keep_connected(true);
-        let mut living = Living {
+        let mut living = LiveLoop {
             remote: self,
             options: *options,
             callback,
@@ -126,12 +126,12 @@ impl Remote {
     }
 }
 
-struct Living<'a, 'c> {
+struct LiveLoop<'a, 'c> {
     remote: &'a mut Remote,
     options: LiveOptions,
     callback: &'a mut LiveCallback<'c>,
     /// By these it hears of events that the file is interested in.
-    ears: Vec<Subscription>,
+    ears: Vec<SpaceSubscription>,
     /// When the inbox was last filled without a sync.
     filled: Option<Instant>,
     /// When it last synced, and after how long it does so again without any other reason.
@@ -147,13 +147,13 @@ struct Living<'a, 'c> {
     former: Option<Link>,
 }
 
-impl Living<'_, '_> {
+impl LiveLoop<'_, '_> {
     fn run(&mut self) -> Result<(), ClientError> {
-        let mut why = Why::Connected;
+        let mut why = SyncReason::Connected;
         loop {
             let seen = match self.remote.version() {
                 Ok(seen) => seen,
-                Err(error) => match self.failed(error.into())? {
+                Err(error) => match self.handle_failure(error.into())? {
                     Some(next) => {
                         why = next;
                         continue;
@@ -165,7 +165,7 @@ impl Living<'_, '_> {
             let mut stopped = false;
             let synced = {
                 let callback = &mut self.callback;
-                let mut progress = |_: &Progress| {
+                let mut progress = |_: &SyncProgress| {
                     stopped |= callback(&LiveEvent::Idle).is_break();
                     match stopped {
                         true => ControlFlow::Break(()),
@@ -173,7 +173,7 @@ impl Living<'_, '_> {
                     }
                 };
                 let done = match why {
-                    Why::Event => self.remote.fill_inbox(&mut progress),
+                    SyncReason::Event => self.remote.fill_inbox(&mut progress),
                     _ => self.remote.sync(&mut progress),
                 };
                 done.and_then(|report| self.stay().map(|()| report))
@@ -193,7 +193,7 @@ impl Living<'_, '_> {
                     match (self.callback)(&event) {
                         ControlFlow::Continue(()) => match self.wait(seen) {
                             Err(error) if error.code() == Code::RemoteLocked => {
-                                self.failed(error)?
+                                self.handle_failure(error)?
                             }
                             next => next?,
                         },
@@ -202,7 +202,7 @@ impl Living<'_, '_> {
                 }
                 Err(error) => match before.and_then(|link| farewell(&link)) {
                     Some((servers, pause)) => self.move_on(servers, pause)?,
-                    None => self.failed(error)?,
+                    None => self.handle_failure(error)?,
                 },
             };
             match next {
@@ -238,25 +238,29 @@ impl Living<'_, '_> {
     }
 
     /// Waits for a reason to sync. `None`: it is to stop.
-    fn wait(&mut self, mut seen: i64) -> Result<Option<Why>, ClientError> {
+    fn wait(&mut self, mut seen: i64) -> Result<Option<SyncReason>, ClientError> {
         let mut changed: Option<Instant> = None;
         let mut heard = false;
         // What was committed while it synced is looked at, too.
         let mut first = true;
         loop {
             let word = match self.remote.link() {
-                Some(link) => match (link.wait_for_word(TICK), link.lost()) {
+                Some(link) => match (link.wait_for_notice(TICK), link.lost()) {
                     // What was said before it was lost comes first.
-                    (None, Some(lost)) => return self.failed(ClientError::of_shared(&lost)),
+                    (None, Some(lost)) => {
+                        return self.handle_failure(ClientError::from_shared(&lost));
+                    }
                     (word, _) => word,
                 },
-                None => return Ok(Some(Why::Connected)),
+                None => return Ok(Some(SyncReason::Connected)),
             };
             match word {
-                Some(Word::Changed) => return Ok(Some(Why::Told)),
-                Some(Word::Leaving { servers, pause }) => return self.move_on(servers, pause),
-                Some(Word::Heard) => heard = true,
-                Some(Word::Missed { .. }) | None => {}
+                Some(ServerNotice::Changed) => return Ok(Some(SyncReason::Told)),
+                Some(ServerNotice::Leaving { servers, pause }) => {
+                    return self.move_on(servers, pause);
+                }
+                Some(ServerNotice::Heard) => heard = true,
+                Some(ServerNotice::Missed { .. }) | None => {}
             }
             if (self.callback)(&LiveEvent::Idle).is_break() {
                 return Ok(None);
@@ -270,17 +274,17 @@ impl Living<'_, '_> {
                 }
             }
             if changed.is_some_and(|at| at.elapsed() >= self.options.settle) {
-                return Ok(Some(Why::Local));
+                return Ok(Some(SyncReason::Local));
             }
             let settled = |at: Instant| at.elapsed() >= self.options.settle;
             if heard && self.filled.is_none_or(settled) {
                 heard = false;
                 if self.lacks_events()? {
-                    return Ok(Some(Why::Event));
+                    return Ok(Some(SyncReason::Event));
                 }
             }
             if self.synced.elapsed() >= self.again {
-                return Ok(Some(Why::Regular));
+                return Ok(Some(SyncReason::Regular));
             }
         }
     }
@@ -288,19 +292,19 @@ impl Living<'_, '_> {
     /// Whether events have come that are not in the file.
     fn lacks_events(&mut self) -> Result<bool, ClientError> {
         let interests = self.remote.interests()?;
-        let lacks = |it: &Interest| {
+        let lacks = |it: &EventInterest| {
             let mut ears = self.ears.iter();
             let ear = ears.find(|ear| ear.is_to(&it.space, &it.subject));
-            ear.map(Subscription::reached) > it.position().map(|position| position.id)
+            ear.map(SpaceSubscription::reached) > it.position().map(|position| position.id)
         };
         Ok(interests.iter().any(lacks))
     }
 
     /// Notes what follows from a sync: the next one comes soon, and later from time to time, if
     /// something in the outbox could not be done now.
-    fn note(&mut self, why: Why, report: &Report) {
+    fn note(&mut self, why: SyncReason, report: &Report) {
         let now = Instant::now();
-        if why == Why::Event {
+        if why == SyncReason::Event {
             self.filled = Some(now);
             return;
         }
@@ -317,7 +321,7 @@ impl Living<'_, '_> {
         &mut self,
         servers: Vec<String>,
         pause: Duration,
-    ) -> Result<Option<Why>, ClientError> {
+    ) -> Result<Option<SyncReason>, ClientError> {
         if (self.callback)(&LiveEvent::Leaving).is_break() {
             return Ok(None);
         }
@@ -334,7 +338,7 @@ impl Living<'_, '_> {
             return Ok(None);
         }
         self.former = self.remote.take_link();
-        Ok(Some(Why::Connected))
+        Ok(Some(SyncReason::Connected))
     }
 
     /// Whether to go on afterwards.
@@ -350,7 +354,7 @@ impl Living<'_, '_> {
     }
 
     /// Tells, and waits before it tries again, at its own address.
-    fn failed(&mut self, error: ClientError) -> Result<Option<Why>, ClientError> {
+    fn handle_failure(&mut self, error: ClientError) -> Result<Option<SyncReason>, ClientError> {
         self.remote.set_elsewhere(None);
         let may_pass = error.code().is_transient() || self.was_served && error.is_of_the_address();
         let again_after = may_pass.then(|| {
@@ -368,7 +372,7 @@ impl Living<'_, '_> {
             return Err(error);
         };
         let goes_on = self.sleep(pause);
-        Ok(goes_on.then_some(Why::Connected))
+        Ok(goes_on.then_some(SyncReason::Connected))
     }
 
     fn pause(&mut self) -> Duration {
@@ -380,10 +384,10 @@ impl Living<'_, '_> {
 /// Where the server has sent whoever was connected, and after which pause, if it has said that it
 /// shuts down.
 fn farewell(link: &Link) -> Option<(Vec<String>, Duration)> {
-    let words = std::iter::from_fn(|| link.wait_for_word(Duration::ZERO));
+    let words = std::iter::from_fn(|| link.wait_for_notice(Duration::ZERO));
     words
         .filter_map(|word| match word {
-            Word::Leaving { servers, pause } => Some((servers, pause)),
+            ServerNotice::Leaving { servers, pause } => Some((servers, pause)),
             _ => None,
         })
         .last()

@@ -4,13 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidewater_carrier::{Packing, Pin};
-use tidewater_remote::database::Adopt;
+use tidewater_carrier::{CompressionOptions, Pin};
+use tidewater_remote::database::AdoptionRule;
 use tidewater_remote::session::UserProof;
-use tidewater_remote::{SyncDirection, SyncError, Verify};
+use tidewater_remote::{SyncDirection, SyncError, VerifyMode};
 
-use crate::identity::{Bearer, ClientCertificate};
-use crate::retry::Retry;
+use crate::bearer_token::{BearerToken, ClientCertificate};
+use crate::retry_policy::RetryPolicy;
 
 /// How to sync.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub struct SyncOptions {
     /// The user's password, for the first sync or when the credential is no longer valid.
     pub password: Option<String>,
     /// A token of an identity provider, in place of the password.
-    pub bearer: Option<Bearer>,
+    pub bearer: Option<BearerToken>,
     /// The certificate to connect with over `tls://`. Without a token it stands in place of the
     /// password.
     pub certificate: Option<ClientCertificate>,
@@ -29,12 +29,12 @@ pub struct SyncOptions {
     /// that the file has of the former one. Otherwise that is [`SyncError::AnotherCentre`].
     pub other_centre: bool,
     /// What becomes of tables that the file has already under the names of published ones: see
-    /// [`Adopt`]. Without it they are in the way.
-    pub adopt: Option<Adopt>,
+    /// [`AdoptionRule`]. Without it they are in the way.
+    pub adopt: Option<AdoptionRule>,
     /// Which way.
     pub direction: SyncDirection,
-    /// Whether everything is compared instead: see [`Verify`].
-    pub verify: Verify,
+    /// Whether everything is compared instead: see [`VerifyMode`].
+    pub verify: VerifyMode,
     /// A PEM file with the authorities to trust, instead of those that the remote
     /// remembers.
     pub ca_file: Option<PathBuf>,
@@ -49,11 +49,11 @@ pub struct SyncOptions {
     pub proxy: Option<String>,
     /// How what goes over the network is packed. Said at each sync: the remote remembers nothing
     /// of it.
-    pub packing: Packing,
+    pub compression: CompressionOptions,
     /// How long the server may be silent.
     pub timeout: Duration,
     /// What becomes of a sync that the server turns away with a time to come back.
-    pub retry: Retry,
+    pub retry: RetryPolicy,
     /// The program that syncs, for the server's logs.
     pub client: String,
 }
@@ -68,14 +68,14 @@ impl Default for SyncOptions {
             other_centre: false,
             adopt: None,
             direction: SyncDirection::Both,
-            verify: Verify::No,
+            verify: VerifyMode::No,
             ca_file: None,
             pin: None,
             insecure: false,
             proxy: None,
-            packing: Packing::default(),
+            compression: CompressionOptions::default(),
             timeout: Duration::from_secs(120),
-            retry: Retry::default(),
+            retry: RetryPolicy::default(),
             client: concat!("tidewater-client/", env!("CARGO_PKG_VERSION")).into(),
         }
     }
@@ -113,7 +113,7 @@ impl fmt::Debug for SyncOptions {
             .field("pin", &self.pin)
             .field("insecure", &self.insecure)
             .field("proxy", &self.proxy.as_ref().map(|_| "..."))
-            .field("packing", &self.packing)
+            .field("compression", &self.compression)
             .field("timeout", &self.timeout)
             .field("retry", &self.retry)
             .field("client", &self.client)

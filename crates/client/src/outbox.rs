@@ -6,23 +6,25 @@ use std::time::Duration;
 
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Answer;
-use tidewater_remote::database::{Database, Emptying, Interest, OutboxOutcome, Took};
-use tidewater_remote::{Progress, RefusedInterest, Report, SyncDirection, SyncError};
+use tidewater_remote::database::{
+    EventInterest, InboxProgress, OutboxOutcome, OutboxRun, RemoteDatabase,
+};
+use tidewater_remote::{RefusedInterest, Report, SyncDirection, SyncError, SyncProgress};
 
-use crate::clock::Clock;
+use crate::clock::DriverClock;
 use crate::error::ClientError;
 use crate::link::Link;
 use crate::request::{CallError, Request};
 
 /// The calls after one sync.
-pub(crate) struct Calling<'a> {
-    pub(crate) database: &'a mut Database,
+pub(crate) struct OutboxCalls<'a> {
+    pub(crate) database: &'a mut RemoteDatabase,
     pub(crate) link: &'a Link,
-    pub(crate) progress: &'a mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    pub(crate) clock: Clock,
+    pub(crate) progress: &'a mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
+    pub(crate) clock: DriverClock,
 }
 
-impl Calling<'_> {
+impl OutboxCalls<'_> {
     /// Executes the outbox if changes go up, then fills the inbox if they come down. That a
     /// connection is lost is no error here: the sync is committed, and the next one goes on.
     ///
@@ -35,7 +37,7 @@ impl Calling<'_> {
     ) -> Result<(), ClientError> {
         let mut is_there = true;
         if direction != SyncDirection::DownloadOnly {
-            let mut emptying = Emptying::default();
+            let mut emptying = OutboxRun::default();
             let emptied = self.empty(&mut emptying);
             let (counts, inbox) = emptying.counts();
             report.outbox.answered += counts.answered;
@@ -55,14 +57,14 @@ impl Calling<'_> {
     }
 
     /// Whether the connection is still there.
-    fn empty(&mut self, emptying: &mut Emptying) -> Result<bool, ClientError> {
+    fn empty(&mut self, emptying: &mut OutboxRun) -> Result<bool, ClientError> {
         let mut outcome = None;
         loop {
             let now = self.clock.now().unix_ms;
             let Some(next) = self.database.next_of_outbox(emptying, outcome, now)? else {
                 return Ok(true);
             };
-            let mut request = Request::of(next.call);
+            let mut request = Request::from_call(next.call);
             if let Some(within_ms) = next.within_ms {
                 request = request.within(Duration::from_millis(within_ms));
             }
@@ -82,9 +84,13 @@ impl Calling<'_> {
     }
 
     /// Gets all new events of an interest. Whether the connection is still there.
-    fn fetch(&mut self, interest: &mut Interest, report: &mut Report) -> Result<bool, ClientError> {
+    fn fetch(
+        &mut self,
+        interest: &mut EventInterest,
+        report: &mut Report,
+    ) -> Result<bool, ClientError> {
         loop {
-            let answer = match self.call(&Request::of(interest.call()))? {
+            let answer = match self.call(&Request::from_call(interest.call()))? {
                 Ok(answer) => answer,
                 Err(CallError::Lost(_)) => return Ok(false),
                 Err(CallError::Failed(failed)) => {
@@ -95,18 +101,18 @@ impl Calling<'_> {
                 }
             };
             match self.take(interest, &answer, report)? {
-                Some(Took::More(count)) => report.inbox += count,
-                Some(Took::All | Took::Others) | None => return Ok(true),
+                Some(InboxProgress::More(count)) => report.inbox += count,
+                Some(InboxProgress::All | InboxProgress::Others) | None => return Ok(true),
             }
         }
     }
 
     fn take(
         &mut self,
-        interest: &mut Interest,
+        interest: &mut EventInterest,
         answer: &Answer,
         report: &mut Report,
-    ) -> Result<Option<Took>, ClientError> {
+    ) -> Result<Option<InboxProgress>, ClientError> {
         let now = self.clock.now().unix_ms;
         let took = self.database.take_events(interest, answer, now)?;
         if took.is_none() {
@@ -121,13 +127,13 @@ impl Calling<'_> {
     /// the file says already is no news.
     fn refuse(
         &mut self,
-        interest: &Interest,
+        interest: &EventInterest,
         code: &str,
         reason: &str,
         report: &mut Report,
     ) -> Result<(), ClientError> {
         let now = self.clock.now().unix_ms;
-        if self.database.interest_failed(interest, code, reason, now)? {
+        if self.database.refuse_interest(interest, code, reason, now)? {
             report.refused_interests.push(RefusedInterest {
                 space: interest.space.clone(),
                 subject: interest.subject.clone(),
@@ -141,7 +147,7 @@ impl Calling<'_> {
         let mut stopped = false;
         let progress = &mut self.progress;
         let called = self.link.call_while(request, &mut || {
-            let asked = progress(&Progress::calling());
+            let asked = progress(&SyncProgress::calling());
             stopped |= asked.is_break();
             asked
         });

@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 use serde::Serialize;
 use tidewater_carrier::ServerUrls;
 use tidewater_protocol::message::Pong;
-use tidewater_remote::Event;
+use tidewater_remote::DriverEvent;
 
-use crate::clock::Clock;
+use crate::clock::DriverClock;
 use crate::error::ClientError;
-use crate::line::Line;
 use crate::options::SyncOptions;
+use crate::socket_loop::SocketLoop;
 
 /// The answer of a server.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,10 +35,10 @@ pub struct PingReport {
 /// It is not there, not trusted, or no Tidewater server.
 pub fn ping(url: &str, options: &SyncOptions) -> Result<PingReport, ClientError> {
     let urls: ServerUrls = url.parse()?;
-    let clock = Clock::start();
+    let clock = DriverClock::start();
     let ca_file = options.ca_file.as_deref();
     let go_on = &mut || ControlFlow::Continue(());
-    let mut line = Line::dial(&urls, ca_file, options.pin, options, clock, go_on)?;
+    let mut line = SocketLoop::dial(&urls, ca_file, options.pin, options, clock, go_on)?;
     // The first answer pays for the handshake, the second measures the way.
     exchange(&mut line, 1)?;
     let connected = clock.elapsed();
@@ -56,14 +56,14 @@ pub fn ping(url: &str, options: &SyncOptions) -> Result<PingReport, ClientError>
     })
 }
 
-fn exchange(line: &mut Line, nonce: u64) -> Result<Pong, ClientError> {
+fn exchange(line: &mut SocketLoop, nonce: u64) -> Result<Pong, ClientError> {
     line.connection.ping(nonce);
     loop {
         line.turn()?;
         while let Some(event) = line.connection.poll_event() {
             match event {
-                Event::Pong(pong) if pong.nonce == nonce => return Ok(pong),
-                Event::Failed(error) => return Err(error.into()),
+                DriverEvent::Pong(pong) if pong.nonce == nonce => return Ok(pong),
+                DriverEvent::Failed(error) => return Err(error.into()),
                 _ => {}
             }
         }

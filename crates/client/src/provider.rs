@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tidewater_protocol::argument::type_name;
-use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, CallKind, Given};
+use tidewater_protocol::message::{Answer, Argument, ArgumentValue, Call, CallFailed, CallKind};
 use tidewater_protocol::{Code, ColumnType, RemoteId};
 
-use crate::link::Shared;
+use crate::link::SharedLink;
 
 /// So many calls are done at once.
 const HANDS: usize = 8;
@@ -19,16 +19,16 @@ const REST: Duration = Duration::from_secs(10);
 
 /// What is done for a call.
 pub(crate) type Handler =
-    Arc<dyn Fn(&Called) -> Result<Answer, CallFailed> + Send + Sync + 'static>;
+    Arc<dyn Fn(&ProvidedCall) -> Result<Answer, CallFailed> + Send + Sync + 'static>;
 
 /// A call that a provider is to do.
 #[derive(Clone, Debug)]
-pub struct Called {
+pub struct ProvidedCall {
     call: Call,
     until: Option<Instant>,
 }
 
-impl Called {
+impl ProvidedCall {
     /// The procedure.
     pub fn procedure(&self) -> &str {
         &self.call.procedure
@@ -50,7 +50,7 @@ impl Called {
     }
 
     /// An argument; `None` where it is NULL.
-    pub fn argument(&self, name: &str) -> Option<&Given> {
+    pub fn argument(&self, name: &str) -> Option<&ArgumentValue> {
         let mut arguments = self.call.arguments.iter();
         arguments.find(|it| it.name == name)?.given.as_ref()
     }
@@ -61,7 +61,7 @@ impl Called {
     /// It is none.
     pub fn integer(&self, name: &str) -> Result<i64, CallFailed> {
         match self.argument(name) {
-            Some(Given::Integer(integer)) => Ok(*integer),
+            Some(ArgumentValue::Integer(integer)) => Ok(*integer),
             _ => Err(is_no(name, ColumnType::Integer)),
         }
     }
@@ -72,7 +72,7 @@ impl Called {
     /// It is none.
     pub fn text(&self, name: &str) -> Result<&str, CallFailed> {
         match self.argument(name) {
-            Some(Given::Text(text) | Given::Json(text)) => Ok(text),
+            Some(ArgumentValue::Text(text) | ArgumentValue::Json(text)) => Ok(text),
             _ => Err(is_no(name, ColumnType::Text)),
         }
     }
@@ -91,28 +91,28 @@ fn is_no(name: &str, column_type: ColumnType) -> CallFailed {
 /// The procedures that one link provides, and the threads that do them.
 #[derive(Default)]
 pub(crate) struct Providers {
-    state: Arc<Hands>,
+    state: Arc<ProviderPool>,
 }
 
 #[derive(Default)]
-struct Hands {
-    state: Mutex<State>,
+struct ProviderPool {
+    state: Mutex<ProviderState>,
     ready: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ProviderState {
     handlers: HashMap<String, Handler>,
-    tasks: VecDeque<Task>,
+    tasks: VecDeque<ProviderTask>,
     threads: usize,
     idle: usize,
 }
 
-struct Task {
-    link: Weak<Shared>,
+struct ProviderTask {
+    link: Weak<SharedLink>,
     id: u64,
     kind: CallKind,
-    called: Called,
+    called: ProvidedCall,
     handler: Handler,
 }
 
@@ -129,7 +129,7 @@ impl Providers {
     /// The server has a call for this side.
     pub(crate) fn called(
         &self,
-        link: &Arc<Shared>,
+        link: &Arc<SharedLink>,
         id: u64,
         kind: CallKind,
         call: Call,
@@ -138,14 +138,14 @@ impl Providers {
         let mut state = self.state.lock();
         let handler = match state.handlers.get(&call.procedure) {
             Some(handler) => handler.clone(),
-            None => Arc::new(|called: &Called| Err(unknown(called))),
+            None => Arc::new(|called: &ProvidedCall| Err(unknown(called))),
         };
         let within = (deadline_ms > 0).then(|| Duration::from_millis(deadline_ms.into()));
-        state.tasks.push_back(Task {
+        state.tasks.push_back(ProviderTask {
             link: Arc::downgrade(link),
             id,
             kind,
-            called: Called {
+            called: ProvidedCall {
                 call,
                 until: within.map(|it| Instant::now() + it),
             },
@@ -170,7 +170,7 @@ impl Providers {
     }
 }
 
-fn unknown(called: &Called) -> CallFailed {
+fn unknown(called: &ProvidedCall) -> CallFailed {
     CallFailed::new(
         Code::NoSuchProcedure,
         format!("{:?} is not provided here", called.procedure()),
@@ -178,8 +178,8 @@ fn unknown(called: &Called) -> CallFailed {
     )
 }
 
-impl Hands {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ProviderPool {
+    fn lock(&self) -> MutexGuard<'_, ProviderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -203,7 +203,7 @@ impl Hands {
         }
     }
 
-    fn next(&self) -> Option<Task> {
+    fn next(&self) -> Option<ProviderTask> {
         let mut state = self.lock();
         loop {
             if let Some(task) = state.tasks.pop_front() {

@@ -7,23 +7,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidewater_carrier::{Packing, Pin, ServerUrls};
+use tidewater_carrier::{CompressionOptions, Pin, ServerUrls};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Answer, CallFailed, MAX_DEVICE_NAME, is_device_name};
 use tidewater_remote::database::{
-    Account, Adopt, Conflict, Database, Interest, LeftTable, Parameters, RefusedRow, SettledRow,
-    StaleRow, Status, TableDifferences, Which,
+    AdoptionRule, ConflictedChange, EventInterest, LeftTable, ParameterSet, RefusedRow,
+    RemoteAccount, RemoteDatabase, RemoteStatus, RowSelection, SettledChange, StaleRow,
+    TableDifferences,
 };
-use tidewater_remote::{Progress, RemoteError, Report, SyncDirection, SyncError, Verify};
+use tidewater_remote::{RemoteError, Report, SyncDirection, SyncError, SyncProgress, VerifyMode};
 
+use crate::bearer_token::{BearerToken, ClientCertificate};
 use crate::clock::unix_ms;
 use crate::driver;
 use crate::error::ClientError;
-use crate::identity::{Bearer, ClientCertificate};
 use crate::link::Link;
 use crate::options::SyncOptions;
-use crate::provider::{Called, Handler};
-use crate::retry::Retry;
+use crate::provider::{Handler, ProvidedCall};
+use crate::retry_policy::RetryPolicy;
 
 /// What [`Remote::verify`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -49,10 +50,10 @@ pub struct Verification {
 pub struct Remote {
     path: PathBuf,
     /// `None` only while a sync has it, or after a progress callback panicked.
-    database: Option<Database>,
+    database: Option<RemoteDatabase>,
     options: SyncOptions,
     /// What parameters were before those that no sync has carried yet.
-    parameters_before: Option<Parameters>,
+    parameters_before: Option<ParameterSet>,
     /// The connection that the last sync has left open.
     link: Option<Link>,
     keeps: bool,
@@ -80,7 +81,7 @@ impl Remote {
     pub fn open(path: impl AsRef<Path>) -> Result<Remote, RemoteError> {
         let path = path.as_ref().to_owned();
         Ok(Remote {
-            database: Some(Database::open(&path)?),
+            database: Some(RemoteDatabase::open(&path)?),
             path,
             options: SyncOptions::default(),
             parameters_before: None,
@@ -140,7 +141,7 @@ impl Remote {
     }
 
     /// A token of an identity provider, in place of the password. It is never stored in the file.
-    pub fn set_bearer(&mut self, bearer: Bearer) {
+    pub fn set_bearer(&mut self, bearer: BearerToken) {
         self.options.bearer = Some(bearer);
     }
 
@@ -159,7 +160,7 @@ impl Remote {
     /// Lets the next syncs adopt tables that the file has already under the names of published
     /// ones: their rows are compared with the centre's, and what differs becomes pending changes,
     /// which go up at once, or gives way.
-    pub fn set_adopt(&mut self, adopt: Option<Adopt>) {
+    pub fn set_adopt(&mut self, adopt: Option<AdoptionRule>) {
         self.options.adopt = adopt;
     }
 
@@ -176,7 +177,7 @@ impl Remote {
     pub fn provide(
         &mut self,
         name: &str,
-        handler: impl Fn(&Called) -> Result<Answer, CallFailed> + Send + Sync + 'static,
+        handler: impl Fn(&ProvidedCall) -> Result<Answer, CallFailed> + Send + Sync + 'static,
     ) {
         self.provided.push((name.to_owned(), Arc::new(handler)));
     }
@@ -214,7 +215,7 @@ impl Remote {
         &mut self,
         publication: &str,
         discard_pending: bool,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
     ) -> Result<Vec<LeftTable>, ClientError> {
         let waits = !discard_pending && !self.database()?.is_dropped(publication)?;
         if waits && self.database()?.has_pending(publication)? {
@@ -272,8 +273,8 @@ impl Remote {
     }
 
     /// How what goes over the network is packed: where it makes syncs faster, unless this is called.
-    pub fn set_packing(&mut self, packing: Packing) {
-        self.options.packing = packing;
+    pub fn set_compression(&mut self, packing: CompressionOptions) {
+        self.options.compression = packing;
     }
 
     /// How long the server may be silent at the most before a sync gives up: two minutes by default.
@@ -285,7 +286,7 @@ impl Remote {
     /// What becomes of syncs that the server turns away with a time to come back: by default they
     /// are tried again when it said, for five minutes. The file is not locked while a sync waits,
     /// and no connection is open.
-    pub fn set_retry(&mut self, retry: Retry) {
+    pub fn set_retry(&mut self, retry: RetryPolicy) {
         self.options.retry = retry;
     }
 
@@ -301,12 +302,12 @@ impl Remote {
     /// See [`ClientError`]; [`ClientError::hint`] tells what to do next.
     pub fn sync(
         &mut self,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
     ) -> Result<Report, ClientError> {
         let uploads = self.options.direction != SyncDirection::DownloadOnly;
         let in_flight = uploads && self.database()?.has_upload_under_way()?;
         let mut report = self.sync_once(progress)?;
-        let adopts = uploads && self.options.adopt == Some(Adopt::Mine);
+        let adopts = uploads && self.options.adopt == Some(AdoptionRule::Mine);
         if in_flight || adopts {
             // An earlier sync broke off: this one brought its upload to an end, and what
             // was changed since is the next upload. So is what an adopted table has otherwise.
@@ -325,7 +326,7 @@ impl Remote {
     pub fn verify(
         &mut self,
         repair: bool,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
     ) -> Result<Verification, ClientError> {
         let mut rebuilt = Vec::new();
         if repair {
@@ -336,7 +337,7 @@ impl Remote {
         let direction = std::mem::replace(&mut self.options.direction, SyncDirection::Both);
         let verified = self.verify_all(repair, progress);
         self.options.direction = direction;
-        self.options.verify = Verify::No;
+        self.options.verify = VerifyMode::No;
         let verification = verified?;
         Ok(Verification {
             rebuilt,
@@ -347,10 +348,10 @@ impl Remote {
     fn verify_all(
         &mut self,
         repair: bool,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
     ) -> Result<Verification, ClientError> {
         let sync = self.sync(progress)?;
-        self.options.verify = Verify::Look;
+        self.options.verify = VerifyMode::Look;
         let mut tables = self.sync_once(progress)?.compared;
         tables.sort_by(|left, right| left.table.cmp(&right.table));
         let differs = |it: &TableDifferences| !it.is_equal();
@@ -360,10 +361,10 @@ impl Remote {
         let repaired = repair && tables.iter().any(differs);
         let mut left = Vec::new();
         if repaired {
-            self.options.verify = Verify::Repair;
+            self.options.verify = VerifyMode::Repair;
             self.sync_once(progress)?;
             // Something of the application's may keep a row as it is.
-            self.options.verify = Verify::Look;
+            self.options.verify = VerifyMode::Look;
             left = self.sync_once(progress)?.compared;
             is_equal = are_equal(&left);
         }
@@ -397,7 +398,7 @@ impl Remote {
 
     fn sync_once(
         &mut self,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
     ) -> Result<Report, ClientError> {
         self.database()?;
         let Some(database) = self.database.take() else {
@@ -432,7 +433,7 @@ impl Remote {
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn account(&mut self) -> Result<Account, RemoteError> {
+    pub fn account(&mut self) -> Result<RemoteAccount, RemoteError> {
         self.database()?.account()
     }
 
@@ -459,7 +460,7 @@ impl Remote {
     }
 
     /// What is to be in the inbox of its events; nothing if nothing comes down.
-    pub(crate) fn interests(&mut self) -> Result<Vec<Interest>, RemoteError> {
+    pub(crate) fn interests(&mut self) -> Result<Vec<EventInterest>, RemoteError> {
         match self.options.direction {
             SyncDirection::UploadOnly => Ok(Vec::new()),
             _ => self.database()?.interests(),
@@ -469,7 +470,7 @@ impl Remote {
     /// Fills the inbox, over the connection that the last sync has left open.
     pub(crate) fn fill_inbox(
         &mut self,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
     ) -> Result<Report, ClientError> {
         let Some(link) = self.link.clone() else {
             return Ok(Report::default());
@@ -485,7 +486,7 @@ impl Remote {
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn status(&mut self) -> Result<Status, RemoteError> {
+    pub fn status(&mut self) -> Result<RemoteStatus, RemoteError> {
         self.database()?.status()
     }
 
@@ -493,23 +494,23 @@ impl Remote {
     /// what was merged.
     ///
     /// # Errors
-    /// See [`Database::conflicts`].
-    pub fn conflicts(&mut self) -> Result<Vec<Conflict>, RemoteError> {
+    /// See [`RemoteDatabase::conflicts`].
+    pub fn conflicts(&mut self) -> Result<Vec<ConflictedChange>, RemoteError> {
         self.database()?.conflicts()
     }
 
     /// Writes the device's own versions again, as ordinary changes; returns how many.
     ///
     /// # Errors
-    /// See [`Database::apply_conflicts`].
-    pub fn apply_conflicts(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+    /// See [`RemoteDatabase::apply_conflicts`].
+    pub fn apply_conflicts(&mut self, which: RowSelection<'_>) -> Result<u64, RemoteError> {
         self.database()?.apply_conflicts(which)
     }
 
     /// Writes an insert that lost as a conflict under a new key; gives the key, as a JSON array.
     ///
     /// # Errors
-    /// See [`Database::renumber_conflict`].
+    /// See [`RemoteDatabase::renumber_conflict`].
     pub fn renumber_conflict(&mut self, id: i64, key: Option<&str>) -> Result<String, RemoteError> {
         self.database()?.renumber_conflict(id, key)
     }
@@ -517,8 +518,8 @@ impl Remote {
     /// Takes conflicts off the list; returns how many.
     ///
     /// # Errors
-    /// See [`Database::dismiss_conflicts`].
-    pub fn dismiss_conflicts(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+    /// See [`RemoteDatabase::dismiss_conflicts`].
+    pub fn dismiss_conflicts(&mut self, which: RowSelection<'_>) -> Result<u64, RemoteError> {
         self.database()?.dismiss_conflicts(which)
     }
 
@@ -534,7 +535,7 @@ impl Remote {
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn settled_refused(&mut self) -> Result<Vec<SettledRow>, RemoteError> {
+    pub fn settled_refused(&mut self) -> Result<Vec<SettledChange>, RemoteError> {
         self.database()?.settled_refused()
     }
 
@@ -542,7 +543,7 @@ impl Remote {
     /// sync.
     ///
     /// # Errors
-    /// See [`Database::edit_refused`].
+    /// See [`RemoteDatabase::edit_refused`].
     pub fn edit_refused(&mut self, id: i64, values: &str) -> Result<(), RemoteError> {
         self.database()?.edit_refused(id, values)
     }
@@ -552,14 +553,14 @@ impl Remote {
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn retry_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+    pub fn retry_refused(&mut self, which: RowSelection<'_>) -> Result<u64, RemoteError> {
         self.database()?.retry_refused(which)
     }
 
     /// Gives a refused insert, and what refers to it here, a new key; gives the key, as a JSON array.
     ///
     /// # Errors
-    /// See [`Database::renumber_refused`].
+    /// See [`RemoteDatabase::renumber_refused`].
     pub fn renumber_refused(&mut self, id: i64, key: Option<&str>) -> Result<String, RemoteError> {
         self.database()?.renumber_refused(id, key)
     }
@@ -569,7 +570,7 @@ impl Remote {
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn discard_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+    pub fn discard_refused(&mut self, which: RowSelection<'_>) -> Result<u64, RemoteError> {
         self.database()?.discard_refused(which)
     }
 
@@ -578,7 +579,7 @@ impl Remote {
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn restore_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+    pub fn restore_refused(&mut self, which: RowSelection<'_>) -> Result<u64, RemoteError> {
         self.database()?.restore_refused(which)
     }
 
@@ -586,10 +587,10 @@ impl Remote {
     ///
     /// # Errors
     /// It had to be opened anew, and could not.
-    pub fn database(&mut self) -> Result<&mut Database, RemoteError> {
+    pub fn database(&mut self) -> Result<&mut RemoteDatabase, RemoteError> {
         match &mut self.database {
             Some(database) => Ok(database),
-            empty => Ok(empty.insert(Database::open(&self.path)?)),
+            empty => Ok(empty.insert(RemoteDatabase::open(&self.path)?)),
         }
     }
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tidewater_carrier::Pin;
-use tidewater_protocol::message::{Argument, Call, CallFailed, Given};
+use tidewater_protocol::message::{Argument, ArgumentValue, Call, CallFailed};
 use tidewater_protocol::{Code, RemoteId};
 
+use crate::bearer_token::{BearerToken, ClientCertificate};
 use crate::error::ClientError;
-use crate::identity::{Bearer, ClientCertificate};
 use crate::options::SyncOptions;
 
 /// Who a program is, and how it connects.
@@ -52,7 +52,7 @@ pub enum LinkProof {
     /// A token that it was given for one.
     Token(Vec<u8>),
     /// A token of an identity provider. The options need no user then.
-    Bearer(Bearer),
+    Bearer(BearerToken),
     /// The certificate that it connects with, over `tls://`. The options need no user then.
     Certificate(ClientCertificate),
 }
@@ -149,13 +149,17 @@ impl Request {
     }
 
     /// A call that was put together elsewhere.
-    pub(crate) fn of(call: Call) -> Request {
+    pub(crate) fn from_call(call: Call) -> Request {
         Request { call, within: None }
     }
 
     /// With an argument; NULL without a value.
     #[must_use]
-    pub fn with(mut self, name: impl Into<String>, value: impl Into<Option<Given>>) -> Request {
+    pub fn with(
+        mut self,
+        name: impl Into<String>,
+        value: impl Into<Option<ArgumentValue>>,
+    ) -> Request {
         self.call.arguments.push(Argument::new(name, value));
         self
     }

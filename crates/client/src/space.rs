@@ -15,16 +15,17 @@ use bytes::{Bytes, BytesMut};
 use tidewater_protocol::Code;
 use tidewater_protocol::event::{EventError, EventsReader, packed_bytes, put_event};
 use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
-use tidewater_protocol::message::{Call, CallFailed, Given};
+use tidewater_protocol::message::{ArgumentValue, Call, CallFailed};
 use tidewater_spaces::{
-    Outlet, Pattern, Pieces, Router, Run, Runs, SubjectError, WhenFull, check_subject,
+    EventPieces, Pattern, ReceiverQueue, RouteRun, RouteRuns, Router, SubjectError, WhenFull,
+    check_subject,
 };
 
-pub use tidewater_protocol::event::Position;
+pub use tidewater_protocol::event::EventPosition;
 
-use crate::link::{Link, Shared};
+use crate::link::{Link, SharedLink};
 use crate::request::{CallError, Request};
-use crate::word::{Word, Words};
+use crate::server_notice::{ServerNotice, ServerNotices};
 
 /// Bytes of events that wait for a subscription at most.
 const QUEUE_BYTES: usize = 16 << 20;
@@ -37,14 +38,14 @@ const GLANCE: Duration = Duration::from_millis(1);
 
 /// From where on a subscription of a durable space begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Since {
+pub enum SubscriptionStart {
     /// With what comes; in a space with `last_value`, with the newest event of each subject.
     #[default]
     Now,
     /// With the first event that is kept.
     First,
     /// Behind an event.
-    Position(Position),
+    Position(EventPosition),
 }
 
 /// An event that has come.
@@ -53,7 +54,7 @@ pub struct SpaceEvent {
     packed: Bytes,
     subject: (usize, usize),
     payload: usize,
-    position: Option<Position>,
+    position: Option<EventPosition>,
 }
 
 impl SpaceEvent {
@@ -69,7 +70,7 @@ impl SpaceEvent {
     }
 
     /// Where it stands in its space, if that is durable.
-    pub fn position(&self) -> Option<Position> {
+    pub fn position(&self) -> Option<EventPosition> {
         self.position
     }
 }
@@ -83,7 +84,7 @@ impl fmt::Debug for SpaceEvent {
 
 /// Events as they came, packed one behind the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunk {
+pub struct EventChunk {
     /// For [`EventsReader`].
     pub packed: Bytes,
     /// So many.
@@ -101,33 +102,33 @@ pub struct RefusedEvents {
 
 /// The spaces of one link.
 #[derive(Default)]
-pub(crate) struct Spaces {
-    inside: Mutex<Inside>,
-    out: Arc<Out>,
+pub(crate) struct LinkSpaces {
+    inside: Mutex<SpacesState>,
+    out: Arc<OutgoingEvents>,
 }
 
 #[derive(Default)]
-struct Inside {
+struct SpacesState {
     router: Router<u64>,
-    inboxes: HashMap<u64, Arc<Inbox>>,
+    inboxes: HashMap<u64, Arc<SubscriptionInbox>>,
     last_number: u64,
-    pieces: Pieces,
+    pieces: EventPieces,
     /// What was left out and nobody has asked about.
     refused: Option<RefusedEvents>,
     is_lost: bool,
 }
 
 /// What waits for one subscription.
-struct Inbox {
+struct SubscriptionInbox {
     pattern: Pattern,
-    queue: Mutex<Queue>,
+    queue: Mutex<InboxQueue>,
     came: Condvar,
     /// Where it is said that events have come, if that is all that anybody wants of them.
-    bell: Option<Arc<Words>>,
+    bell: Option<Arc<ServerNotices>>,
 }
 
-struct Queue {
-    outlet: Outlet,
+struct InboxQueue {
+    outlet: ReceiverQueue,
     /// Of durable events, those up to here have come.
     reached: u64,
     is_durable: bool,
@@ -139,7 +140,7 @@ struct Queue {
 
 /// What is published and not sent yet.
 #[derive(Default)]
-struct Out {
+struct OutgoingEvents {
     state: Mutex<OutState>,
     filled: Condvar,
     drained: Condvar,
@@ -154,18 +155,18 @@ struct OutState {
     closed: bool,
 }
 
-impl Inbox {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl SubscriptionInbox {
+    fn queue(&self) -> MutexGuard<'_, InboxQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, run: &Run<()>) {
+    fn push(&self, run: &RouteRun<()>) {
         let mut queue = self.queue();
         let Some(run) = queue.unseen(run) else {
             return;
         };
         if let Some(bell) = &self.bell {
-            bell.say(Word::Heard);
+            bell.push(ServerNotice::Heard);
             return;
         }
         let most = match queue.is_durable {
@@ -181,10 +182,10 @@ impl Inbox {
     }
 }
 
-impl Queue {
+impl InboxQueue {
     /// Of durable events, those that have not come before: another subscription of the link may
     /// have had them sent again.
-    fn unseen(&mut self, run: &Run<()>) -> Option<Run<()>> {
+    fn unseen(&mut self, run: &RouteRun<()>) -> Option<RouteRun<()>> {
         let mut events = EventsReader::new(&run.bytes, usize::MAX);
         let (mut start, mut count) = (0, run.events);
         while let Ok(Some(event)) = events.next_event() {
@@ -199,7 +200,7 @@ impl Queue {
                 self.reached = position.id;
             }
         }
-        (count > 0).then(|| Run {
+        (count > 0).then(|| RouteRun {
             bytes: run.bytes.slice(start..),
             route: (),
             events: count,
@@ -207,14 +208,14 @@ impl Queue {
     }
 }
 
-impl Out {
+impl OutgoingEvents {
     fn state(&self) -> MutexGuard<'_, OutState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Spaces {
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+impl LinkSpaces {
+    fn inside(&self) -> MutexGuard<'_, SpacesState> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -232,7 +233,7 @@ impl Spaces {
     /// Takes a piece of the stream of events.
     pub(crate) fn take(&self, piece: Bytes) -> Result<(), EventError> {
         let mut inside = self.inside();
-        let Inside {
+        let SpacesState {
             router,
             inboxes,
             pieces,
@@ -253,7 +254,7 @@ impl Spaces {
             self.inside().refuse(argument);
             return;
         }
-        let Some(Given::Text(space)) = argument("space") else {
+        let Some(ArgumentValue::Text(space)) = argument("space") else {
             return;
         };
         let inside = self.inside();
@@ -263,13 +264,14 @@ impl Spaces {
             }
             let mut queue = inbox.queue();
             match (call.procedure.as_str(), argument("count")) {
-                ("tidewater.missed", Some(Given::Integer(count))) => {
+                ("tidewater.missed", Some(ArgumentValue::Integer(count))) => {
                     queue.missed += count.unsigned_abs();
                 }
                 ("tidewater.history", _) => queue.begun_anew = true,
                 ("tidewater.unsubscribed", _) => {
                     let (_, subject) = inbox.pattern.split();
-                    if matches!(argument("subject"), Some(Given::Text(it)) if it == subject) {
+                    if matches!(argument("subject"), Some(ArgumentValue::Text(it)) if it == subject)
+                    {
                         queue.ended = Some(CallFailed::new(
                             Code::NotAllowed,
                             format!("the server has ended the subscription to {}", inbox.pattern),
@@ -295,14 +297,18 @@ impl Spaces {
         self.out.drained.notify_all();
     }
 
-    fn enter(&self, pattern: &Pattern, bell: Option<Arc<Words>>) -> (u64, Arc<Inbox>) {
+    fn enter(
+        &self,
+        pattern: &Pattern,
+        bell: Option<Arc<ServerNotices>>,
+    ) -> (u64, Arc<SubscriptionInbox>) {
         let mut inside = self.inside();
         inside.last_number += 1;
         let number = inside.last_number;
-        let inbox = Arc::new(Inbox {
+        let inbox = Arc::new(SubscriptionInbox {
             pattern: pattern.clone(),
-            queue: Mutex::new(Queue {
-                outlet: Outlet::new(QUEUE_BYTES, WhenFull::DropOldest),
+            queue: Mutex::new(InboxQueue {
+                outlet: ReceiverQueue::new(QUEUE_BYTES, WhenFull::DropOldest),
                 reached: 0,
                 is_durable: false,
                 missed: 0,
@@ -336,22 +342,22 @@ impl Spaces {
     /// Hands events to the subscriptions of this process.
     fn publish_here(&self, packed: &Bytes) -> Result<(), EventError> {
         let mut inside = self.inside();
-        let Inside {
+        let SpacesState {
             router, inboxes, ..
         } = &mut *inside;
         route(router, inboxes, packed).map(|_| ())
     }
 }
 
-impl Inside {
+impl SpacesState {
     /// The server says that it has left events out.
-    fn refuse<'c>(&mut self, argument: impl Fn(&str) -> Option<&'c Given>) {
+    fn refuse<'c>(&mut self, argument: impl Fn(&str) -> Option<&'c ArgumentValue>) {
         let number = |name| match argument(name) {
-            Some(Given::Integer(number)) => number.unsigned_abs(),
+            Some(ArgumentValue::Integer(number)) => number.unsigned_abs(),
             _ => 0,
         };
         let text = |name| match argument(name) {
-            Some(Given::Text(text)) => text.clone(),
+            Some(ArgumentValue::Text(text)) => text.clone(),
             _ => String::new(),
         };
         let before = self.refused.take().map_or(0, |it| it.count);
@@ -370,14 +376,14 @@ impl Inside {
 /// Hands the whole events of a chunk to whoever subscribed; gives their bytes.
 fn route(
     router: &mut Router<u64>,
-    inboxes: &HashMap<u64, Arc<Inbox>>,
+    inboxes: &HashMap<u64, Arc<SubscriptionInbox>>,
     chunk: &Bytes,
 ) -> Result<usize, EventError> {
-    let mut runs = Runs::new(chunk, MAX_MESSAGE_BYTES, |event| {
+    let mut runs = RouteRuns::new(chunk, MAX_MESSAGE_BYTES, |event| {
         router.matches(event.subject)
     });
     while let Some(run) = runs.next_run()? {
-        let slice = Run {
+        let slice = RouteRun {
             bytes: run.bytes,
             route: (),
             events: run.events,
@@ -390,7 +396,7 @@ fn route(
 }
 
 /// Sends what is published, as long as the link is there.
-fn send_all(out: &Out, link: &Weak<Shared>) {
+fn send_all(out: &OutgoingEvents, link: &Weak<SharedLink>) {
     loop {
         let mut state = out.state();
         while state.packed.is_empty() && !state.closed {
@@ -543,7 +549,7 @@ impl Link {
         space: &str,
         events: &[(&str, &[u8])],
         key: Option<[u8; 16]>,
-    ) -> Result<Option<Position>, CallError> {
+    ) -> Result<Option<EventPosition>, CallError> {
         let mut packed = BytesMut::new();
         let mut whole = String::new();
         for (subject, payload) in events {
@@ -552,8 +558,8 @@ impl Link {
             put_event(&mut packed, &whole, None, payload).map_err(|error| failed(&error))?;
         }
         let mut request = Request::new("tidewater.publish")
-            .with("space", Given::from(space))
-            .with("events", Given::from(packed.freeze()));
+            .with("space", ArgumentValue::from(space))
+            .with("events", ArgumentValue::from(packed.freeze()));
         if let Some(key) = key {
             request = request.once(key);
         }
@@ -561,7 +567,7 @@ impl Link {
     }
 
     /// Subscribes to a pattern of a space, without its name; of a durable one, from somewhere on. Only
-    /// there may it be something else than [`Since::Now`].
+    /// there may it be something else than [`SubscriptionStart::Now`].
     ///
     /// # Errors
     /// There is no such space, it is no pattern, or this user may not.
@@ -569,32 +575,32 @@ impl Link {
         &self,
         space: &str,
         pattern: &str,
-        since: Since,
-    ) -> Result<Subscription, CallError> {
+        since: SubscriptionStart,
+    ) -> Result<SpaceSubscription, CallError> {
         self.subscribe_with(space, pattern, since, None)
     }
 
-    /// Has the server say [`Word::Heard`] when there are events of a durable space behind a position.
+    /// Has the server say [`ServerNotice::Heard`] when there are events of a durable space behind a position.
     pub(crate) fn hear(
         &self,
         space: &str,
         pattern: &str,
-        position: Position,
-    ) -> Result<Subscription, CallError> {
-        let bell = Some(self.shared.words.clone());
-        self.subscribe_with(space, pattern, Since::Position(position), bell)
+        position: EventPosition,
+    ) -> Result<SpaceSubscription, CallError> {
+        let bell = Some(self.shared.notices.clone());
+        self.subscribe_with(space, pattern, SubscriptionStart::Position(position), bell)
     }
 
     fn subscribe_with(
         &self,
         space: &str,
         pattern: &str,
-        since: Since,
-        bell: Option<Arc<Words>>,
-    ) -> Result<Subscription, CallError> {
+        since: SubscriptionStart,
+        bell: Option<Arc<ServerNotices>>,
+    ) -> Result<SpaceSubscription, CallError> {
         let read = Pattern::in_space(space, pattern).map_err(|error| bad_subject(&error))?;
         let (number, inbox) = self.shared.spaces.enter(&read, bell);
-        let mut subscription = Subscription {
+        let mut subscription = SpaceSubscription {
             link: self.clone(),
             number,
             inbox,
@@ -602,23 +608,23 @@ impl Link {
             started: None,
         };
         let after = match since {
-            Since::Now => None,
-            Since::First => Some(Given::from("first")),
-            Since::Position(position) => {
+            SubscriptionStart::Now => None,
+            SubscriptionStart::First => Some(ArgumentValue::from("first")),
+            SubscriptionStart::Position(position) => {
                 let bytes = Bytes::copy_from_slice(&position.to_bytes());
-                Some(Given::from(bytes))
+                Some(ArgumentValue::from(bytes))
             }
         };
         let request = Request::new("tidewater.subscribe")
-            .with("space", Given::from(space))
-            .with("subject", Given::from(pattern))
+            .with("space", ArgumentValue::from(space))
+            .with("subject", ArgumentValue::from(pattern))
             .with("after", after);
         // On an error, it leaves again.
         let started = position(&self.call(&request)?);
         if let Some(started) = started {
             let mut queue = subscription.inbox.queue();
             queue.is_durable = true;
-            if since != Since::Now {
+            if since != SubscriptionStart::Now {
                 queue.reached = queue.reached.max(started.id);
             }
         }
@@ -627,36 +633,36 @@ impl Link {
     }
 }
 
-fn position(answer: &tidewater_protocol::message::Answer) -> Option<Position> {
+fn position(answer: &tidewater_protocol::message::Answer) -> Option<EventPosition> {
     let rows = answer.unpack().ok()?;
     let tidewater_protocol::Value::Blob(bytes) = rows.first()?.first()? else {
         return None;
     };
-    Position::of_bytes(bytes)
+    EventPosition::from_bytes(bytes)
 }
 
 /// A subscription; it ends when it is dropped. As an iterator it gives events until it ends.
 ///
 /// Events of a durable space that nobody takes are left with the server, and with them all other
 /// events of the same link: take them, or give such a subscription a link of its own.
-pub struct Subscription {
+pub struct SpaceSubscription {
     link: Link,
     number: u64,
-    inbox: Arc<Inbox>,
+    inbox: Arc<SubscriptionInbox>,
     /// What is being read.
     chunk: Bytes,
-    started: Option<Position>,
+    started: Option<EventPosition>,
 }
 
-impl fmt::Debug for Subscription {
+impl fmt::Debug for SpaceSubscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Subscription({})", self.inbox.pattern)
     }
 }
 
-impl Subscription {
+impl SpaceSubscription {
     /// Behind which event it began, in a durable space.
-    pub fn started(&self) -> Option<Position> {
+    pub fn started(&self) -> Option<EventPosition> {
         self.started
     }
 
@@ -695,7 +701,7 @@ impl Subscription {
     }
 
     /// The next events, as many as came together; see [`Self::recv`].
-    pub fn recv_chunk(&mut self, patience: Duration) -> Option<Chunk> {
+    pub fn recv_chunk(&mut self, patience: Duration) -> Option<EventChunk> {
         if !self.chunk.is_empty() {
             let packed = std::mem::take(&mut self.chunk);
             let mut reader = EventsReader::new(&packed, usize::MAX);
@@ -703,7 +709,7 @@ impl Subscription {
             while let Ok(Some(_)) = reader.next_event() {
                 events += 1;
             }
-            return Some(Chunk { packed, events });
+            return Some(EventChunk { packed, events });
         }
         let end = Instant::now() + patience;
         let mut queue = self.inbox.queue();
@@ -717,7 +723,7 @@ impl Subscription {
                     // What waits at the socket was left there.
                     self.link.shared.take_events();
                 }
-                return Some(Chunk { packed, events });
+                return Some(EventChunk { packed, events });
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() || queue.ended.is_some() || self.link.shared.is_lost() {
@@ -750,7 +756,7 @@ impl Subscription {
     }
 }
 
-impl Iterator for Subscription {
+impl Iterator for SpaceSubscription {
     type Item = SpaceEvent;
 
     fn next(&mut self) -> Option<SpaceEvent> {
@@ -766,15 +772,15 @@ impl Iterator for Subscription {
     }
 }
 
-impl Drop for Subscription {
+impl Drop for SpaceSubscription {
     fn drop(&mut self) {
         let (space, subject) = self.inbox.pattern.split();
         if self.link.shared.spaces.leave(self.number) {
             return;
         }
         let request = Request::new("tidewater.unsubscribe")
-            .with("space", Given::from(space))
-            .with("subject", Given::from(subject));
+            .with("space", ArgumentValue::from(space))
+            .with("subject", ArgumentValue::from(subject));
         // Nobody waits for it: whatever still comes has no receiver.
         if let Ok(pending) = self.link.begin_telling(&request) {
             pending.forget();

@@ -9,7 +9,7 @@ use tidewater_protocol::frame::{
 };
 use tidewater_protocol::message::Control;
 
-use crate::Fault;
+use crate::ConnectionFault;
 
 /// Encoded control messages that may wait for a channel's handler: those of one sync's
 /// comparison, 8 MiB, and a frame more.
@@ -17,7 +17,7 @@ pub const MAX_CONTROL_BYTES: usize = 9 << 20;
 
 /// What a channel's handler takes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Incoming {
+pub enum ChannelInput {
     /// A control message.
     Control(Control),
     /// A piece of a stream of packed rows.
@@ -26,19 +26,19 @@ pub enum Incoming {
     Message(Message),
 }
 
-impl Incoming {
-    /// The bytes of credit that it took, to be given back by `Connection::consumed`.
+impl ChannelInput {
+    /// The bytes of credit that it took, to be given back by `FramedConnection::mark_consumed`.
     pub fn credit(&self) -> usize {
         match self {
-            Incoming::Control(_) => 0,
-            Incoming::Rows(bytes) => bytes.len(),
-            Incoming::Message(message) => message.credit(),
+            ChannelInput::Control(_) => 0,
+            ChannelInput::Rows(bytes) => bytes.len(),
+            ChannelInput::Message(message) => message.credit(),
         }
     }
 
     /// The credit without which it may not come: a long message may take more.
     fn needs(&self) -> i64 {
-        needs(self.credit(), matches!(self, Incoming::Message(_)))
+        needs(self.credit(), matches!(self, ChannelInput::Message(_)))
     }
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn drop_if_empty<T>(queue: &mut VecDeque<T>) {
 
 /// What waits to be sent. A control message waits encoded.
 #[derive(Debug)]
-enum Outgoing {
+enum ChannelOutput {
     Control(Bytes),
     Message(Message),
     Rows(Bytes),
@@ -69,7 +69,7 @@ enum Outgoing {
 
 /// The kinds of frames in the order of their priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum FrameClass {
     Control = 0,
     Message = 1,
     Rows = 2,
@@ -78,9 +78,9 @@ pub(crate) enum Class {
 /// Below zero, credit is owed for a message that was longer than it.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    incoming: VecDeque<(Incoming, usize)>,
+    incoming: VecDeque<(ChannelInput, usize)>,
     control_bytes: usize,
-    outgoing: VecDeque<Outgoing>,
+    outgoing: VecDeque<ChannelOutput>,
     outgoing_bytes: usize,
     /// How much of it needs credit.
     outgoing_credit: usize,
@@ -108,16 +108,16 @@ impl Channel {
     pub(crate) fn arrive(
         &mut self,
         channel: u8,
-        incoming: Incoming,
+        incoming: ChannelInput,
         control_bytes: usize,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, ConnectionFault> {
         if incoming.credit() > 0 && incoming.needs() > self.receive_credit {
-            return Err(Fault::TooMuch(channel));
+            return Err(ConnectionFault::TooMuch(channel));
         }
         self.receive_credit -= incoming.credit() as i64;
         self.control_bytes += control_bytes;
         if self.control_bytes > MAX_CONTROL_BYTES {
-            return Err(Fault::TooMuch(channel));
+            return Err(ConnectionFault::TooMuch(channel));
         }
         let first = self.incoming.is_empty();
         self.incoming.push_back((incoming, control_bytes));
@@ -131,7 +131,7 @@ impl Channel {
         [self.control_bytes, self.control_bytes + taken]
     }
 
-    pub(crate) fn receive(&mut self) -> Option<Incoming> {
+    pub(crate) fn receive(&mut self) -> Option<ChannelInput> {
         let (incoming, control_bytes) = self.incoming.pop_front()?;
         self.control_bytes -= control_bytes;
         drop_if_empty(&mut self.incoming);
@@ -140,13 +140,13 @@ impl Channel {
 
     pub(crate) fn receive_if(
         &mut self,
-        is_wanted: impl FnOnce(&Incoming) -> bool,
-    ) -> Option<Incoming> {
+        is_wanted: impl FnOnce(&ChannelInput) -> bool,
+    ) -> Option<ChannelInput> {
         self.incoming.front().filter(|(next, _)| is_wanted(next))?;
         self.receive()
     }
 
-    pub(crate) fn consumed(&mut self, bytes: usize) {
+    pub(crate) fn mark_consumed(&mut self, bytes: usize) {
         self.consumed += bytes as u64;
         assert!(
             self.receive_credit + self.consumed as i64 <= INITIAL_CREDIT_BYTES as i64,
@@ -176,7 +176,8 @@ impl Channel {
         let mut frame = BytesMut::new();
         tidewater_protocol::frame::put_control(&mut frame, 0, control)?;
         self.outgoing_bytes += frame.len();
-        self.outgoing.push_back(Outgoing::Control(frame.freeze()));
+        self.outgoing
+            .push_back(ChannelOutput::Control(frame.freeze()));
         Ok(())
     }
 
@@ -187,7 +188,7 @@ impl Channel {
         }
         self.outgoing_bytes += message.credit();
         self.outgoing_credit += message.credit();
-        self.outgoing.push_back(Outgoing::Message(message));
+        self.outgoing.push_back(ChannelOutput::Message(message));
         Ok(())
     }
 
@@ -195,7 +196,7 @@ impl Channel {
         if !rows.is_empty() {
             self.outgoing_bytes += rows.len();
             self.outgoing_credit += rows.len();
-            self.outgoing.push_back(Outgoing::Rows(rows));
+            self.outgoing.push_back(ChannelOutput::Rows(rows));
         }
     }
 
@@ -217,13 +218,13 @@ impl Channel {
 
     /// The class of the next frame, if credit lets it go. A channel's own order is never
     /// changed: rows belong to the control message before.
-    pub(crate) fn ready(&self) -> Option<Class> {
+    pub(crate) fn ready(&self) -> Option<FrameClass> {
         match self.outgoing.front()? {
-            Outgoing::Control(_) => Some(Class::Control),
-            Outgoing::Message(message) => {
-                (needs(message.credit(), true) <= self.send_credit).then_some(Class::Message)
+            ChannelOutput::Control(_) => Some(FrameClass::Control),
+            ChannelOutput::Message(message) => {
+                (needs(message.credit(), true) <= self.send_credit).then_some(FrameClass::Message)
             }
-            Outgoing::Rows(_) => (self.send_credit > 0).then_some(Class::Rows),
+            ChannelOutput::Rows(_) => (self.send_credit > 0).then_some(FrameClass::Rows),
         }
     }
 
@@ -232,25 +233,25 @@ impl Channel {
         let frame = self.outgoing.pop_front().expect("a frame is ready");
         drop_if_empty(&mut self.outgoing);
         let spent = match frame {
-            Outgoing::Control(frame) => {
+            ChannelOutput::Control(frame) => {
                 let start = out.len();
                 out.extend_from_slice(&frame);
                 out[start + HEADER_BYTES - 1] = channel;
                 self.outgoing_bytes -= frame.len();
                 return;
             }
-            Outgoing::Message(message) => {
+            ChannelOutput::Message(message) => {
                 put_message(out, channel, &message).expect("its size was looked at");
                 message.credit()
             }
-            Outgoing::Rows(mut rows) => {
+            ChannelOutput::Rows(mut rows) => {
                 const { assert!(ROWS_PAYLOAD_BYTES <= MAX_PAYLOAD_BYTES) };
                 let credit = usize::try_from(self.send_credit).unwrap_or(0);
                 let piece = rows.split_to(rows.len().min(ROWS_PAYLOAD_BYTES).min(credit));
                 out.extend_from_slice(&rows_header(piece.len(), channel));
                 out.extend_from_slice(&piece);
                 if !rows.is_empty() {
-                    self.outgoing.push_front(Outgoing::Rows(rows));
+                    self.outgoing.push_front(ChannelOutput::Rows(rows));
                 }
                 piece.len()
             }

@@ -13,8 +13,8 @@ use tidewater_protocol::message::{
     Control, Credit, MAX_BEARER_BYTES, PROTOCOL_VERSION, Ping, Pong,
 };
 
-use crate::Fault;
-use crate::channel::{Channel, Class, Incoming, drop_if_empty};
+use crate::ConnectionFault;
+use crate::channel::{Channel, ChannelInput, FrameClass, drop_if_empty};
 
 /// What the accepting side holds of a peer that is not let in yet; behind it, and behind one
 /// frame more, bytes wait in the network.
@@ -41,7 +41,7 @@ const SLOWEST_BYTES_A_SECOND: u64 = 4 << 10;
 
 /// When a silent peer is asked, and when it is given up.
 #[derive(Clone, Copy, Debug)]
-pub struct Pings {
+pub struct PingTimings {
     /// The silence after which a ping goes out.
     pub after: Duration,
     /// The time after which one goes out behind what was sent, if nothing has come since; and the
@@ -53,12 +53,12 @@ pub struct Pings {
     pub give_up: Duration,
 }
 
-impl Pings {
+impl PingTimings {
     /// For a peer that answers pings at once, whatever else it does; `silence` is how long it may be
     /// silent at the most.
-    pub fn of_prompt_peer(silence: Duration) -> Pings {
+    pub fn for_prompt_peer(silence: Duration) -> PingTimings {
         let unanswered = Duration::from_secs(2).min(silence / 4);
-        Pings {
+        PingTimings {
             after: silence / 4,
             unanswered,
             patience: Duration::from_secs(12).min(silence - unanswered),
@@ -67,8 +67,8 @@ impl Pings {
     }
 
     /// For one that may be busy for a while, and then answers nothing.
-    pub fn of_busy_peer(after: Duration, give_up: Duration) -> Pings {
-        Pings {
+    pub fn for_busy_peer(after: Duration, give_up: Duration) -> PingTimings {
+        PingTimings {
             after,
             unanswered: give_up,
             patience: give_up,
@@ -87,7 +87,7 @@ struct AskedPing {
 
 /// Something that the caller may want to act on.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum ConnectionEvent {
     /// The channel had nothing to receive and has something now.
     Readable(u8),
     /// The channel got credit.
@@ -98,7 +98,7 @@ pub enum Event {
 
 /// Who the peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Peer {
+enum PeerStanding {
     /// It has said nothing on the connection's own channel.
     Unknown,
     /// It has said who it is.
@@ -109,20 +109,20 @@ enum Peer {
 
 /// One side of a connection. Times are durations since an origin of the caller's choice.
 ///
-/// After a [`Fault`] the connection takes no more bytes; what is queued can still be sent, so
+/// After a [`ConnectionFault`] the connection takes no more bytes; what is queued can still be sent, so
 /// that the peer learns why.
 #[derive(Debug)]
-pub struct Connection {
+pub struct FramedConnection {
     program: String,
-    pings: Option<Pings>,
-    fault: Option<Fault>,
+    pings: Option<PingTimings>,
+    fault: Option<ConnectionFault>,
     input: BytesMut,
     /// The preface is still to come, or to be sent.
     expects_preface: bool,
     owes_preface: bool,
     /// Those that were used, in the order of their numbers: few, and in a small place.
     channels: Vec<(u8, Channel)>,
-    events: VecDeque<Event>,
+    events: VecDeque<ConnectionEvent>,
     pongs: VecDeque<u64>,
     ping_due: bool,
     nonce: u64,
@@ -142,8 +142,8 @@ pub struct Connection {
     underway_at: Duration,
     /// How long the last ping was on its way and back.
     round_trip: Duration,
-    peer: Peer,
-    /// A frame has begun that is too large to be taken before [`Connection::let_in`].
+    peer: PeerStanding,
+    /// A frame has begun that is too large to be taken before [`FramedConnection::let_in`].
     large_frame_waits: bool,
     /// The largest message that is sent and taken.
     message_bytes: usize,
@@ -153,19 +153,24 @@ pub struct Connection {
     passed_over: [u32; 3],
 }
 
-impl Connection {
+impl FramedConnection {
     /// The side that opened the connection. `program` names this side in its Pongs.
-    pub fn dial(program: &str, pings: Option<Pings>, now: Duration) -> Connection {
-        Connection::new(program, pings, now, true)
+    pub fn dial(program: &str, pings: Option<PingTimings>, now: Duration) -> FramedConnection {
+        FramedConnection::new(program, pings, now, true)
     }
 
     /// The side that was called.
-    pub fn accept(program: &str, pings: Option<Pings>, now: Duration) -> Connection {
-        Connection::new(program, pings, now, false)
+    pub fn accept(program: &str, pings: Option<PingTimings>, now: Duration) -> FramedConnection {
+        FramedConnection::new(program, pings, now, false)
     }
 
-    fn new(program: &str, pings: Option<Pings>, now: Duration, dials: bool) -> Connection {
-        Connection {
+    fn new(
+        program: &str,
+        pings: Option<PingTimings>,
+        now: Duration,
+        dials: bool,
+    ) -> FramedConnection {
+        FramedConnection {
             program: program.to_owned(),
             pings,
             fault: None,
@@ -186,7 +191,11 @@ impl Connection {
             underway_bytes: 0,
             underway_at: now,
             round_trip: Duration::ZERO,
-            peer: if dials { Peer::Friend } else { Peer::Unknown },
+            peer: if dials {
+                PeerStanding::Friend
+            } else {
+                PeerStanding::Unknown
+            },
             large_frame_waits: false,
             message_bytes: DEFAULT_MESSAGE_BYTES,
             last: [CONNECTION_CHANNEL; 3],
@@ -198,7 +207,7 @@ impl Connection {
     /// silence. Called by the accepting side, which then calls [`Self::handle_input`] again with
     /// what was left.
     pub fn let_in(&mut self) {
-        self.peer = Peer::Friend;
+        self.peer = PeerStanding::Friend;
         self.large_frame_waits = false;
     }
 
@@ -216,7 +225,7 @@ impl Connection {
     ///
     /// # Errors
     /// The peer broke the protocol; the same fault is returned from then on.
-    pub fn handle_bytes(&mut self, bytes: &[u8], now: Duration) -> Result<(), Fault> {
+    pub fn handle_bytes(&mut self, bytes: &[u8], now: Duration) -> Result<(), ConnectionFault> {
         let mut input = std::mem::take(&mut self.input);
         input.extend_from_slice(bytes);
         let handled = self.handle_input(&mut input, now);
@@ -231,7 +240,11 @@ impl Connection {
     ///
     /// # Errors
     /// As those of [`Self::handle_bytes`].
-    pub fn handle_input(&mut self, input: &mut BytesMut, now: Duration) -> Result<(), Fault> {
+    pub fn handle_input(
+        &mut self,
+        input: &mut BytesMut,
+        now: Duration,
+    ) -> Result<(), ConnectionFault> {
         self.check()?;
         self.now = now;
         self.heard = now;
@@ -246,7 +259,7 @@ impl Connection {
     /// Whether more is taken from the peer now. Always, once it was let in.
     pub fn wants_input(&self) -> bool {
         let is_little = || self.held_bytes()[1] < STRANGER_BYTES && !self.large_frame_waits;
-        self.peer == Peer::Friend || is_little()
+        self.peer == PeerStanding::Friend || is_little()
     }
 
     /// Bytes of control messages, and of everything, that came and wait for their handlers.
@@ -264,7 +277,7 @@ impl Connection {
     ///
     /// # Errors
     /// The peer was silent for too long.
-    pub fn handle_timeout(&mut self, now: Duration) -> Result<(), Fault> {
+    pub fn handle_timeout(&mut self, now: Duration) -> Result<(), ConnectionFault> {
         self.check()?;
         let Some(pings) = self.watched() else {
             return Ok(());
@@ -273,7 +286,7 @@ impl Connection {
         let is_late = self.asked.is_some_and(|it| now >= self.deadline(it, pings));
         let silent = now.saturating_sub(self.heard);
         if is_late || silent >= pings.give_up {
-            return self.keep_fault(Err(Fault::Silent));
+            return self.keep_fault(Err(ConnectionFault::Silent));
         }
         self.is_quiet |= silent >= pings.unanswered;
         if self.asked.is_none() && now >= self.ping_time(pings) {
@@ -301,7 +314,7 @@ impl Connection {
     }
 
     /// When a ping is due, if none waits for its answer.
-    fn ping_time(&self, pings: Pings) -> Duration {
+    fn ping_time(&self, pings: PingTimings) -> Duration {
         let silent = self.heard + pings.after;
         match self.unanswered {
             Some(since) => silent.min(since + pings.unanswered),
@@ -310,7 +323,7 @@ impl Connection {
     }
 
     /// When a ping without an answer is too late.
-    fn deadline(&self, asked: AskedPing, pings: Pings) -> Duration {
+    fn deadline(&self, asked: AskedPing, pings: PingTimings) -> Duration {
         let behind = Duration::from_millis(asked.behind_bytes * 1000 / SLOWEST_BYTES_A_SECOND);
         asked.at + pings.patience.max(self.round_trip * ROUND_TRIPS) + behind
     }
@@ -330,7 +343,7 @@ impl Connection {
     }
 
     /// The next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<ConnectionEvent> {
         let event = self.events.pop_front();
         drop_if_empty(&mut self.events);
         event
@@ -340,26 +353,26 @@ impl Connection {
     pub fn receive_if(
         &mut self,
         channel: u8,
-        is_wanted: impl FnOnce(&Incoming) -> bool,
-    ) -> Option<Incoming> {
+        is_wanted: impl FnOnce(&ChannelInput) -> bool,
+    ) -> Option<ChannelInput> {
         self.find_mut(channel)?.receive_if(is_wanted)
     }
 
     /// What came next on a channel. Its credit is the peer's again after [`Self::consumed`].
-    pub fn receive(&mut self, channel: u8) -> Option<Incoming> {
+    pub fn receive(&mut self, channel: u8) -> Option<ChannelInput> {
         self.find_mut(channel)?.receive()
     }
 
     /// The handler is done with so many bytes of credit of what it received.
-    pub fn consumed(&mut self, channel: u8, bytes: usize) {
-        self.channel(channel).consumed(bytes);
+    pub fn mark_consumed(&mut self, channel: u8, bytes: usize) {
+        self.channel(channel).mark_consumed(bytes);
     }
 
     /// Queues a control message.
     ///
     /// # Errors
     /// It is too large for a frame.
-    pub fn send_control(&mut self, channel: u8, control: Control) -> Result<(), Fault> {
+    pub fn send_control(&mut self, channel: u8, control: Control) -> Result<(), ConnectionFault> {
         Ok(self.channel(channel).send_control(control)?)
     }
 
@@ -367,7 +380,7 @@ impl Connection {
     ///
     /// # Errors
     /// It is too large for a frame.
-    pub fn send_message(&mut self, channel: u8, message: Message) -> Result<(), Fault> {
+    pub fn send_message(&mut self, channel: u8, message: Message) -> Result<(), ConnectionFault> {
         let most = self.message_bytes;
         Ok(self.channel(channel).send_message(message, most)?)
     }
@@ -463,11 +476,11 @@ impl Connection {
         &mut channels[place].1
     }
 
-    fn check(&self) -> Result<(), Fault> {
+    fn check(&self) -> Result<(), ConnectionFault> {
         self.fault.clone().map_or(Ok(()), Err)
     }
 
-    fn keep_fault(&mut self, result: Result<(), Fault>) -> Result<(), Fault> {
+    fn keep_fault(&mut self, result: Result<(), ConnectionFault>) -> Result<(), ConnectionFault> {
         if let Err(fault) = &result {
             self.fault = Some(fault.clone());
         }
@@ -475,11 +488,11 @@ impl Connection {
     }
 
     /// How silence is judged: strangers have their deadlines elsewhere, and are asked nothing.
-    fn watched(&self) -> Option<Pings> {
-        self.pings.filter(|_| self.peer == Peer::Friend)
+    fn watched(&self) -> Option<PingTimings> {
+        self.pings.filter(|_| self.peer == PeerStanding::Friend)
     }
 
-    fn take_input(&mut self, input: &mut BytesMut) -> Result<(), Fault> {
+    fn take_input(&mut self, input: &mut BytesMut) -> Result<(), ConnectionFault> {
         if self.expects_preface {
             if input.is_empty() || take_preface(input)?.is_none() {
                 return Ok(());
@@ -490,8 +503,8 @@ impl Connection {
             if let Some((length, channel)) = announced(input)
                 && length > self.frame_limit(channel)
             {
-                if self.peer == Peer::Unknown || channel == CONNECTION_CHANNEL {
-                    return Err(Fault::TooMuch(channel));
+                if self.peer == PeerStanding::Unknown || channel == CONNECTION_CHANNEL {
+                    return Err(ConnectionFault::TooMuch(channel));
                 }
                 self.large_frame_waits = true;
                 return Ok(());
@@ -514,16 +527,16 @@ impl Connection {
     /// The largest frame of a channel that is taken now.
     fn frame_limit(&self, channel: u8) -> usize {
         match self.peer {
-            Peer::Friend => usize::MAX,
-            Peer::Unknown if channel == CONNECTION_CHANNEL => SIGN_IN_FRAME_BYTES,
-            Peer::Unknown | Peer::Stranger => STRANGER_FRAME_BYTES,
+            PeerStanding::Friend => usize::MAX,
+            PeerStanding::Unknown if channel == CONNECTION_CHANNEL => SIGN_IN_FRAME_BYTES,
+            PeerStanding::Unknown | PeerStanding::Stranger => STRANGER_FRAME_BYTES,
         }
     }
 
-    fn take_frame(&mut self, frame: Frame, payload: usize) -> Result<(), Fault> {
+    fn take_frame(&mut self, frame: Frame, payload: usize) -> Result<(), ConnectionFault> {
         let channel = frame.channel();
         if channel >= CHANNELS {
-            return Err(Fault::UnknownChannel(channel));
+            return Err(ConnectionFault::UnknownChannel(channel));
         }
         let incoming = match frame {
             Frame::Control { control, .. } => match control {
@@ -542,50 +555,51 @@ impl Connection {
                         self.underway_at = self.heard;
                     }
                     // Only the last one is kept, so that nobody fills the queue.
-                    self.events.retain(|event| !matches!(event, Event::Pong(_)));
-                    self.events.push_back(Event::Pong(pong));
+                    self.events
+                        .retain(|event| !matches!(event, ConnectionEvent::Pong(_)));
+                    self.events.push_back(ConnectionEvent::Pong(pong));
                     return Ok(());
                 }
                 Some(Control::Credit(credit)) => return self.take_credit(&credit),
-                Some(control) => Incoming::Control(control),
+                Some(control) => ChannelInput::Control(control),
             },
             Frame::Rows { bytes, .. } if bytes.is_empty() => return Ok(()),
-            Frame::Rows { bytes, .. } => Incoming::Rows(bytes),
-            Frame::Message { message, .. } => Incoming::Message(message),
+            Frame::Rows { bytes, .. } => ChannelInput::Rows(bytes),
+            Frame::Message { message, .. } => ChannelInput::Message(message),
         };
-        if self.peer == Peer::Unknown {
+        if self.peer == PeerStanding::Unknown {
             if channel != CONNECTION_CHANNEL {
-                return Err(Fault::BeforeSignIn(channel));
+                return Err(ConnectionFault::BeforeSignIn(channel));
             }
-            self.peer = Peer::Stranger;
+            self.peer = PeerStanding::Stranger;
         }
         let control_bytes = match incoming {
             // What a decoded message takes beside its payload is counted too.
-            Incoming::Control(_) => payload + size_of::<Control>(),
-            Incoming::Rows(_) | Incoming::Message(_) => 0,
+            ChannelInput::Control(_) => payload + size_of::<Control>(),
+            ChannelInput::Rows(_) | ChannelInput::Message(_) => 0,
         };
         let first = self
             .channel(channel)
             .arrive(channel, incoming, control_bytes)?;
         if first {
-            self.tell(Event::Readable(channel));
+            self.tell(ConnectionEvent::Readable(channel));
         }
         Ok(())
     }
 
     /// Each event waits once.
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: ConnectionEvent) {
         self.events.retain(|other| *other != event);
         self.events.push_back(event);
     }
 
-    fn take_credit(&mut self, credit: &Credit) -> Result<(), Fault> {
+    fn take_credit(&mut self, credit: &Credit) -> Result<(), ConnectionFault> {
         let number = u8::try_from(credit.channel).unwrap_or(u8::MAX);
         if number >= CHANNELS {
-            return Err(Fault::UnknownChannel(number));
+            return Err(ConnectionFault::UnknownChannel(number));
         }
         self.channel(number).add_credit(credit.bytes);
-        self.tell(Event::Writable(number));
+        self.tell(ConnectionEvent::Writable(number));
         Ok(())
     }
 
@@ -635,7 +649,8 @@ impl Connection {
                 }
             }
         }
-        let classes = [Class::Rows, Class::Message, Class::Control].map(|class| class as usize);
+        let classes = [FrameClass::Rows, FrameClass::Message, FrameClass::Control]
+            .map(|class| class as usize);
         let starved = classes
             .into_iter()
             .find(|class| first[*class].is_some() && self.passed_over[*class] >= MAX_PASSED_OVER);

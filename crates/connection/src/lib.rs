@@ -1,6 +1,6 @@
 //! A connection above every sync, for both sides, without input or output.
 //!
-//! Bytes, the time and what is to be sent go in; bytes to send and [`Event`]s come out. Owns
+//! Bytes, the time and what is to be sent go in; bytes to send and [`ConnectionEvent`]s come out. Owns
 //! the preface, channels, credit, the order of output and pings. What the messages of a channel
 //! mean, sign-in among them, is left to the handlers of the channels; sockets and TLS are left
 //! to the caller.
@@ -14,8 +14,8 @@ mod connection;
 #[cfg(test)]
 mod tests;
 
-pub use channel::{Incoming, MAX_CONTROL_BYTES};
-pub use connection::{Connection, Event, Pings, STRANGER_BYTES};
+pub use channel::{ChannelInput, MAX_CONTROL_BYTES};
+pub use connection::{ConnectionEvent, FramedConnection, PingTimings, STRANGER_BYTES};
 
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::FrameError;
@@ -23,7 +23,7 @@ use tidewater_protocol::frame::FrameError;
 /// Why a connection is of no more use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum ConnectionFault {
     /// What came is not the protocol, or what was to be sent is too large.
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -41,14 +41,16 @@ pub enum Fault {
     Silent,
 }
 
-impl Fault {
+impl ConnectionFault {
     /// The fault's stable code.
     pub fn code(&self) -> Code {
         match self {
-            Fault::Frame(error) => error.code(),
-            Fault::UnknownChannel(_) | Fault::BeforeSignIn(_) => Code::UnexpectedMessage,
-            Fault::TooMuch(_) => Code::LimitExceeded,
-            Fault::Silent => Code::Timeout,
+            ConnectionFault::Frame(error) => error.code(),
+            ConnectionFault::UnknownChannel(_) | ConnectionFault::BeforeSignIn(_) => {
+                Code::UnexpectedMessage
+            }
+            ConnectionFault::TooMuch(_) => Code::LimitExceeded,
+            ConnectionFault::Silent => Code::Timeout,
         }
     }
 }

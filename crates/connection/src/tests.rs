@@ -6,28 +6,28 @@ use tidewater_protocol::frame::{
     DEFAULT_MESSAGE_BYTES, Frame, FrameError, HEADER_BYTES, INITIAL_CREDIT_BYTES,
     MAX_MESSAGE_BYTES, Message, PREFACE, put_rows, take_frame,
 };
-use tidewater_protocol::message::{Control, MAX_BEARER_BYTES, Ping, Proof, SignIn, Waiting};
+use tidewater_protocol::message::{Control, MAX_BEARER_BYTES, Ping, Proof, SignIn, SyncWaiting};
 
 use super::*;
 
 const NOW: Duration = Duration::ZERO;
 const SECOND: Duration = Duration::from_secs(1);
 
-fn pair() -> [Connection; 2] {
+fn pair() -> [FramedConnection; 2] {
     [
-        Connection::dial("remote", None, NOW),
-        Connection::accept("server", None, NOW),
+        FramedConnection::dial("remote", None, NOW),
+        FramedConnection::accept("server", None, NOW),
     ]
 }
 
-fn friends() -> [Connection; 2] {
+fn friends() -> [FramedConnection; 2] {
     let mut sides = pair();
-    sides.iter_mut().for_each(Connection::let_in);
+    sides.iter_mut().for_each(FramedConnection::let_in);
     sides
 }
 
 fn waiting(ahead: u64) -> Control {
-    Control::Waiting(Waiting {
+    Control::Waiting(SyncWaiting {
         ahead,
         handler: false,
     })
@@ -43,7 +43,7 @@ fn message(id: u64, bytes: usize) -> Message {
 }
 
 /// Everything that can go from one to the other, at once.
-fn carry(from: &mut Connection, to: &mut Connection) -> Result<(), Fault> {
+fn carry(from: &mut FramedConnection, to: &mut FramedConnection) -> Result<(), ConnectionFault> {
     let mut wire = BytesMut::new();
     while from.poll_transmit(&mut wire, 64 << 10) {
         to.handle_bytes(&wire, NOW)?;
@@ -52,7 +52,7 @@ fn carry(from: &mut Connection, to: &mut Connection) -> Result<(), Fault> {
     Ok(())
 }
 
-fn receive_bytes(side: &mut Connection, channel: u8) -> usize {
+fn receive_bytes(side: &mut FramedConnection, channel: u8) -> usize {
     let mut bytes = 0;
     while let Some(incoming) = side.receive(channel) {
         bytes += incoming.credit();
@@ -69,12 +69,12 @@ fn a_slow_channel_stops_no_other_one() {
     remote.send_control(3, waiting(7)).unwrap();
     carry(&mut remote, &mut server).unwrap();
     assert_eq!(receive_bytes(&mut server, 2), 100);
-    assert_eq!(server.receive(3), Some(Incoming::Control(waiting(7))));
+    assert_eq!(server.receive(3), Some(ChannelInput::Control(waiting(7))));
     assert_eq!(remote.unsent_bytes(1), 2 << 20);
     // What is consumed may be sent again.
     let held = receive_bytes(&mut server, 1);
     assert_eq!(held as u64, INITIAL_CREDIT_BYTES);
-    server.consumed(1, held);
+    server.mark_consumed(1, held);
     carry(&mut server, &mut remote).unwrap();
     carry(&mut remote, &mut server).unwrap();
     assert_eq!(remote.unsent_bytes(1), 1 << 20);
@@ -88,8 +88,14 @@ fn more_than_the_credit_allows_is_a_breach_and_stays_one() {
     server.handle_bytes(&wire, NOW).unwrap();
     wire.clear();
     put_rows(&mut wire, 1, &[0]);
-    assert_eq!(server.handle_bytes(&wire, NOW), Err(Fault::TooMuch(1)));
-    assert_eq!(server.handle_bytes(&[], NOW), Err(Fault::TooMuch(1)));
+    assert_eq!(
+        server.handle_bytes(&wire, NOW),
+        Err(ConnectionFault::TooMuch(1))
+    );
+    assert_eq!(
+        server.handle_bytes(&[], NOW),
+        Err(ConnectionFault::TooMuch(1))
+    );
     assert_eq!(server.poll_timeout(), None);
 }
 
@@ -104,7 +110,7 @@ fn control_messages_that_nobody_takes_are_bounded() {
             break fault;
         }
     };
-    assert_eq!(sent, Fault::TooMuch(1));
+    assert_eq!(sent, ConnectionFault::TooMuch(1));
 }
 
 #[test]
@@ -114,7 +120,7 @@ fn a_frame_on_a_channel_that_is_not_open_is_a_breach() {
     put_rows(&mut wire, 9, &[0]);
     assert_eq!(
         server.handle_bytes(&wire, NOW),
-        Err(Fault::UnknownChannel(9))
+        Err(ConnectionFault::UnknownChannel(9))
     );
 }
 
@@ -146,7 +152,7 @@ fn a_large_frame_of_a_stranger_waits_until_it_is_let_in() {
     let mut input = BytesMut::new();
     remote.poll_transmit(&mut input, 1 << 20);
     server.handle_input(&mut input, NOW).unwrap();
-    assert_eq!(server.receive(0), Some(Incoming::Control(waiting(0))));
+    assert_eq!(server.receive(0), Some(ChannelInput::Control(waiting(0))));
     assert!(!server.wants_input());
     assert_eq!(input.len(), 20_000 + HEADER_BYTES);
     server.let_in();
@@ -160,7 +166,7 @@ fn a_large_frame_of_a_stranger_waits_until_it_is_let_in() {
         header.extend_from_slice(&[1, channel]);
         let [_, mut server] = pair();
         let refused = server.handle_bytes(&header, NOW);
-        assert_eq!(refused, Err(Fault::TooMuch(channel)));
+        assert_eq!(refused, Err(ConnectionFault::TooMuch(channel)));
     }
     let [mut remote, mut server] = pair();
     remote.send_control(0, waiting(0)).unwrap();
@@ -168,7 +174,10 @@ fn a_large_frame_of_a_stranger_waits_until_it_is_let_in() {
     remote.poll_transmit(&mut input, 1 << 20);
     input.extend_from_slice(&20_000_u32.to_le_bytes());
     input.extend_from_slice(&[1, 0]);
-    assert_eq!(server.handle_input(&mut input, NOW), Err(Fault::TooMuch(0)));
+    assert_eq!(
+        server.handle_input(&mut input, NOW),
+        Err(ConnectionFault::TooMuch(0))
+    );
 }
 
 /// With the longest token that an identity provider may give.
@@ -189,7 +198,7 @@ fn the_longest_sign_in_of_a_stranger_is_taken() {
         held.extend_from_slice(&input.split_to(input.len().min(7_000)));
         server.handle_input(&mut held, NOW).unwrap();
     }
-    assert_eq!(server.receive(0), Some(Incoming::Control(sign_in)));
+    assert_eq!(server.receive(0), Some(ChannelInput::Control(sign_in)));
 }
 
 #[test]
@@ -198,9 +207,12 @@ fn a_stranger_says_who_it_is_before_all_else_but_pings() {
     let ping = Control::Ping(Ping { nonce: 7 });
     remote.send_control(0, ping).unwrap();
     remote.send_control(1, waiting(1)).unwrap();
-    assert_eq!(carry(&mut remote, &mut server), Err(Fault::BeforeSignIn(1)));
+    assert_eq!(
+        carry(&mut remote, &mut server),
+        Err(ConnectionFault::BeforeSignIn(1))
+    );
     carry(&mut server, &mut remote).unwrap();
-    assert!(matches!(remote.poll_event(), Some(Event::Pong(pong)) if pong.nonce == 7));
+    assert!(matches!(remote.poll_event(), Some(ConnectionEvent::Pong(pong)) if pong.nonce == 7));
 }
 
 #[test]
@@ -219,10 +231,10 @@ fn what_needs_credit_is_known_and_can_be_dropped_before_a_last_word() {
     remote.send_control(1, waiting(2)).unwrap();
     carry(&mut remote, &mut server).unwrap();
     assert_eq!(receive_bytes(&mut server, 1), credit);
-    server.consumed(1, credit);
+    server.mark_consumed(1, credit);
     assert!(server.has_own_output());
     carry(&mut server, &mut remote).unwrap();
-    assert_eq!(remote.poll_event(), Some(Event::Writable(1)));
+    assert_eq!(remote.poll_event(), Some(ConnectionEvent::Writable(1)));
     assert_eq!(remote.room(1), credit);
 }
 
@@ -233,8 +245,8 @@ fn control_goes_before_messages_and_messages_before_rows() {
     remote.send_message(2, message(1, 100)).unwrap();
     remote.send_control(3, waiting(1)).unwrap();
     carry(&mut remote, &mut server).unwrap();
-    let readable: Vec<Event> = std::iter::from_fn(|| server.poll_event()).collect();
-    assert_eq!(readable, [3, 2, 1].map(Event::Readable));
+    let readable: Vec<ConnectionEvent> = std::iter::from_fn(|| server.poll_event()).collect();
+    assert_eq!(readable, [3, 2, 1].map(ConnectionEvent::Readable));
 }
 
 #[test]
@@ -283,7 +295,7 @@ fn the_largest_message_can_go_once_all_before_it_is_consumed() {
     for _ in 0..20 {
         carry(&mut remote, &mut server).unwrap();
         let held = receive_bytes(&mut server, 1);
-        server.consumed(1, held);
+        server.mark_consumed(1, held);
         carry(&mut server, &mut remote).unwrap();
     }
     assert_eq!(remote.unsent_bytes(1), 0);
@@ -316,16 +328,16 @@ fn sides_that_have_agreed_on_it_send_larger_messages_and_no_larger_ones() {
     remote.poll_transmit(&mut wire, 1_000);
     let fault = server.handle_bytes(&wire[..100.min(wire.len())], NOW);
     assert!(
-        matches!(fault, Err(Fault::Frame(FrameError::TooLarge(_)))),
+        matches!(fault, Err(ConnectionFault::Frame(FrameError::TooLarge(_)))),
         "{fault:?}"
     );
 }
 
 #[test]
 fn a_silent_peer_is_asked_once_and_then_given_up() {
-    let pings = Pings::of_busy_peer(SECOND, 3 * SECOND);
-    let mut remote = Connection::dial("remote", Some(pings), NOW);
-    let mut server = Connection::accept("server", None, NOW);
+    let pings = PingTimings::for_busy_peer(SECOND, 3 * SECOND);
+    let mut remote = FramedConnection::dial("remote", Some(pings), NOW);
+    let mut server = FramedConnection::accept("server", None, NOW);
     let mut wire = BytesMut::new();
     remote.poll_transmit(&mut wire, 1024);
     assert_eq!(remote.poll_timeout(), Some(SECOND));
@@ -336,7 +348,7 @@ fn a_silent_peer_is_asked_once_and_then_given_up() {
     wire.clear();
     server.poll_transmit(&mut wire, 1024);
     remote.handle_bytes(&wire, 2 * SECOND).unwrap();
-    let Some(Event::Pong(pong)) = remote.poll_event() else {
+    let Some(ConnectionEvent::Pong(pong)) = remote.poll_event() else {
         panic!("no answer");
     };
     assert_eq!((pong.nonce, pong.server.as_str()), (1, "server"));
@@ -344,14 +356,17 @@ fn a_silent_peer_is_asked_once_and_then_given_up() {
     assert_eq!(remote.poll_timeout(), Some(3 * SECOND));
     remote.handle_timeout(3 * SECOND).unwrap();
     assert_eq!(remote.poll_timeout(), Some(5 * SECOND));
-    assert_eq!(remote.handle_timeout(5 * SECOND), Err(Fault::Silent));
+    assert_eq!(
+        remote.handle_timeout(5 * SECOND),
+        Err(ConnectionFault::Silent)
+    );
 }
 
 /// A connection that was answered once, in two seconds.
-fn answered() -> Connection {
-    let pings = Pings::of_prompt_peer(120 * SECOND);
-    let mut remote = Connection::dial("remote", Some(pings), NOW);
-    let mut server = Connection::accept("server", None, NOW);
+fn answered() -> FramedConnection {
+    let pings = PingTimings::for_prompt_peer(120 * SECOND);
+    let mut remote = FramedConnection::dial("remote", Some(pings), NOW);
+    let mut server = FramedConnection::accept("server", None, NOW);
     let mut wire = BytesMut::new();
     remote.poll_transmit(&mut wire, 1024);
     remote.handle_timeout(2 * SECOND).unwrap();
@@ -382,7 +397,10 @@ fn a_peer_that_does_not_answer_what_was_sent_is_given_up_soon() {
         remote.handle_sent(second * SECOND);
         remote.handle_timeout(second * SECOND).unwrap();
     }
-    assert_eq!(remote.handle_timeout(51 * SECOND), Err(Fault::Silent));
+    assert_eq!(
+        remote.handle_timeout(51 * SECOND),
+        Err(ConnectionFault::Silent)
+    );
 }
 
 /// A ping behind much is given the time that all of it takes on the slowest line.
@@ -395,7 +413,10 @@ fn a_slow_line_is_no_silent_one() {
     remote.handle_sent(32 * SECOND);
     remote.handle_timeout(34 * SECOND).unwrap();
     remote.handle_timeout(98 * SECOND).unwrap();
-    assert_eq!(remote.handle_timeout(100 * SECOND), Err(Fault::Silent));
+    assert_eq!(
+        remote.handle_timeout(100 * SECOND),
+        Err(ConnectionFault::Silent)
+    );
 }
 
 /// Where the line was silent for a while a ping goes first: its answer waits for nothing that follows.
@@ -419,7 +440,10 @@ fn a_quiet_line_is_tried_before_much_is_sent() {
     );
     remote.handle_sent(34 * SECOND);
     remote.handle_timeout(49 * SECOND).unwrap();
-    assert_eq!(remote.handle_timeout(51 * SECOND), Err(Fault::Silent));
+    assert_eq!(
+        remote.handle_timeout(51 * SECOND),
+        Err(ConnectionFault::Silent)
+    );
 }
 
 #[test]
@@ -472,38 +496,38 @@ struct Direction {
     counter: u64,
 }
 
-fn write(log: &mut Vec<u8>, incoming: &Incoming) {
+fn write(log: &mut Vec<u8>, incoming: &ChannelInput) {
     match incoming {
-        Incoming::Control(Control::Waiting(waiting)) => {
+        ChannelInput::Control(Control::Waiting(waiting)) => {
             log.extend_from_slice(b"c");
             log.extend_from_slice(&waiting.ahead.to_le_bytes());
         }
-        Incoming::Control(other) => panic!("nobody sent {other:?}"),
-        Incoming::Message(message) => {
+        ChannelInput::Control(other) => panic!("nobody sent {other:?}"),
+        ChannelInput::Message(message) => {
             log.extend_from_slice(b"m");
             log.extend_from_slice(&message.id.to_le_bytes());
             log.extend_from_slice(&(message.payload.len() as u64).to_le_bytes());
         }
-        Incoming::Rows(bytes) => log.extend_from_slice(bytes),
+        ChannelInput::Rows(bytes) => log.extend_from_slice(bytes),
     }
 }
 
 struct Run {
-    sides: [Connection; 2],
+    sides: [FramedConnection; 2],
     directions: [Direction; 2],
 }
 
 impl Run {
-    fn send(&mut self, side: usize, channel: u8, incoming: Incoming) {
+    fn send(&mut self, side: usize, channel: u8, incoming: ChannelInput) {
         write(
             &mut self.directions[side].sent[usize::from(channel)],
             &incoming,
         );
         let from = &mut self.sides[side];
         match incoming {
-            Incoming::Control(control) => from.send_control(channel, control).unwrap(),
-            Incoming::Message(message) => from.send_message(channel, message).unwrap(),
-            Incoming::Rows(rows) => from.send_rows(channel, rows),
+            ChannelInput::Control(control) => from.send_control(channel, control).unwrap(),
+            ChannelInput::Message(message) => from.send_message(channel, message).unwrap(),
+            ChannelInput::Rows(rows) => from.send_rows(channel, rows),
         }
     }
 
@@ -521,7 +545,7 @@ impl Run {
         }
         let most = INITIAL_CREDIT_BYTES as usize * 3 / 2 + 13;
         assert!(held <= most, "credit bounds memory");
-        self.sides[side].consumed(channel, held);
+        self.sides[side].mark_consumed(channel, held);
     }
 
     fn carry(&mut self, side: usize, bytes: usize) {
@@ -535,15 +559,15 @@ impl Run {
         match step {
             Step::Control(side, channel) => {
                 let control = waiting(self.number(side));
-                self.send(side, channel, Incoming::Control(control));
+                self.send(side, channel, ChannelInput::Control(control));
             }
             Step::Message(side, channel, bytes) => {
                 let message = message(self.number(side), bytes);
-                self.send(side, channel, Incoming::Message(message));
+                self.send(side, channel, ChannelInput::Message(message));
             }
             Step::Rows(side, channel, bytes) => {
                 let rows = Bytes::from(vec![self.number(side) as u8; bytes]);
-                self.send(side, channel, Incoming::Rows(rows));
+                self.send(side, channel, ChannelInput::Rows(rows));
             }
             Step::Receive(side, channel) => self.receive(side, channel),
             Step::Carry(side, bytes) => self.carry(side, bytes),

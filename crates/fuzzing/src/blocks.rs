@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use tidewater_carrier::block::{BlockError, MAX_BLOCK_BYTES, Packer, Readable, Unpacker};
-use tidewater_carrier::{Compression, Packing};
+use tidewater_carrier::block::{
+    BlockError, BlockPacker, BlockUnpacker, MAX_BLOCK_BYTES, ReadableKinds,
+};
+use tidewater_carrier::{Compression, CompressionOptions};
 
 use crate::input::Input;
 
@@ -21,15 +23,15 @@ pub fn blocks(data: &[u8]) {
     let piece = usize::from(input.byte()) + 1;
     let bytes = input.rest();
     let compression = Compression::ALL[usize::from(how % 4)];
-    let readable = Readable::of(Compression::ALL[usize::from(how / 4 % 4)]);
+    let readable = ReadableKinds::for_compression(Compression::ALL[usize::from(how / 4 % 4)]);
     let whole = read(bytes, bytes.len().max(1), readable);
     let pieces = read(bytes, piece, readable);
     assert_eq!(whole, pieces, "what is read depends on how it is cut");
     comes_back(bytes, compression, readable, piece);
 }
 
-fn read(wire: &[u8], piece: usize, readable: Readable) -> (Vec<u8>, Option<BlockError>) {
-    let mut unpacker = Unpacker::new(readable);
+fn read(wire: &[u8], piece: usize, readable: ReadableKinds) -> (Vec<u8>, Option<BlockError>) {
+    let mut unpacker = BlockUnpacker::new(readable);
     let mut all = Vec::new();
     for mut piece in wire.chunks(piece) {
         while !piece.is_empty() {
@@ -48,12 +50,12 @@ fn read(wire: &[u8], piece: usize, readable: Readable) -> (Vec<u8>, Option<Block
     (all, None)
 }
 
-fn comes_back(said: &[u8], compression: Compression, readable: Readable, piece: usize) {
-    let packing = Packing {
+fn comes_back(said: &[u8], compression: Compression, readable: ReadableKinds, piece: usize) {
+    let packing = CompressionOptions {
         compression,
         level: Some(1),
     };
-    let mut packer = Packer::new(packing, readable);
+    let mut packer = BlockPacker::new(packing, readable);
     let mut wire = BytesMut::new();
     let mut rest = said;
     while !rest.is_empty() {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use bytes::{Bytes, BytesMut};
 
 use tidewater_protocol::event::{EVENT_BYTES, EventError, EventsReader, put_event};
-use tidewater_spaces::{Pattern, Pieces, Router, check_subject};
+use tidewater_spaces::{EventPieces, Pattern, Router, check_subject};
 
 use crate::input::Input;
 
@@ -40,7 +40,7 @@ fn stream(bytes: &[u8], cut: usize) {
         }
     };
     assert_eq!(again, bytes[..reader.consumed()]);
-    let mut pieces = Pieces::default();
+    let mut pieces = EventPieces::default();
     let mut came = BytesMut::new();
     let mut take = |piece: &[u8]| {
         pieces.take(Bytes::copy_from_slice(piece), EVENT_BYTES, |chunk| {

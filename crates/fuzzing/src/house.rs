@@ -24,14 +24,15 @@ use tidewater_centre::Centre;
 use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_protocol::PublicationSchema;
-use tidewater_remote::Connection as RemoteConnection;
-use tidewater_remote::database::Database;
+use tidewater_remote::RemoteConnection;
+use tidewater_remote::database::RemoteDatabase;
 use tidewater_remote::session::{
-    Now, Outcome, ProofKind, SessionOptions, SyncDirection, UserProof, Verify,
+    Now, ProofKind, SessionOptions, SessionOutcome, SyncDirection, UserProof, VerifyMode,
 };
-use tidewater_remote::spool::{KeepNothing, MemorySpool};
+use tidewater_remote::spool::{MemorySpool, NoDownloadStore};
 use tidewater_server::environment::{
-    Blocking, BoxFuture, Clock, Environment, Incoming, Listener, Network, Randomness,
+    Blocking, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
+    StreamListener,
 };
 use tidewater_server::{Config, Running, Server};
 
@@ -214,7 +215,7 @@ impl House {
     /// Ada's remote syncs, and everything begins; what it syncs then is forgotten again.
     fn prepare(&mut self) {
         let work = self.files.work.clone();
-        let mut database = Database::open(&work).expect("the folder is writable");
+        let mut database = RemoteDatabase::open(&work).expect("the folder is writable");
         let subscribed = database.subscribe("tcp://127.0.0.1:7439", "ada", &["main"]);
         subscribed.expect("the file is new");
         drop(database);
@@ -228,7 +229,7 @@ impl House {
         };
         edit("UPDATE product SET name = 'quill' WHERE product_id = 1");
         self.sync(&work);
-        let database = Database::open(&work).expect("it is a remote");
+        let database = RemoteDatabase::open(&work).expect("it is a remote");
         let subscriptions = database.subscriptions().expect("it has subscribed");
         let schema = subscriptions[0].schema.as_deref();
         self.schema = schema.expect("it has synced").clone();
@@ -236,7 +237,7 @@ impl House {
         let synced = read(&work);
         // A tool has made a table anew, without what tracks it, and changed it.
         edit(&self.untracked_edit(&work));
-        let mut database = Database::open(&work).expect("it is a remote");
+        let mut database = RemoteDatabase::open(&work).expect("it is a remote");
         database.make_compare_due().expect("it has synced");
         drop(database);
         self.files.compares = read(&work);
@@ -251,9 +252,9 @@ impl House {
         self.sync(&work);
         edit("UPDATE product SET name = 'pending' WHERE product_id = 1");
         self.reset();
-        let database = Database::open(&work).expect("it is a remote");
+        let database = RemoteDatabase::open(&work).expect("it is a remote");
         let (_, database, outcome) = self.session(database);
-        assert!(matches!(outcome, Outcome::Again(_)), "{outcome:?}");
+        assert!(matches!(outcome, SessionOutcome::Again(_)), "{outcome:?}");
         drop(database);
         self.files.forgotten = read(&work);
         self.reset();
@@ -343,13 +344,13 @@ impl House {
     /// connections.
     fn sync(&self, path: &Path) -> Vec<Passed> {
         let mut all = Vec::new();
-        let mut database = Database::open(path).expect("it is a remote");
+        let mut database = RemoteDatabase::open(path).expect("it is a remote");
         while all.len() < 6 {
             let (passed, given_back, outcome) = self.session(database);
             all.push(passed);
             match outcome {
-                Outcome::Done(_) => return all,
-                Outcome::Again(_) | Outcome::More(_) => database = given_back,
+                SessionOutcome::Done(_) => return all,
+                SessionOutcome::Again(_) | SessionOutcome::More(_) => database = given_back,
                 other => panic!("an undisturbed sync ended with {other:?}"),
             }
         }
@@ -357,7 +358,7 @@ impl House {
     }
 
     /// One connection of a sync, with nothing in its way.
-    fn session(&self, database: Database) -> (Passed, Database, Outcome) {
+    fn session(&self, database: RemoteDatabase) -> (Passed, RemoteDatabase, SessionOutcome) {
         let mut connection = dial();
         sync_on(&mut connection, database, Begin::Both);
         let stream = self.address.dial().expect("the server listens");
@@ -411,7 +412,7 @@ pub(crate) fn dial() -> RemoteConnection {
 }
 
 /// Begins a sync as an undisturbed remote does.
-pub(crate) fn sync_on(connection: &mut RemoteConnection, database: Database, begin: Begin) {
+pub(crate) fn sync_on(connection: &mut RemoteConnection, database: RemoteDatabase, begin: Begin) {
     let options = SessionOptions {
         direction: match begin {
             Begin::UploadOnly => SyncDirection::UploadOnly,
@@ -419,9 +420,9 @@ pub(crate) fn sync_on(connection: &mut RemoteConnection, database: Database, beg
             _ => SyncDirection::Both,
         },
         verify: match begin {
-            Begin::Look => Verify::Look,
-            Begin::Repair => Verify::Repair,
-            _ => Verify::No,
+            Begin::Look => VerifyMode::Look,
+            Begin::Repair => VerifyMode::Repair,
+            _ => VerifyMode::No,
         },
         user_proof: Some(UserProof::Password(PASSWORD.into())),
         server: None,
@@ -429,7 +430,7 @@ pub(crate) fn sync_on(connection: &mut RemoteConnection, database: Database, beg
         adopt: None,
         first_proof: ProofKind::Token,
         spool: Box::new(MemorySpool::default()),
-        keep: Box::new(KeepNothing),
+        keep: Box::new(NoDownloadStore),
     };
     // Uploads are known again by their ids, which no two sessions of a file may share.
     let subscriptions = database.subscriptions().unwrap_or_default();
@@ -594,25 +595,25 @@ impl Address {
     }
 }
 
-impl Network for Address {
-    fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+impl ServerNetwork for Address {
+    fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn StreamListener>>> {
         let (sender, connections) = unbounded_channel();
         *locked(&self.0) = Some(sender);
-        Box::pin(async move { Ok(Box::new(Door(connections)) as Box<dyn Listener>) })
+        Box::pin(async move { Ok(Box::new(Door(connections)) as Box<dyn StreamListener>) })
     }
 }
 
 struct Door(UnboundedReceiver<DuplexStream>);
 
-impl Listener for Door {
+impl StreamListener for Door {
     fn address(&self) -> String {
         "127.0.0.1:7439".into()
     }
 
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<Incoming>> {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<IncomingStream>> {
         Box::pin(async {
             match self.0.recv().await {
-                Some(stream) => Ok(Incoming {
+                Some(stream) => Ok(IncomingStream {
                     stream: Box::new(stream),
                     peer: "device".into(),
                 }),

@@ -12,7 +12,7 @@ use tidewater_protocol::frame::{
 use tidewater_protocol::message::{
     Control, DownloadEnd, DownloadMark, Hello, Proof, ResultEnd, SignIn, UploadEnd,
 };
-use tidewater_protocol::{Op, Row, RowShape, RowsReader};
+use tidewater_protocol::{Op, RowShape, RowsReader, UnpackedRow};
 
 use crate::house::House;
 
@@ -234,7 +234,7 @@ impl Sums {
         let Some(shape) = &self.shape else { return };
         self.unread.extend_from_slice(bytes);
         let mut reader = RowsReader::new(shape, &self.unread);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         while let Ok(true) = reader.next(&mut row) {
             self.counts[row.op.map_or(0, |op| op as usize)] += 1;
         }

@@ -55,7 +55,7 @@ fn table_begin(begin: &TableBegin) {
     assert!(shape.key.iter().all(|&index| index < shape.columns.len()));
     assert_eq!(begin.key_headers().count(), shape.key.len());
     // A row of this shape can be looked for in anything.
-    let mut row = tidewater_protocol::Row::default();
+    let mut row = tidewater_protocol::UnpackedRow::default();
     let mut reader = RowsReader::new(&shape, begin.table.as_bytes());
     while let Ok(true) = reader.next(&mut row) {}
     let _ = Intervals::new(&shape, &begin.ranges);
@@ -83,11 +83,11 @@ fn schema(bytes: &[u8]) {
             let (number, scale_plus_one) = column_type_to_wire(*column);
             assert_eq!(column_type_from_wire(number, scale_plus_one), Some(*column));
         }
-        table_begin(&TableBegin::of(table));
+        table_begin(&TableBegin::for_table(table));
         assert!(
-            TableBegin::of(table).shape().is_some(),
+            TableBegin::for_table(table).shape().is_some(),
             "a header that nobody understands"
         );
-        assert!(TableBegin::of(table).has_key_of(table));
+        assert!(TableBegin::for_table(table).has_key_of(table));
     }
 }

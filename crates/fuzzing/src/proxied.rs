@@ -1,6 +1,6 @@
 //! PROXY headers: however their bytes come, they tell the same, and never more than what is there.
 
-use tidewater_carrier::proxied::{Beginning, MAX_HEADER_BYTES, is_header, read};
+use tidewater_carrier::proxy_header::{HeaderScan, MAX_HEADER_BYTES, is_header, read};
 
 /// The first bytes of a connection.
 ///
@@ -9,16 +9,16 @@ use tidewater_carrier::proxied::{Beginning, MAX_HEADER_BYTES, is_header, read};
 pub fn proxied(data: &[u8]) {
     let whole = read(data);
     let decided = match &whole {
-        Ok(Beginning::Header { bytes, .. }) => {
+        Ok(HeaderScan::Header { bytes, .. }) => {
             assert!(*bytes <= data.len() && *bytes <= MAX_HEADER_BYTES);
             assert_eq!(read(&data[..*bytes]), whole, "what follows says nothing");
             *bytes
         }
-        Ok(Beginning::Unfinished) => {
+        Ok(HeaderScan::Unfinished) => {
             assert!(data.len() < MAX_HEADER_BYTES, "it never ends");
             data.len()
         }
-        Ok(Beginning::Other) => {
+        Ok(HeaderScan::Other) => {
             assert_eq!(is_header(data), Some(false));
             return;
         }
@@ -28,6 +28,6 @@ pub fn proxied(data: &[u8]) {
         }
     };
     for end in 0..decided {
-        assert_eq!(read(&data[..end]), Ok(Beginning::Unfinished), "at {end}");
+        assert_eq!(read(&data[..end]), Ok(HeaderScan::Unfinished), "at {end}");
     }
 }

@@ -1,7 +1,7 @@
 //! What comes to a relay: the first bytes of devices, and what servers register with.
 
-use tidewater_carrier::listen::Registration;
-use tidewater_relay::{Hello, MAX_HELLO_BYTES};
+use tidewater_carrier::listen::ServerRegistration;
+use tidewater_relay::{ClientHelloReader, MAX_HELLO_BYTES};
 
 /// A device, in pieces of any size; or, behind a line break, a server.
 ///
@@ -16,9 +16,9 @@ pub fn relay(data: &[u8]) {
 }
 
 fn device(bytes: &[u8], size: usize) {
-    let mut whole = Hello::default();
+    let mut whole = ClientHelloReader::default();
     let found = whole.push(bytes);
-    let mut hello = Hello::default();
+    let mut hello = ClientHelloReader::default();
     let mut read = 0;
     for piece in bytes.chunks(size) {
         read += piece.len();
@@ -42,10 +42,10 @@ fn server(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else {
         return;
     };
-    let Ok(registration) = Registration::read(text) else {
+    let Ok(registration) = ServerRegistration::read(text) else {
         return;
     };
     let again = registration.text();
     let again = again.strip_suffix('\n').expect("a line ends");
-    assert_eq!(Registration::read(again), Ok(registration));
+    assert_eq!(ServerRegistration::read(again), Ok(registration));
 }

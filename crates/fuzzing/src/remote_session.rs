@@ -8,9 +8,9 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use tidewater_protocol::frame::PREFACE;
-use tidewater_remote::Connection as RemoteConnection;
-use tidewater_remote::database::Database;
-use tidewater_remote::session::{Now, Outcome};
+use tidewater_remote::RemoteConnection;
+use tidewater_remote::database::RemoteDatabase;
+use tidewater_remote::session::{Now, SessionOutcome};
 
 use crate::house::{Begin, House, dial, now, sync_on};
 use crate::input::Input;
@@ -36,7 +36,7 @@ impl Scene {
         let mender = Mender::new(&mut house);
         let told = |file| {
             let path = house.work_on(file);
-            Told::of(&Database::open(&path).expect("it is a remote"), &path)
+            Told::of(&RemoteDatabase::open(&path).expect("it is a remote"), &path)
         };
         let told = (0..House::FILES).map(told).collect();
         Scene {
@@ -57,7 +57,7 @@ pub fn remote_session(data: &[u8]) {
 }
 
 /// How the sync ended.
-fn listen_to(data: &[u8]) -> Outcome {
+fn listen_to(data: &[u8]) -> SessionOutcome {
     SCENE.with_borrow_mut(|slot| {
         let scene = slot.get_or_insert_with(Scene::set);
         let mut input = Input::new(data);
@@ -71,7 +71,7 @@ fn listen_to(data: &[u8]) -> Outcome {
             4 => Begin::Repair,
             _ => Begin::Both,
         };
-        let database = Database::open(&path).expect("it is a remote");
+        let database = RemoteDatabase::open(&path).expect("it is a remote");
         let mut connection = dial();
         sync_on(&mut connection, database, begin);
         let mut said = Vec::new();
@@ -94,7 +94,7 @@ fn listen_to(data: &[u8]) -> Outcome {
                 continue;
             }
             let (database, outcome) = connection.end_sync().expect("the sync has ended");
-            if connection.can_sync() && matches!(outcome, Outcome::Again(_)) {
+            if connection.can_sync() && matches!(outcome, SessionOutcome::Again(_)) {
                 sync_on(&mut connection, database, begin);
             } else {
                 ended = Some((database, outcome));
@@ -131,10 +131,10 @@ fn listen(connection: &mut RemoteConnection, said: &mut Vec<u8>) {
     }
 }
 
-fn judge(outcome: &Outcome, path: &Path, before: &Told) {
-    let database = Database::open(path).expect("it is still a remote");
+fn judge(outcome: &SessionOutcome, path: &Path, before: &Told) {
+    let database = RemoteDatabase::open(path).expect("it is still a remote");
     match outcome {
-        Outcome::Done(_) | Outcome::More(_) => {
+        SessionOutcome::Done(_) | SessionOutcome::More(_) => {
             let connection = Connection::open(path).expect("it is a database");
             // The centre's row counts, also if its key is no value of the key's type.
             connection
@@ -146,12 +146,12 @@ fn judge(outcome: &Outcome, path: &Path, before: &Told) {
             assert_eq!(sound, "ok");
         }
         // Another try, or none: the user's tables are what they were, and as much waits.
-        Outcome::Again(_) | Outcome::Failed(_) => {
+        SessionOutcome::Again(_) | SessionOutcome::Failed(_) => {
             assert_eq!(Told::of(&database, path), *before, "I4: after {outcome:?}");
         }
         _ => {}
     }
-    if let Outcome::Failed(error) = outcome {
+    if let SessionOutcome::Failed(error) = outcome {
         assert!(!error.to_string().is_empty());
         let _ = (error.code(), error.hint(), error.retry_after_ms());
     }
@@ -168,7 +168,7 @@ struct Told {
 }
 
 impl Told {
-    fn of(database: &Database, path: &Path) -> Told {
+    fn of(database: &RemoteDatabase, path: &Path) -> Told {
         let status = database.status().expect("it is a remote");
         let tables = status.subscriptions.iter().flat_map(|it| &it.tables);
         Told {
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(recorded.len(), 3);
         for (name, bytes) in recorded.iter().chain(&recorded) {
             let outcome = listen_to(bytes);
-            let (Outcome::Done(report) | Outcome::More(report)) = &outcome else {
+            let (SessionOutcome::Done(report) | SessionOutcome::More(report)) = &outcome else {
                 panic!("{name}: {outcome:?}");
             };
             let uploaded = (report.uploaded.inserts, report.refused);

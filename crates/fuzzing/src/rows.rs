@@ -1,7 +1,7 @@
 //! Packed rows: what was read is packed again to the same row, and where the bytes end
 //! changes nothing of what comes before.
 
-use tidewater_protocol::{Op, Row, RowShape, RowsReader, RowsWriter, UnpackError};
+use tidewater_protocol::{Op, RowShape, RowsReader, RowsWriter, UnpackError, UnpackedRow};
 
 use crate::input::{Input, all_same};
 
@@ -16,7 +16,7 @@ pub fn rows(data: &[u8]) {
     let cut = usize::from(input.byte());
     let packed = input.rest();
     let mut reader = RowsReader::new(&shape, packed);
-    let mut row = Row::default();
+    let mut row = UnpackedRow::default();
     let mut begin = 0;
     let mut begins = Vec::new();
     let ending = loop {
@@ -50,7 +50,7 @@ fn cut_short(
     ending: Result<(), UnpackError>,
 ) {
     let mut reader = RowsReader::new(shape, &packed[..cut]);
-    let mut row = Row::default();
+    let mut row = UnpackedRow::default();
     for &begin in begins {
         assert_eq!(reader.consumed(), begin);
         match reader.next(&mut row) {
@@ -67,12 +67,12 @@ fn cut_short(
     }
 }
 
-fn comes_back(shape: &RowShape, row: &Row<'_>) {
+fn comes_back(shape: &RowShape, row: &UnpackedRow<'_>) {
     let Some(packed) = pack(shape, row) else {
         return;
     };
     let mut reader = RowsReader::new(shape, &packed);
-    let mut again = Row::default();
+    let mut again = UnpackedRow::default();
     assert_eq!(reader.next(&mut again), Ok(true));
     assert_eq!(reader.consumed(), packed.len());
     assert_eq!(row.op, again.op);
@@ -92,7 +92,7 @@ fn comes_back(shape: &RowShape, row: &Row<'_>) {
 }
 
 /// `None` for a refusal of an operation that this version does not know.
-fn pack(shape: &RowShape, row: &Row<'_>) -> Option<Vec<u8>> {
+fn pack(shape: &RowShape, row: &UnpackedRow<'_>) -> Option<Vec<u8>> {
     let mut writer = RowsWriter::new(shape);
     let op = row.op.expect("a row that was read has an operation");
     match op {

@@ -7,7 +7,7 @@ use bytes::BytesMut;
 
 use tidewater_protocol::compare::pack_key;
 use tidewater_protocol::decimal::Decimal;
-use tidewater_protocol::event::{Position, put_event};
+use tidewater_protocol::event::{EventPosition, put_event};
 use tidewater_protocol::frame::{HEADER_BYTES, PREFACE};
 use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, ValueRef};
 
@@ -178,7 +178,7 @@ fn events() -> Vec<Seed> {
     let mut stream = BytesMut::from(&[0, 9][..]);
     for (subject, position, payload) in [
         ("fleet/unit.7", None, &b"moves"[..]),
-        ("fleet/unit.7", Some(Position { id: 8, check: 9 }), b""),
+        ("fleet/unit.7", Some(EventPosition { id: 8, check: 9 }), b""),
         ("desk/all", None, &[0, 255]),
     ] {
         put_event(&mut stream, subject, position, payload).expect("it is short");

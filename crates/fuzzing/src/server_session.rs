@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, Frame, PREFACE, put_control, take_frame};
 use tidewater_protocol::message::{Control, Ping, TableBegin};
-use tidewater_protocol::{Datum, Row, RowsReader};
+use tidewater_protocol::{Datum, RowsReader, UnpackedRow};
 
 use crate::house::House;
 use crate::input::Input;
@@ -114,7 +114,7 @@ fn rows_are_adas(begin: &TableBegin, rows: &[u8], whole: bool) {
     let Some(shape) = begin.shape() else { return };
     let region = begin.columns.iter().position(|it| it.name == "region");
     let mut reader = RowsReader::new(&shape, rows);
-    let mut row = Row::default();
+    let mut row = UnpackedRow::default();
     while let Ok(true) = reader.next(&mut row) {
         let region = region.and_then(|region| row.new.get(region));
         if let Some(Datum::Integer(region)) = region {

@@ -6,7 +6,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::message::Given;
+use crate::message::ArgumentValue;
 use crate::value::{ColumnType, Fit, Value, ValueRef};
 
 /// Whole numbers up to this size are exact as a real.
@@ -67,26 +67,28 @@ pub fn type_name(column_type: ColumnType) -> &'static str {
 
 /// Makes of what was given a value of a type, in the form in which a remote would store it. `None`
 /// if it cannot be one.
-pub fn coerce(column_type: ColumnType, given: &Given) -> Option<Value> {
+pub fn coerce(column_type: ColumnType, given: &ArgumentValue) -> Option<Value> {
     use ColumnType::{Boolean, Bytes, Decimal, Integer, Json, Real};
     let value = match (column_type, given) {
         (Json, given) => Value::Text(json(given)?),
-        (Bytes, Given::Bytes(bytes)) => Value::Blob(bytes.to_vec()),
-        (Bytes, Given::Text(text)) => Value::Blob(STANDARD.decode(text).ok()?),
-        (Boolean, Given::Boolean(boolean)) => Value::Integer(i64::from(*boolean)),
-        (Integer, Given::Real(real)) if real.fract() == 0.0 && real.abs() <= EXACT_REAL => {
+        (Bytes, ArgumentValue::Bytes(bytes)) => Value::Blob(bytes.to_vec()),
+        (Bytes, ArgumentValue::Text(text)) => Value::Blob(STANDARD.decode(text).ok()?),
+        (Boolean, ArgumentValue::Boolean(boolean)) => Value::Integer(i64::from(*boolean)),
+        (Integer, ArgumentValue::Real(real)) if real.fract() == 0.0 && real.abs() <= EXACT_REAL => {
             Value::Integer(*real as i64)
         }
-        (Integer, Given::Text(text)) => Value::Integer(text.trim().parse().ok()?),
-        (Real, Given::Text(text)) => match text.trim().parse::<f64>() {
+        (Integer, ArgumentValue::Text(text)) => Value::Integer(text.trim().parse().ok()?),
+        (Real, ArgumentValue::Text(text)) => match text.trim().parse::<f64>() {
             Ok(real) if real.is_finite() => Value::Real(real),
             _ => Value::Text(text.clone()),
         },
         // As short as it can be written, which is what a caller without decimals has meant.
-        (Decimal { .. }, Given::Real(real)) if real.is_finite() => Value::Text(real.to_string()),
-        (_, Given::Integer(integer)) => Value::Integer(*integer),
-        (_, Given::Real(real)) => Value::Real(*real),
-        (_, Given::Text(text)) => Value::Text(text.clone()),
+        (Decimal { .. }, ArgumentValue::Real(real)) if real.is_finite() => {
+            Value::Text(real.to_string())
+        }
+        (_, ArgumentValue::Integer(integer)) => Value::Integer(*integer),
+        (_, ArgumentValue::Real(real)) => Value::Real(*real),
+        (_, ArgumentValue::Text(text)) => Value::Text(text.clone()),
         _ => return None,
     };
     let (datum, fit) = column_type.datum(value.as_ref());
@@ -94,21 +96,23 @@ pub fn coerce(column_type: ColumnType, given: &Given) -> Option<Value> {
 }
 
 /// What was given, as the text of a JSON value.
-fn json(given: &Given) -> Option<String> {
+fn json(given: &ArgumentValue) -> Option<String> {
     Some(match given {
-        Given::Json(text) | Given::Text(text) => text.clone(),
-        Given::Boolean(boolean) => boolean.to_string(),
-        Given::Integer(integer) => integer.to_string(),
-        Given::Real(real) if real.is_finite() => real.to_string(),
-        Given::Real(_) | Given::Bytes(_) => return None,
+        ArgumentValue::Json(text) | ArgumentValue::Text(text) => text.clone(),
+        ArgumentValue::Boolean(boolean) => boolean.to_string(),
+        ArgumentValue::Integer(integer) => integer.to_string(),
+        ArgumentValue::Real(real) if real.is_finite() => real.to_string(),
+        ArgumentValue::Real(_) | ArgumentValue::Bytes(_) => return None,
     })
 }
 
 /// A value of a type, for a receiver who is to see what it is.
-pub fn given(column_type: ColumnType, value: &Value) -> Option<Given> {
+pub fn given(column_type: ColumnType, value: &Value) -> Option<ArgumentValue> {
     match (column_type, value) {
-        (ColumnType::Boolean, Value::Integer(integer)) => Some(Given::Boolean(*integer != 0)),
-        (ColumnType::Json, Value::Text(text)) => Some(Given::Json(text.clone())),
+        (ColumnType::Boolean, Value::Integer(integer)) => {
+            Some(ArgumentValue::Boolean(*integer != 0))
+        }
+        (ColumnType::Json, Value::Text(text)) => Some(ArgumentValue::Json(text.clone())),
         (_, value) => value.as_ref().into(),
     }
 }
@@ -119,14 +123,14 @@ pub fn to_base64(bytes: &[u8]) -> String {
 }
 
 /// A value as it is stored, for whoever has no type for it.
-impl From<ValueRef<'_>> for Option<Given> {
-    fn from(value: ValueRef<'_>) -> Option<Given> {
+impl From<ValueRef<'_>> for Option<ArgumentValue> {
+    fn from(value: ValueRef<'_>) -> Option<ArgumentValue> {
         Some(match value {
             ValueRef::Null => return None,
-            ValueRef::Integer(integer) => Given::Integer(integer),
-            ValueRef::Real(real) => Given::Real(real),
-            ValueRef::Text(text) => Given::Text(text.to_owned()),
-            ValueRef::Blob(bytes) => Given::Bytes(bytes.to_vec().into()),
+            ValueRef::Integer(integer) => ArgumentValue::Integer(integer),
+            ValueRef::Real(real) => ArgumentValue::Real(real),
+            ValueRef::Text(text) => ArgumentValue::Text(text.to_owned()),
+            ValueRef::Blob(bytes) => ArgumentValue::Bytes(bytes.to_vec().into()),
         })
     }
 }
@@ -137,17 +141,25 @@ mod tests {
 
     #[test]
     fn a_value_becomes_what_is_declared() {
-        let text = |text: &str| Given::Text(text.into());
+        let text = |text: &str| ArgumentValue::Text(text.into());
         let uuid = "0f8fad5b-d9cb-469f-a165-70867728950e";
         for (name, given, value) in [
-            ("integer", Given::Integer(7), Value::Integer(7)),
-            ("integer", Given::Real(7.0), Value::Integer(7)),
+            ("integer", ArgumentValue::Integer(7), Value::Integer(7)),
+            ("integer", ArgumentValue::Real(7.0), Value::Integer(7)),
             ("integer", text(" 7"), Value::Integer(7)),
-            ("decimal", Given::Real(12.5), Value::Text("12.5".into())),
-            ("decimal", Given::Integer(3), Value::Text("3".into())),
+            (
+                "decimal",
+                ArgumentValue::Real(12.5),
+                Value::Text("12.5".into()),
+            ),
+            (
+                "decimal",
+                ArgumentValue::Integer(3),
+                Value::Text("3".into()),
+            ),
             ("real", text("1.5"), Value::Real(1.5)),
-            ("real", Given::Integer(2), Value::Real(2.0)),
-            ("boolean", Given::Boolean(true), Value::Integer(1)),
+            ("real", ArgumentValue::Integer(2), Value::Real(2.0)),
+            ("boolean", ArgumentValue::Boolean(true), Value::Integer(1)),
             ("boolean", text("false"), Value::Integer(0)),
             ("text", text("x"), Value::Text("x".into())),
             ("blob", text("AP8="), Value::Blob(vec![0, 255])),
@@ -157,8 +169,12 @@ mod tests {
                 text("2026-11-26 10:00"),
                 Value::Text("2026-11-26T10:00:00.000000".into()),
             ),
-            ("json", Given::Json("[1]".into()), Value::Text("[1]".into())),
-            ("json", Given::Integer(1), Value::Text("1".into())),
+            (
+                "json",
+                ArgumentValue::Json("[1]".into()),
+                Value::Text("[1]".into()),
+            ),
+            ("json", ArgumentValue::Integer(1), Value::Text("1".into())),
         ] {
             let column_type = argument_type(name).unwrap();
             assert_eq!(coerce(column_type, &given), Some(value), "{name} {given:?}");
@@ -169,13 +185,13 @@ mod tests {
     #[test]
     fn what_it_cannot_be_is_refused() {
         for (name, given) in [
-            ("integer", Given::Real(1.5)),
-            ("integer", Given::Text("seven".into())),
-            ("integer", Given::Boolean(true)),
-            ("text", Given::Integer(1)),
-            ("blob", Given::Text("?".into())),
-            ("date", Given::Text("yesterday".into())),
-            ("json", Given::Bytes(vec![1].into())),
+            ("integer", ArgumentValue::Real(1.5)),
+            ("integer", ArgumentValue::Text("seven".into())),
+            ("integer", ArgumentValue::Boolean(true)),
+            ("text", ArgumentValue::Integer(1)),
+            ("blob", ArgumentValue::Text("?".into())),
+            ("date", ArgumentValue::Text("yesterday".into())),
+            ("json", ArgumentValue::Bytes(vec![1].into())),
         ] {
             let column_type = argument_type(name).unwrap();
             assert_eq!(coerce(column_type, &given), None, "{name} {given:?}");

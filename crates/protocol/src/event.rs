@@ -28,14 +28,14 @@ const POSITION_BYTES: usize = 16;
 
 /// Where a durable event stands in its space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Position {
+pub struct EventPosition {
     /// Its number in the space; events are committed in the order of their numbers.
     pub id: u64,
     /// Random: a number with another check is of another history of the space.
     pub check: u64,
 }
 
-impl Position {
+impl EventPosition {
     /// The 16 bytes that it is on the wire and in databases.
     pub fn to_bytes(self) -> [u8; POSITION_BYTES] {
         let mut bytes = [0; POSITION_BYTES];
@@ -45,10 +45,10 @@ impl Position {
     }
 
     /// Reads these bytes; `None` if there are more or fewer.
-    pub fn of_bytes(bytes: &[u8]) -> Option<Position> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<EventPosition> {
         let bytes: [u8; POSITION_BYTES] = bytes.try_into().ok()?;
         let (id, check) = bytes.split_first_chunk()?;
-        Some(Position {
+        Some(EventPosition {
             id: u64::from_le_bytes(*id),
             check: u64::from_le_bytes(check.try_into().ok()?),
         })
@@ -56,7 +56,7 @@ impl Position {
 }
 
 /// Its bytes in hexadecimal digits.
-impl fmt::Display for Position {
+impl fmt::Display for EventPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", u128::from_be_bytes(self.to_bytes()))
     }
@@ -67,17 +67,17 @@ impl fmt::Display for Position {
 #[error("it is no position: 32 hexadecimal digits")]
 pub struct NoPosition;
 
-impl FromStr for Position {
+impl FromStr for EventPosition {
     type Err = NoPosition;
 
-    fn from_str(text: &str) -> Result<Position, NoPosition> {
+    fn from_str(text: &str) -> Result<EventPosition, NoPosition> {
         let is_hex =
             text.len() == 2 * POSITION_BYTES && text.bytes().all(|it| it.is_ascii_hexdigit());
         let number = is_hex
             .then(|| u128::from_str_radix(text, 16).ok())
             .flatten();
         let bytes = number.ok_or(NoPosition)?.to_be_bytes();
-        Position::of_bytes(&bytes).ok_or(NoPosition)
+        EventPosition::from_bytes(&bytes).ok_or(NoPosition)
     }
 }
 
@@ -87,7 +87,7 @@ pub struct EventRef<'a> {
     /// `SPACE/a.b.c`, of which only the encoding was looked at.
     pub subject: &'a str,
     /// Of a durable event.
-    pub position: Option<Position>,
+    pub position: Option<EventPosition>,
     /// What it says.
     pub payload: &'a [u8],
     /// The whole of it, packed.
@@ -131,7 +131,7 @@ impl EventError {
 }
 
 /// The size of an event once it is packed.
-pub fn packed_bytes(subject: &str, position: Option<Position>, payload: &[u8]) -> usize {
+pub fn packed_bytes(subject: &str, position: Option<EventPosition>, payload: &[u8]) -> usize {
     let position_bytes = position.map_or(0, |_| POSITION_BYTES);
     EVENT_HEADER_BYTES + subject.len() + position_bytes + payload.len()
 }
@@ -143,7 +143,7 @@ pub fn packed_bytes(subject: &str, position: Option<Position>, payload: &[u8]) -
 pub fn put_event(
     out: &mut BytesMut,
     subject: &str,
-    position: Option<Position>,
+    position: Option<EventPosition>,
     payload: &[u8],
 ) -> Result<(), EventError> {
     let bytes = packed_bytes(subject, position, payload);
@@ -257,13 +257,13 @@ impl<'a> EventsReader<'a> {
     }
 }
 
-fn read_position(bytes: &[u8; POSITION_BYTES]) -> Position {
+fn read_position(bytes: &[u8; POSITION_BYTES]) -> EventPosition {
     let mut halves = bytes.chunks_exact(8).map(|half| {
         let half = half.first_chunk::<8>().expect("a half has eight bytes");
         u64::from_le_bytes(*half)
     });
     let mut half = || halves.next().expect("there are two halves");
-    Position {
+    EventPosition {
         id: half(),
         check: half(),
     }
@@ -275,7 +275,7 @@ mod tests {
 
     use super::*;
 
-    fn packed(events: &[(&str, Option<Position>, &[u8])]) -> BytesMut {
+    fn packed(events: &[(&str, Option<EventPosition>, &[u8])]) -> BytesMut {
         let mut out = BytesMut::new();
         for (subject, position, payload) in events {
             put_event(&mut out, subject, *position, payload).unwrap();
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn an_event_is_read_as_it_was_packed_and_a_beginning_is_left() {
-        let position = Some(Position { id: 7, check: 9 });
+        let position = Some(EventPosition { id: 7, check: 9 });
         let bytes = packed(&[
             ("news/a.b", None, b"one"),
             ("news/a.b", position, b""),
@@ -347,7 +347,7 @@ mod tests {
             cut in 0..1000_usize,
         ) {
             let mut bytes = BytesMut::new();
-            let position = |it: Option<(u64, u64)>| it.map(|(id, check)| Position { id, check });
+            let position = |it: Option<(u64, u64)>| it.map(|(id, check)| EventPosition { id, check });
             for (subject, at, payload) in &events {
                 put_event(&mut bytes, subject, position(*at), payload).unwrap();
             }

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value as Json};
 
 use crate::argument::to_base64;
-use crate::message::{Answer, Argument, ColumnHeader, Given, Returns};
+use crate::message::{Answer, Argument, ArgumentValue, ColumnHeader, Returns};
 use crate::pack::UnpackError;
 use crate::value::{ColumnType, Value};
 
@@ -18,37 +18,42 @@ pub fn arguments(object: &Map<String, Json>) -> Vec<Argument> {
 }
 
 /// A JSON value as an argument; `None` for null.
-pub fn given(value: &Json) -> Option<Given> {
+pub fn given(value: &Json) -> Option<ArgumentValue> {
     Some(match value {
         Json::Null => return None,
-        Json::Bool(boolean) => Given::Boolean(*boolean),
-        Json::String(text) => Given::Text(text.clone()),
+        Json::Bool(boolean) => ArgumentValue::Boolean(*boolean),
+        Json::String(text) => ArgumentValue::Text(text.clone()),
         Json::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(integer), _) => Given::Integer(integer),
+            (Some(integer), _) => ArgumentValue::Integer(integer),
             // Beyond 64 bits with a sign: whoever declares a decimal gets all digits.
-            (None, _) if number.is_u64() => Given::Text(number.to_string()),
-            (None, Some(real)) => Given::Real(real),
-            (None, None) => Given::Text(number.to_string()),
+            (None, _) if number.is_u64() => ArgumentValue::Text(number.to_string()),
+            (None, Some(real)) => ArgumentValue::Real(real),
+            (None, None) => ArgumentValue::Text(number.to_string()),
         },
-        value @ (Json::Array(_) | Json::Object(_)) => Given::Json(value.to_string()),
+        value @ (Json::Array(_) | Json::Object(_)) => ArgumentValue::Json(value.to_string()),
     })
 }
 
 /// Arguments as a JSON object.
 pub fn object(arguments: &[Argument]) -> Map<String, Json> {
     let arguments = arguments.iter();
-    let arguments = arguments.map(|it| (it.name.clone(), it.given.as_ref().map_or(Json::Null, of)));
+    let arguments = arguments.map(|it| {
+        (
+            it.name.clone(),
+            it.given.as_ref().map_or(Json::Null, from_argument),
+        )
+    });
     arguments.collect()
 }
 
-fn of(given: &Given) -> Json {
+fn from_argument(given: &ArgumentValue) -> Json {
     match given {
-        Given::Boolean(boolean) => Json::from(*boolean),
-        Given::Integer(integer) => Json::from(*integer),
-        Given::Real(real) => real_number(*real),
-        Given::Text(text) => Json::from(text.as_str()),
-        Given::Bytes(bytes) => Json::from(to_base64(bytes)),
-        Given::Json(text) => embedded(text),
+        ArgumentValue::Boolean(boolean) => Json::from(*boolean),
+        ArgumentValue::Integer(integer) => Json::from(*integer),
+        ArgumentValue::Real(real) => real_number(*real),
+        ArgumentValue::Text(text) => Json::from(text.as_str()),
+        ArgumentValue::Bytes(bytes) => Json::from(to_base64(bytes)),
+        ArgumentValue::Json(text) => embedded(text),
     }
 }
 
@@ -80,11 +85,11 @@ fn row(columns: &[ColumnHeader], values: &[Value]) -> Json {
 }
 
 fn cell(column: &ColumnHeader, value: &Value) -> Json {
-    of_value(column.column_type().unwrap_or(ColumnType::Opaque), value)
+    from_value(column.column_type().unwrap_or(ColumnType::Opaque), value)
 }
 
 /// A value of a type.
-pub fn of_value(column_type: ColumnType, value: &Value) -> Json {
+pub fn from_value(column_type: ColumnType, value: &Value) -> Json {
     match (column_type, value) {
         (_, Value::Null) => Json::Null,
         (ColumnType::Boolean, Value::Integer(integer)) => Json::from(*integer != 0),
@@ -176,8 +181,8 @@ fn table(returns: Returns, rows: &[&Map<String, Json>]) -> Answer {
         .collect();
     let data: Vec<&[_]> = data.iter().map(Vec::as_slice).collect();
     let columns = headers.into_iter();
-    let columns = columns.map(|(name, column_type)| ColumnHeader::of(name, column_type));
-    Answer::of(returns, columns.collect(), &data)
+    let columns = columns.map(|(name, column_type)| ColumnHeader::new(name, column_type));
+    Answer::new(returns, columns.collect(), &data)
 }
 
 fn typed(value: &Json) -> (ColumnType, Value) {
@@ -228,6 +233,9 @@ mod tests {
         assert_eq!(&object(&arguments(object_of)), object_of);
         let large = json!({"n": u64::MAX});
         let large = arguments(large.as_object().unwrap());
-        assert_eq!(large[0].given, Some(Given::Text(u64::MAX.to_string())));
+        assert_eq!(
+            large[0].given,
+            Some(ArgumentValue::Text(u64::MAX.to_string()))
+        );
     }
 }

@@ -22,8 +22,9 @@ pub mod value;
 
 pub use code::Code;
 pub use identity::{RemoteId, UploadId};
-pub use pack::{Op, Row, RowShape, RowsReader, RowsWriter, UnpackError};
+pub use pack::{Op, RowShape, RowsReader, RowsWriter, UnpackError, UnpackedRow};
 pub use schema::{
-    Check, Column, Direction, ForeignKey, ForeignKeyAction, Identity, PublicationSchema, Table,
+    CheckConstraint, Column, Direction, ForeignKey, ForeignKeyAction, IdentityColumn,
+    PublicationSchema, Table,
 };
 pub use value::{ColumnType, Datum, Fit, Value, ValueRef};

@@ -6,19 +6,21 @@ mod channel;
 mod name;
 mod numbers;
 mod parameter;
-mod verified;
+mod verified_tables;
 
 use prost::Message;
 
-pub use self::call::{Answer, Argument, Call, CallFailed, CallKind, Given, Returns};
+pub use self::call::{Answer, Argument, ArgumentValue, Call, CallFailed, CallKind, Returns};
 pub use self::channel::{
     Credit, MAX_ABOVE, MAX_BEARER_BYTES, MAX_DEVICE_NAME, PasswordChange, Ping, Pong, Proof,
     SignIn, SignedIn, bearer_too_long, is_device_name,
 };
 pub use self::numbers::{NumberBlock, NumbersLeft};
-pub use self::parameter::{MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, MAX_PARAMETERS, Parameter};
-pub use self::verified::{
-    MAX_VERIFIED_BYTES, MAX_VERIFIED_KEYS, MAX_VERIFIED_TABLES, Verified, VerifiedTable,
+pub use self::parameter::{
+    MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, MAX_PARAMETERS, SubscriptionParameter,
+};
+pub use self::verified_tables::{
+    MAX_VERIFIED_BYTES, MAX_VERIFIED_KEYS, MAX_VERIFIED_TABLES, VerifiedTable, VerifiedTables,
 };
 
 use crate::code::Code;
@@ -106,7 +108,7 @@ pub enum Control {
     Busy(Busy),
     /// Either: it cannot go on. The sender closes the connection afterwards.
     #[prost(message, tag = "15")]
-    Failure(Failure),
+    Failure(FailureNotice),
     /// Either: so many more bytes of rows and messages may be sent on a channel.
     #[prost(message, tag = "16")]
     Credit(Credit),
@@ -119,10 +121,10 @@ pub enum Control {
     /// Server: your sync waits for a worker. Sent now and then so that the remote
     /// does not take silence for death.
     #[prost(message, tag = "19")]
-    Waiting(Waiting),
+    Waiting(SyncWaiting),
     /// Remote: it gives up this sync.
     #[prost(message, tag = "20")]
-    Cancel(Cancel),
+    Cancel(SyncCancel),
     /// Remote: what it has of a table, as checksums of ranges of keys.
     #[prost(message, tag = "21")]
     CompareTable(CompareTable),
@@ -190,13 +192,13 @@ pub struct HelloSubscription {
     pub compares: bool,
     /// What the remote uploaded under ids that it had before, and still keeps.
     #[prost(message, repeated, tag = "8")]
-    pub formers: Vec<Former>,
+    pub formers: Vec<FormerId>,
     /// How many numbers it has for the tables of which it has any.
     #[prost(message, repeated, tag = "9")]
     pub numbers: Vec<NumbersLeft>,
     /// The parameters that are set.
     #[prost(message, repeated, tag = "10")]
-    pub parameters: Vec<Parameter>,
+    pub parameters: Vec<SubscriptionParameter>,
     /// The lowest number of an upload of which the remote still keeps something as refused; 0 if
     /// it keeps nothing.
     #[prost(uint64, tag = "11")]
@@ -206,7 +208,7 @@ pub struct HelloSubscription {
     pub settled_after: u64,
     /// What was not equal when the remote verified itself for [`DownloadBegin::verify`].
     #[prost(message, optional, tag = "13")]
-    pub verified: Option<Verified>,
+    pub verified: Option<VerifiedTables>,
     /// What has come of a download that broke, which began from this checkpoint. Not with `compares`.
     #[prost(message, optional, tag = "14")]
     pub partial: Option<PartialDownload>,
@@ -232,7 +234,7 @@ pub struct PartialDownload {
 
 /// An id that the remote had before its file was restored or copied.
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct Former {
+pub struct FormerId {
     /// The id, 16 bytes.
     #[prost(bytes = "vec", tag = "1")]
     pub remote_id: Vec<u8>,
@@ -421,7 +423,7 @@ pub struct ColumnHeader {
 
 impl ColumnHeader {
     /// The header of a column.
-    pub fn of(name: impl Into<String>, column_type: ColumnType) -> ColumnHeader {
+    pub fn new(name: impl Into<String>, column_type: ColumnType) -> ColumnHeader {
         let (column_type, scale_plus_one) = column_type_to_wire(column_type);
         ColumnHeader {
             name: name.into(),
@@ -438,9 +440,9 @@ impl ColumnHeader {
 
 impl TableBegin {
     /// The header of a table's rows, all columns in the schema's order.
-    pub fn of(table: &Table) -> TableBegin {
+    pub fn for_table(table: &Table) -> TableBegin {
         let columns = table.columns.iter();
-        let columns = columns.map(|it| ColumnHeader::of(it.name.as_str(), it.column_type));
+        let columns = columns.map(|it| ColumnHeader::new(it.name.as_str(), it.column_type));
         TableBegin {
             table: table.name.clone(),
             columns: columns.collect(),
@@ -705,7 +707,7 @@ pub struct Busy {
 
 /// See [`Control::Failure`].
 #[derive(Clone, PartialEq, Message)]
-pub struct Failure {
+pub struct FailureNotice {
     /// The number of a [`Code`].
     #[prost(uint32, tag = "1")]
     pub code: u32,
@@ -724,10 +726,10 @@ pub struct Failure {
     pub subject: String,
 }
 
-impl Failure {
+impl FailureNotice {
     /// A failure with a hint.
-    pub fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Failure {
-        Failure {
+    pub fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> FailureNotice {
+        FailureNotice {
             code: code.number(),
             message: message.into(),
             hint: hint.into(),
@@ -739,7 +741,7 @@ impl Failure {
 
 /// See [`Control::Waiting`].
 #[derive(Clone, PartialEq, Message)]
-pub struct Waiting {
+pub struct SyncWaiting {
     /// Syncs before this one.
     #[prost(uint64, tag = "1")]
     pub ahead: u64,
@@ -751,7 +753,7 @@ pub struct Waiting {
 
 /// See [`Control::Cancel`].
 #[derive(Clone, PartialEq, Message)]
-pub struct Cancel {}
+pub struct SyncCancel {}
 
 /// See [`Control::CompareTable`]. Several messages for one table append.
 #[derive(Clone, PartialEq, Message)]

@@ -95,7 +95,7 @@ pub struct RowShape {
 /// One unpacked row. Reused from row to row; which fields are filled depends on
 /// `op` (see [`Op`]).
 #[derive(Debug, Default)]
-pub struct Row<'a> {
+pub struct UnpackedRow<'a> {
     /// What the row says.
     pub op: Option<Op>,
     /// The pre-image, one value a column.

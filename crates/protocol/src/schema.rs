@@ -84,7 +84,7 @@ pub struct Column {
 
 /// A rule for the values of a row that a remote can check as well as the centre.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub struct CheckConstraint {
     /// What a remote's error says: the table, the columns, and the centre's constraint.
     pub name: String,
     /// The condition, as SQL over the table's columns and SQLite's built-in functions.
@@ -93,7 +93,7 @@ pub struct Check {
 
 /// A column whose values are numbers that each remote has a store of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct IdentityColumn {
     /// The column, as an index into [`Table::columns`]; an integer.
     pub column: usize,
     /// How many numbers a remote gets at once.
@@ -135,9 +135,9 @@ pub struct Table {
     /// Which way the rows travel.
     pub direction: Direction,
     /// What remotes check when a row is written.
-    pub checks: Vec<Check>,
+    pub checks: Vec<CheckConstraint>,
     /// The column that numbers are handed out for.
-    pub identity: Option<Identity>,
+    pub identity: Option<IdentityColumn>,
 }
 
 /// A publication: what a remote that subscribes to it holds.
@@ -196,7 +196,7 @@ impl PublicationSchema {
 
     /// The schema as it travels (Protocol Buffers, see `docs/protocol.md`).
     pub fn encode(&self) -> Vec<u8> {
-        wire::Publication::from(self).encode_to_vec()
+        wire::PublicationMessage::from(self).encode_to_vec()
     }
 
     /// Reads what [`Self::encode`] wrote.
@@ -205,7 +205,7 @@ impl PublicationSchema {
     /// The bytes are not a schema, or an index in it points nowhere, or lists in it do not
     /// fit together. Whether its names can be names in SQLite is for remotes to say.
     pub fn decode(bytes: &[u8]) -> Result<Self, SchemaError> {
-        let wire = wire::Publication::decode(bytes)
+        let wire = wire::PublicationMessage::decode(bytes)
             .map_err(|error| SchemaError::Encoding(error.to_string()))?;
         Self::try_from(wire)
     }
@@ -329,11 +329,11 @@ mod tests {
                     on_update: ForeignKeyAction::NoAction,
                 }],
                 direction: Direction::Upload,
-                checks: vec![Check {
+                checks: vec![CheckConstraint {
                     name: "Purchase.cost: positive".into(),
                     condition: "cost > 0".into(),
                 }],
-                identity: Some(Identity {
+                identity: Some(IdentityColumn {
                     column: 0,
                     block: 1000,
                     refill_below: 200,

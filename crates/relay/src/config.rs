@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use tidewater_carrier::listen::Registration;
+use tidewater_carrier::listen::ServerRegistration;
 use tidewater_carrier::{ServerUrl, Transport};
 
 use crate::error::RelayError;
 
 /// Everything that a configuration file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct RelayServiceConfig {
     /// Where devices connect.
     pub listen: Vec<ServerUrl>,
     /// Where servers connect.
@@ -30,14 +30,14 @@ pub struct Config {
     /// Idle lines at the same time.
     pub lines: usize,
     /// The servers that there can be, by name.
-    pub names: HashMap<String, ServerName>,
+    pub names: HashMap<String, ServerProofs>,
     /// How it logs.
-    pub log: LogConfig,
+    pub log: RelayLogConfig,
 }
 
 /// What servers of a name can prove themselves with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerName {
+pub struct ServerProofs {
     /// Hashes of tokens.
     pub tokens: HashSet<String>,
 }
@@ -55,7 +55,7 @@ pub struct TlsFiles {
 /// `[log]`, as of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LogConfig {
+pub struct RelayLogConfig {
     /// `text` or `json`.
     pub format: Option<String>,
     /// A level, or directives.
@@ -64,7 +64,7 @@ pub struct LogConfig {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Raw {
+struct RawRelayConfig {
     listen: Vec<String>,
     servers: String,
     admin: Option<String>,
@@ -77,7 +77,7 @@ struct Raw {
     #[serde(default)]
     server: Vec<RawServer>,
     #[serde(default)]
-    log: LogConfig,
+    log: RelayLogConfig,
 }
 
 #[derive(Deserialize)]
@@ -94,17 +94,17 @@ const LINES: usize = 1_000;
 /// Files and tasks have an end.
 const MOST: usize = 1_000_000;
 
-impl Config {
+impl RelayServiceConfig {
     /// Reads a configuration file. Relative paths in it start at its folder.
     ///
     /// # Errors
     /// The file cannot be read, or says something that cannot be.
-    pub fn load(file: &Path) -> Result<Config, RelayError> {
+    pub fn load(file: &Path) -> Result<RelayServiceConfig, RelayError> {
         let text = fs::read_to_string(file).map_err(|source| RelayError::File {
             file: file.to_owned(),
             source,
         })?;
-        let mut config = Config::parse(&text).map_err(|error| match error {
+        let mut config = RelayServiceConfig::parse(&text).map_err(|error| match error {
             RelayError::Configuration { message, hint } => {
                 let message = format!("{}: {message}", file.display());
                 RelayError::Configuration { message, hint }
@@ -125,8 +125,8 @@ impl Config {
     ///
     /// # Errors
     /// It says something that cannot be.
-    pub fn parse(text: &str) -> Result<Config, RelayError> {
-        let raw: Raw = toml::from_str(text).map_err(|error| {
+    pub fn parse(text: &str) -> Result<RelayServiceConfig, RelayError> {
+        let raw: RawRelayConfig = toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start));
             let line = before.map(|it| 1 + it.matches('\n').count());
             let place = line.map_or(String::new(), |line| format!("line {line}: "));
@@ -139,8 +139,8 @@ impl Config {
     }
 }
 
-impl Raw {
-    fn read(self) -> Result<Config, RelayError> {
+impl RawRelayConfig {
+    fn read(self) -> Result<RelayServiceConfig, RelayError> {
         let wrong = |what: String, hint: &str| RelayError::configuration(what, hint);
         if self.listen.is_empty() {
             return Err(wrong(
@@ -201,7 +201,7 @@ impl Raw {
                 "write [[server]] with the name by which devices know it, and tokens",
             ));
         }
-        Ok(Config {
+        Ok(RelayServiceConfig {
             listen,
             servers,
             admin: admin.transpose()?,
@@ -256,9 +256,9 @@ fn admin(text: &str, insecure: bool) -> Result<String, RelayError> {
 }
 
 impl RawServer {
-    fn read(self, has_authority: bool) -> Result<(String, ServerName), RelayError> {
+    fn read(self, has_authority: bool) -> Result<(String, ServerProofs), RelayError> {
         let wrong = |what: String, hint: &str| RelayError::configuration(what, hint);
-        let Some(name) = Registration::name(&self.name) else {
+        let Some(name) = ServerRegistration::name(&self.name) else {
             return Err(wrong(
                 format!("server: {:?} is no host name", self.name),
                 "write the name by which devices know the server: name = \"sync.example.com\"",
@@ -283,7 +283,7 @@ impl RawServer {
             }
         });
         let tokens = tokens.collect::<Result<_, _>>()?;
-        Ok((name, ServerName { tokens }))
+        Ok((name, ServerProofs { tokens }))
     }
 }
 
@@ -309,7 +309,7 @@ mod tests {
             "admin = \"http://localhost\"\nlines = 5\n{}",
             named("Sync.Example.COM.")
         ));
-        let config = Config::parse(&text).unwrap();
+        let config = RelayServiceConfig::parse(&text).unwrap();
         assert_eq!(config.admin.as_deref(), Some("localhost:7440"));
         assert_eq!((config.lines, config.connections), (5, CONNECTIONS));
         assert!(config.names["sync.example.com"].tokens.contains(&hash()));
@@ -384,7 +384,7 @@ mod tests {
             ),
             ("servers = 7".into(), "line 1", "docs/"),
         ] {
-            let error = Config::parse(&text).unwrap_err();
+            let error = RelayServiceConfig::parse(&text).unwrap_err();
             assert!(error.to_string().contains(what), "{what}: {error}");
             assert!(error.hint().contains(hint), "{hint}: {}", error.hint());
             assert!(!error.to_string().contains("secret"), "{error}");

@@ -15,11 +15,11 @@ use tokio::io::{
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use tidewater_carrier::listen::{Incoming, Listener, Stream};
+use tidewater_carrier::listen::{ByteStream, IncomingStream, StreamListener};
 
-use crate::hello::{Hello, NoHello, Wanted};
-use crate::lines::NoLine;
-use crate::relay::Shared;
+use crate::client_hello::{ClientHelloReader, NoHello, RequestedServer};
+use crate::relay::RelayState;
+use crate::tunnel_pool::NoTunnel;
 
 /// How long a device may take to say whom it wants to reach.
 const HELLO: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ const TURNED_AWAY: usize = 1_024;
 
 /// What TLS says in place of an answer.
 #[derive(Clone, Copy)]
-enum Alert {
+enum TlsAlert {
     UnexpectedMessage = 10,
     DecodeError = 50,
     InternalError = 80,
@@ -46,7 +46,7 @@ enum Alert {
 }
 
 /// Takes devices until it is dropped.
-pub(crate) async fn accept_all(shared: Arc<Shared>, mut listener: Box<dyn Listener>) {
+pub(crate) async fn accept_all(shared: Arc<RelayState>, mut listener: Box<dyn StreamListener>) {
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
     loop {
         let incoming = match listener.accept().await {
@@ -70,7 +70,7 @@ pub(crate) async fn accept_all(shared: Arc<Shared>, mut listener: Box<dyn Listen
                 shared.metrics.refused("full");
                 if let Ok(place) = turned_away.clone().try_acquire_owned() {
                     tokio::spawn(async move {
-                        send_away(incoming.stream, &alert(Alert::InternalError)).await;
+                        send_away(incoming.stream, &alert(TlsAlert::InternalError)).await;
                         drop(place);
                     });
                 }
@@ -80,20 +80,20 @@ pub(crate) async fn accept_all(shared: Arc<Shared>, mut listener: Box<dyn Listen
 }
 
 /// One connection from its first byte to its last.
-pub(crate) async fn serve(shared: &Shared, incoming: Incoming) {
-    let Incoming { mut stream, peer } = incoming;
-    let mut hello = Hello::default();
+pub(crate) async fn serve(shared: &RelayState, incoming: IncomingStream) {
+    let IncomingStream { mut stream, peer } = incoming;
+    let mut hello = ClientHelloReader::default();
     let wanted = match timeout(HELLO, hear(&mut stream, &mut hello)).await {
         Ok(Ok(Some(wanted))) => wanted,
         // Somebody who looked whether we are there.
-        Ok(Ok(None) | Err(Unheard::Lost(_))) => return,
-        Ok(Err(Unheard::Wrong(why))) => {
+        Ok(Ok(None) | Err(HelloError::Lost(_))) => return,
+        Ok(Err(HelloError::Wrong(why))) => {
             shared.metrics.refused("not_tls");
             tracing::info!(peer, %why, "a connection is refused");
             let answer = match why {
                 NoHello::Http => HTTP.as_bytes().to_vec(),
-                NoHello::Other => alert(Alert::UnexpectedMessage),
-                NoHello::Malformed | NoHello::TooLong => alert(Alert::DecodeError),
+                NoHello::Other => alert(TlsAlert::UnexpectedMessage),
+                NoHello::Malformed | NoHello::TooLong => alert(TlsAlert::DecodeError),
             };
             return send_away(stream, &answer).await;
         }
@@ -119,9 +119,9 @@ pub(crate) async fn serve(shared: &Shared, incoming: Incoming) {
         }
         Err(why) => {
             let (word, answer) = match why {
-                NoLine::Unknown => ("unknown_name", Alert::UnrecognizedName),
-                NoLine::Unregistered => ("unregistered", Alert::InternalError),
-                NoLine::Late => ("late", Alert::InternalError),
+                NoTunnel::Unknown => ("unknown_name", TlsAlert::UnrecognizedName),
+                NoTunnel::Unregistered => ("unregistered", TlsAlert::InternalError),
+                NoTunnel::Late => ("late", TlsAlert::InternalError),
             };
             shared.metrics.refused(word);
             tracing::info!(peer, name, %why, "a connection is refused");
@@ -131,28 +131,31 @@ pub(crate) async fn serve(shared: &Shared, incoming: Incoming) {
 }
 
 /// Why it is not known whom a device wants to reach.
-enum Unheard {
+enum HelloError {
     Wrong(NoHello),
     Lost(#[expect(dead_code, reason = "nobody is told")] io::Error),
 }
 
 /// Reads until it is known whom a device wants to reach; `None` if it ends before.
-async fn hear(stream: &mut Box<dyn Stream>, hello: &mut Hello) -> Result<Option<Wanted>, Unheard> {
+async fn hear(
+    stream: &mut Box<dyn ByteStream>,
+    hello: &mut ClientHelloReader,
+) -> Result<Option<RequestedServer>, HelloError> {
     let mut bytes = [0; 4_096];
     loop {
-        let count = stream.read(&mut bytes).await.map_err(Unheard::Lost)?;
+        let count = stream.read(&mut bytes).await.map_err(HelloError::Lost)?;
         if count == 0 {
             return Ok(None);
         }
         let heard = hello.push(&bytes[..count]);
-        if let Some(wanted) = heard.map_err(Unheard::Wrong)? {
+        if let Some(wanted) = heard.map_err(HelloError::Wrong)? {
             return Ok(Some(wanted));
         }
     }
 }
 
 /// A record of TLS with a fatal alert.
-fn alert(what: Alert) -> Vec<u8> {
+fn alert(what: TlsAlert) -> Vec<u8> {
     vec![0x15, 3, 3, 0, 2, 2, what as u8]
 }
 
@@ -161,7 +164,7 @@ const HTTP: &str = "HTTP/1.1 400 TLS only: write https, wss or tls\r\nContent-Le
 Connection: close\r\n\r\n";
 
 /// Says why, and waits until that is read: what is closed with bytes unread takes it back.
-async fn send_away(mut stream: Box<dyn Stream>, answer: &[u8]) {
+async fn send_away(mut stream: Box<dyn ByteStream>, answer: &[u8]) {
     let goodbye = async {
         stream.write_all(answer).await?;
         stream.shutdown().await?;
@@ -171,9 +174,9 @@ async fn send_away(mut stream: Box<dyn Stream>, answer: &[u8]) {
 }
 
 /// Lets bytes go both ways until both have ended, or nothing goes any more.
-async fn relay(shared: &Shared, device: Box<dyn Stream>, line: Box<dyn Stream>) {
+async fn relay(shared: &RelayState, device: Box<dyn ByteStream>, line: Box<dyn ByteStream>) {
     let moved = Arc::new(AtomicU64::new(0));
-    let counted = |stream| Counted {
+    let counted = |stream| CountedStream {
         moved: moved.clone(),
         stream,
     };
@@ -199,12 +202,12 @@ async fn relay(shared: &Shared, device: Box<dyn Stream>, line: Box<dyn Stream>) 
 }
 
 /// Counts what is read.
-struct Counted {
+struct CountedStream {
     moved: Arc<AtomicU64>,
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ByteStream>,
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -218,7 +221,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -5,20 +5,20 @@
 //! no secret but the key of the certificate with which servers know it. What is said on a line is
 //! in `tidewater_carrier`; the server's side is in `tidewater-server`.
 
+mod client_hello;
 mod config;
 mod devices;
 mod error;
-mod hello;
-mod lines;
 mod metrics;
 mod newcomers;
 mod relay;
 mod servers;
+mod tunnel_pool;
 
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, LogConfig, ServerName, TlsFiles};
+pub use client_hello::{ClientHelloReader, MAX_HELLO_BYTES, NoHello, RequestedServer};
+pub use config::{RelayLogConfig, RelayServiceConfig, ServerProofs, TlsFiles};
 pub use error::RelayError;
-pub use hello::{Hello, MAX_HELLO_BYTES, NoHello, Wanted};
-pub use relay::{Relay, Running};
+pub use relay::{RelayService, RunningRelay};

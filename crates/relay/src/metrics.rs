@@ -8,16 +8,16 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::lines::Lines;
+use crate::tunnel_pool::TunnelPool;
 
-type OfName = [(&'static str, String); 1];
-type OfState = [(&'static str, String); 2];
+type NameLabel = [(&'static str, String); 1];
+type StateLabel = [(&'static str, String); 2];
 
 /// See the module.
 pub(crate) struct Metrics {
     registry: Registry,
-    lines: Family<OfState, Gauge>,
-    servers: Family<OfName, Gauge>,
+    lines: Family<StateLabel, Gauge>,
+    servers: Family<NameLabel, Gauge>,
     connections: Gauge,
     relayed: Counter,
     refused: Family<[(&'static str, &'static str); 1], Counter>,
@@ -27,13 +27,13 @@ pub(crate) struct Metrics {
 impl Metrics {
     pub(crate) fn new() -> Metrics {
         let mut registry = Registry::with_prefix("tidewater_relay");
-        let lines = Family::<OfState, Gauge>::default();
+        let lines = Family::<StateLabel, Gauge>::default();
         registry.register(
             "lines",
             "Lines of servers, by name and state",
             lines.clone(),
         );
-        let servers = Family::<OfName, Gauge>::default();
+        let servers = Family::<NameLabel, Gauge>::default();
         registry.register(
             "servers",
             "Servers that are registered, by name",
@@ -78,7 +78,11 @@ impl Metrics {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(crate) fn render(&self, lines: &Lines, connections: usize) -> Result<String, fmt::Error> {
+    pub(crate) fn render(
+        &self,
+        lines: &TunnelPool,
+        connections: usize,
+    ) -> Result<String, fmt::Error> {
         self.connections.set(small(connections));
         for standing in lines.standing() {
             let name = standing.name;

@@ -13,19 +13,19 @@ const MOST_OF_ONE: usize = 64;
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Newcomers {
+pub(crate) struct NewcomerCounts {
     of: Mutex<HashMap<IpAddr, usize>>,
 }
 
 /// A place, until it is dropped.
-pub(crate) struct Newcomer {
-    newcomers: Arc<Newcomers>,
+pub(crate) struct NewcomerSlot {
+    newcomers: Arc<NewcomerCounts>,
     network: IpAddr,
 }
 
-impl Newcomers {
+impl NewcomerCounts {
     /// A place for whoever comes from an address, if there is one.
-    pub(crate) fn enter(self: &Arc<Newcomers>, address: IpAddr) -> Option<Newcomer> {
+    pub(crate) fn enter(self: &Arc<NewcomerCounts>, address: IpAddr) -> Option<NewcomerSlot> {
         let network = network(address);
         let mut of = self.lock();
         let is_full = of.values().sum::<usize>() >= MOST;
@@ -33,7 +33,7 @@ impl Newcomers {
             return None;
         }
         *of.entry(network).or_default() += 1;
-        Some(Newcomer {
+        Some(NewcomerSlot {
             newcomers: self.clone(),
             network,
         })
@@ -44,7 +44,7 @@ impl Newcomers {
     }
 }
 
-impl Drop for Newcomer {
+impl Drop for NewcomerSlot {
     fn drop(&mut self) {
         let mut of = self.newcomers.lock();
         match of.get_mut(&self.network) {
@@ -66,7 +66,7 @@ fn network(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn enter_all(newcomers: &Arc<Newcomers>, addresses: &[String]) -> Vec<Newcomer> {
+    fn enter_all(newcomers: &Arc<NewcomerCounts>, addresses: &[String]) -> Vec<NewcomerSlot> {
         let addresses = addresses.iter().map(|it| it.parse().unwrap());
         addresses.filter_map(|it| newcomers.enter(it)).collect()
     }

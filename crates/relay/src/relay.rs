@@ -11,48 +11,48 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use tidewater_admin::Probed;
+use tidewater_admin::ProbeTarget;
 use tidewater_carrier::Transport;
-use tidewater_carrier::listen::{Listener, Network, Tcp, Tls};
+use tidewater_carrier::listen::{ServerNetwork, StreamListener, TcpNetwork, TlsServer};
 use tidewater_carrier::tls::ClientAuthorities;
 
-use crate::config::Config;
+use crate::config::RelayServiceConfig;
 use crate::error::RelayError;
-use crate::lines::Lines;
 use crate::metrics::Metrics;
+use crate::tunnel_pool::TunnelPool;
 use crate::{devices, servers};
 
 /// What connections are given to end by themselves at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(30);
 
 /// What all connections share.
-pub(crate) struct Shared {
-    pub(crate) lines: Arc<Lines>,
+pub(crate) struct RelayState {
+    pub(crate) lines: Arc<TunnelPool>,
     pub(crate) metrics: Metrics,
-    known: RwLock<Known>,
+    secret: RwLock<PeerSecret>,
     places: Arc<Semaphore>,
     most: usize,
-    leaving: Flag,
-    aborted: Flag,
+    leaving: OnceSignal,
+    aborted: OnceSignal,
     /// Gone when it shuts down and no device is there any more.
     alive: mpsc::WeakSender<()>,
 }
 
 /// With what the relay and servers know each other.
 #[derive(Clone)]
-struct Known {
-    tls: Option<Tls>,
+struct PeerSecret {
+    tls: Option<TlsServer>,
     authority: Option<ClientAuthorities>,
 }
 
 /// Something that happens once.
 #[derive(Default)]
-struct Flag {
+struct OnceSignal {
     happens: Notify,
     is_set: AtomicBool,
 }
 
-impl Flag {
+impl OnceSignal {
     fn set(&self) {
         self.is_set.store(true, Ordering::SeqCst);
         self.happens.notify_waiters();
@@ -72,42 +72,46 @@ impl Flag {
 }
 
 /// What a connection of a device holds as long as it lasts.
-pub(crate) type Guard = (OwnedSemaphorePermit, mpsc::Sender<()>);
+pub(crate) type DeviceGuard = (OwnedSemaphorePermit, mpsc::Sender<()>);
 
-impl Shared {
-    fn new(config: &Config, known: Known, alive: mpsc::WeakSender<()>) -> Shared {
-        Shared {
-            lines: Lines::new(&config.names, config.lines),
+impl RelayState {
+    fn new(
+        config: &RelayServiceConfig,
+        known: PeerSecret,
+        alive: mpsc::WeakSender<()>,
+    ) -> RelayState {
+        RelayState {
+            lines: TunnelPool::new(&config.names, config.lines),
             metrics: Metrics::new(),
-            known: RwLock::new(known),
+            secret: RwLock::new(known),
             places: Arc::new(Semaphore::new(config.connections)),
             most: config.connections,
-            leaving: Flag::default(),
-            aborted: Flag::default(),
+            leaving: OnceSignal::default(),
+            aborted: OnceSignal::default(),
             alive,
         }
     }
 
     /// Of a relay without sockets.
     #[cfg(test)]
-    pub(crate) fn of(config: &Config) -> Arc<Shared> {
+    pub(crate) fn from_config(config: &RelayServiceConfig) -> Arc<RelayState> {
         let (alive, _) = mpsc::channel(1);
-        let known = Known::load(config).expect("no files");
-        Arc::new(Shared::new(config, known, alive.downgrade()))
+        let known = PeerSecret::load(config).expect("no files");
+        Arc::new(RelayState::new(config, known, alive.downgrade()))
     }
 
-    pub(crate) fn tls(&self) -> Option<Tls> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn tls(&self) -> Option<TlsServer> {
+        let known = self.secret.read().unwrap_or_else(PoisonError::into_inner);
         known.tls.clone()
     }
 
     pub(crate) fn authority(&self) -> Option<ClientAuthorities> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.secret.read().unwrap_or_else(PoisonError::into_inner);
         known.authority.clone()
     }
 
     /// A place for one more device.
-    pub(crate) fn enter(&self) -> Option<Guard> {
+    pub(crate) fn enter(&self) -> Option<DeviceGuard> {
         let place = self.places.clone().try_acquire_owned().ok()?;
         Some((place, self.alive.upgrade()?))
     }
@@ -131,7 +135,7 @@ impl Shared {
     }
 }
 
-impl Probed for Shared {
+impl ProbeTarget for RelayState {
     fn trouble(&self) -> Option<String> {
         self.is_leaving().then(|| "shutting down".into())
     }
@@ -142,17 +146,17 @@ impl Probed for Shared {
 }
 
 /// The relay.
-pub struct Relay;
+pub struct RelayService;
 
 /// A relay that runs until it is told to stop.
-pub struct Running {
+pub struct RunningRelay {
     /// The URLs at which devices connect, in the order of the configuration.
     pub addresses: Vec<String>,
     /// The URL at which servers connect.
     pub servers: String,
     /// The URL of the admin endpoint, if there is one.
     pub admin: Option<String>,
-    shared: Arc<Shared>,
+    shared: Arc<RelayState>,
     tasks: Vec<JoinHandle<()>>,
     admin_task: Option<JoinHandle<()>>,
     alive: mpsc::Sender<()>,
@@ -160,21 +164,21 @@ pub struct Running {
     devices: mpsc::Receiver<()>,
 }
 
-impl Relay {
+impl RelayService {
     /// Whether a relay could start with a configuration, as far as files can tell.
     ///
     /// # Errors
     /// A file cannot be used.
-    pub fn check(config: &Config) -> Result<(), RelayError> {
-        Known::load(config).map(|_| ())
+    pub fn check(config: &RelayServiceConfig) -> Result<(), RelayError> {
+        PeerSecret::load(config).map(|_| ())
     }
 
     /// Starts a relay: listens, and returns. Runs on the current tokio runtime.
     ///
     /// # Errors
     /// The configuration and the machine do not fit; nothing was started.
-    pub async fn start(config: Config) -> Result<Running, RelayError> {
-        let known = Known::load(&config)?;
+    pub async fn start(config: RelayServiceConfig) -> Result<RunningRelay, RelayError> {
+        let known = PeerSecret::load(&config)?;
         let mut listeners = Vec::new();
         for url in &config.listen {
             listeners.push(listen(url.address(), &url.to_string()).await?);
@@ -193,7 +197,7 @@ impl Relay {
             }
         };
         let (alive, devices) = mpsc::channel(1);
-        let shared = Arc::new(Shared::new(&config, known, alive.downgrade()));
+        let shared = Arc::new(RelayState::new(&config, known, alive.downgrade()));
         let scheme = config.servers.transport.scheme();
         let servers = format!("{scheme}://{}", for_servers.address());
         let mut tasks = vec![tokio::spawn(servers::accept_all(
@@ -209,12 +213,12 @@ impl Relay {
         let (admin, admin_task) = match admin {
             None => (None, None),
             Some(listener) => {
-                let url = format!("http://{}", Listener::address(&listener));
+                let url = format!("http://{}", StreamListener::address(&listener));
                 let serving = tidewater_admin::serve(listener, shared.clone());
                 (Some(url), Some(tokio::spawn(serving)))
             }
         };
-        Ok(Running {
+        Ok(RunningRelay {
             addresses,
             servers,
             admin,
@@ -227,16 +231,16 @@ impl Relay {
     }
 }
 
-async fn listen(address: String, url: &str) -> Result<Box<dyn Listener>, RelayError> {
-    let listener = Tcp.listen(&address).await;
+async fn listen(address: String, url: &str) -> Result<Box<dyn StreamListener>, RelayError> {
+    let listener = TcpNetwork.listen(&address).await;
     listener.map_err(|source| RelayError::Listen {
         url: url.to_owned(),
         source,
     })
 }
 
-impl Known {
-    fn load(config: &Config) -> Result<Known, RelayError> {
+impl PeerSecret {
+    fn load(config: &RelayServiceConfig) -> Result<PeerSecret, RelayError> {
         let unusable = |error: tidewater_carrier::CarrierError| {
             RelayError::configuration(
                 error.to_string(),
@@ -248,28 +252,28 @@ impl Known {
         let authority = authority.transpose().map_err(unusable)?;
         let tls = match (&config.tls, config.servers.transport) {
             (Some(files), Transport::Tls) => Some(match &authority {
-                None => Tls::new(&files.certificate, &files.key),
-                Some(known) => Tls::for_known_clients(&files.certificate, &files.key, known),
+                None => TlsServer::new(&files.certificate, &files.key),
+                Some(known) => TlsServer::for_known_clients(&files.certificate, &files.key, known),
             }),
             _ => None,
         };
-        Ok(Known {
+        Ok(PeerSecret {
             tls: tls.transpose().map_err(unusable)?,
             authority,
         })
     }
 }
 
-impl Running {
+impl RunningRelay {
     /// Goes by another configuration from now on, as far as names, tokens, certificate and
     /// authority are concerned; whoever is registered stays. Everything else counts when it is
     /// started anew.
     ///
     /// # Errors
     /// A file cannot be used: everything stays as it is.
-    pub fn reconfigure(&self, config: &Config) -> Result<(), RelayError> {
-        let known = Known::load(config)?;
-        *(self.shared.known.write()).unwrap_or_else(PoisonError::into_inner) = known;
+    pub fn reconfigure(&self, config: &RelayServiceConfig) -> Result<(), RelayError> {
+        let known = PeerSecret::load(config)?;
+        *(self.shared.secret.write()).unwrap_or_else(PoisonError::into_inner) = known;
         self.shared.lines.rename(&config.names);
         Ok(())
     }
@@ -278,7 +282,7 @@ impl Running {
     /// for a while, and are then ended.
     pub async fn shutdown(self) {
         tracing::info!("shutting down");
-        let Running {
+        let RunningRelay {
             shared,
             tasks,
             admin_task,

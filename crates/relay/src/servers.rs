@@ -1,4 +1,4 @@
-//! Servers: whoever dials the relay to have a line, and has to prove to be who he says.
+//! Servers: whoever dials the relay to have a tunnel, and has to prove to be who he says.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,19 +11,20 @@ use rustls::server::ParsedCertificate;
 use tokio::time::{sleep, timeout};
 
 use tidewater_carrier::listen::{
-    IdleLine, Incoming, LineError, Listener, Refusal, Registration, Shown,
+    IdleTunnel, IncomingStream, PeerCertificates, RegistrationRefusal, ServerRegistration,
+    StreamListener, TunnelError,
 };
 
-use crate::lines::Place;
-use crate::newcomers::Newcomers;
-use crate::relay::Shared;
+use crate::newcomers::NewcomerCounts;
+use crate::relay::RelayState;
+use crate::tunnel_pool::TunnelSlot;
 
 /// How long TLS may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Takes lines until it is dropped.
-pub(crate) async fn accept_all(shared: Arc<Shared>, mut listener: Box<dyn Listener>) {
-    let newcomers = Arc::new(Newcomers::default());
+/// Takes tunnels until it is dropped.
+pub(crate) async fn accept_all(shared: Arc<RelayState>, mut listener: Box<dyn StreamListener>) {
+    let newcomers = Arc::new(NewcomerCounts::default());
     loop {
         match listener.accept().await {
             Ok(incoming) => {
@@ -51,70 +52,70 @@ pub(crate) async fn accept_all(shared: Arc<Shared>, mut listener: Box<dyn Listen
     }
 }
 
-/// A line, if whoever dials proves himself.
+/// A tunnel, if whoever dials proves himself.
 pub(crate) async fn register(
-    shared: &Arc<Shared>,
-    incoming: Incoming,
-) -> Option<(IdleLine, Place)> {
+    shared: &Arc<RelayState>,
+    incoming: IncomingStream,
+) -> Option<(IdleTunnel, TunnelSlot)> {
     let peer = incoming.peer.clone();
     match try_register(shared, incoming).await {
         Ok(line) => return Some(line),
-        Err(LineError::Refused(why)) => shared.metrics.refused(why.word()),
+        Err(TunnelError::Refused(why)) => shared.metrics.refused(why.word()),
         Err(error) => tracing::info!(peer, %error, "no line"),
     }
     None
 }
 
 async fn try_register(
-    shared: &Arc<Shared>,
-    incoming: Incoming,
-) -> Result<(IdleLine, Place), LineError> {
-    let Incoming { mut stream, peer } = incoming;
-    let mut shown = Shown::new();
+    shared: &Arc<RelayState>,
+    incoming: IncomingStream,
+) -> Result<(IdleTunnel, TunnelSlot), TunnelError> {
+    let IncomingStream { mut stream, peer } = incoming;
+    let mut shown = PeerCertificates::new();
     if let Some(tls) = shared.tls() {
         let late = |_| io::Error::from(io::ErrorKind::TimedOut);
         let accepted = timeout(HANDSHAKE, tls.accept(stream)).await;
         (stream, shown) = accepted.map_err(late)??;
     }
-    let (name, place) = match IdleLine::registration(&mut stream).await {
+    let (name, place) = match IdleTunnel::registration(&mut stream).await {
         Ok(registration) => {
             let place = admit(shared, &registration, &shown);
             (registration.name, place)
         }
-        Err(LineError::Refused(why)) => (String::new(), Err(why)),
+        Err(TunnelError::Refused(why)) => (String::new(), Err(why)),
         Err(error) => return Err(error),
     };
     match place {
-        Ok(place) => Ok((IdleLine::admit(stream).await?, place)),
+        Ok(place) => Ok((IdleTunnel::admit(stream).await?, place)),
         Err(why) => {
             let reason = why.word();
             tracing::warn!(peer, name, reason, "a server is refused");
-            IdleLine::refuse(stream, why).await?;
-            Err(LineError::Refused(why))
+            IdleTunnel::refuse(stream, why).await?;
+            Err(TunnelError::Refused(why))
         }
     }
 }
 
 /// A place for whoever proves to be who he says.
 fn admit(
-    shared: &Arc<Shared>,
-    registration: &Registration,
-    shown: &Shown,
-) -> Result<Place, Refusal> {
+    shared: &Arc<RelayState>,
+    registration: &ServerRegistration,
+    shown: &PeerCertificates,
+) -> Result<TunnelSlot, RegistrationRefusal> {
     if shared.is_leaving() {
-        return Err(Refusal::Leaving);
+        return Err(RegistrationRefusal::Leaving);
     }
     let name = registration.name.as_str();
     let hash = registration.token.as_ref().map(|it| it.hash());
     let is_proven = shared.lines.is_proof(name, hash.as_deref())?;
     if !is_proven && !is_certified(shared, name, shown) {
-        return Err(Refusal::Proof);
+        return Err(RegistrationRefusal::Proof);
     }
     shared.lines.enter(name, registration.instance)
 }
 
 /// Whether certificates are good, and say that a server has this name.
-fn is_certified(shared: &Shared, name: &str, shown: &Shown) -> bool {
+fn is_certified(shared: &RelayState, name: &str, shown: &PeerCertificates) -> bool {
     let (Some(authority), [own, ..]) = (&shared.authority(), &shown[..]) else {
         return false;
     };
@@ -136,13 +137,13 @@ fn now_s() -> u64 {
     now.map_or(0, |it| it.as_secs())
 }
 
-/// Keeps a line until a device gets it, or it is not there any more.
-pub(crate) async fn keep(shared: &Shared, mut line: IdleLine, place: Place) {
+/// Keeps a tunnel until a device gets it, or it is not there any more.
+pub(crate) async fn keep(shared: &RelayState, mut line: IdleTunnel, place: TunnelSlot) {
     let asked = shared.lines.offer(&place);
     tokio::select! {
         biased;
         asked = asked => if let Ok(reply) = asked {
-            // Who has asked is still there, or the line ends.
+            // Who has asked is still there, or the tunnel ends.
             let _ = reply.send((line, place));
         },
         () = shared.leaving() => {}

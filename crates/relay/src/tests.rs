@@ -10,38 +10,43 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use tidewater_admin::Probed;
-use tidewater_carrier::listen::{Incoming, Line, LineError, Refusal, Registration, Token};
+use tidewater_admin::ProbeTarget;
+use tidewater_carrier::listen::{
+    IncomingStream, RegistrationRefusal, RelayToken, RelayTunnel, ServerRegistration, TunnelError,
+};
 
-use crate::config::Config;
-use crate::hello::MAX_HELLO_BYTES;
-use crate::relay::Shared;
+use crate::client_hello::MAX_HELLO_BYTES;
+use crate::config::RelayServiceConfig;
+use crate::relay::RelayState;
 use crate::{devices, servers};
 
 const NAME: &str = "sync.example.com";
 
-fn token() -> Token {
+fn token() -> RelayToken {
     "the-token-of-the-test".parse().unwrap()
 }
 
-fn relay(more: &str) -> Arc<Shared> {
+fn relay(more: &str) -> Arc<RelayState> {
     let text = format!(
         "listen = [\"tls://127.0.0.1:0\"]\nservers = \"tcp://127.0.0.1:0\"\n{more}\n\
          [[server]]\nname = \"{NAME}\"\ntokens = [\"{}\"]\n",
         token().hash()
     );
-    Shared::of(&Config::parse(&text).unwrap())
+    RelayState::from_config(&RelayServiceConfig::parse(&text).unwrap())
 }
 
-fn incoming(stream: DuplexStream, peer: &str) -> Incoming {
-    Incoming {
+fn incoming(stream: DuplexStream, peer: &str) -> IncomingStream {
+    IncomingStream {
         stream: Box::new(stream),
         peer: peer.into(),
     }
 }
 
 /// A line that a server has opened, and what comes over it.
-async fn line(relay: &Arc<Shared>, instance: u64) -> Result<JoinHandle<Incoming>, LineError> {
+async fn line(
+    relay: &Arc<RelayState>,
+    instance: u64,
+) -> Result<JoinHandle<IncomingStream>, TunnelError> {
     let (server, other) = duplex(1 << 16);
     let relay = relay.clone();
     tokio::spawn(async move {
@@ -49,19 +54,19 @@ async fn line(relay: &Arc<Shared>, instance: u64) -> Result<JoinHandle<Incoming>
             servers::keep(&relay, line, place).await;
         }
     });
-    let registration = Registration {
+    let registration = ServerRegistration {
         name: NAME.into(),
         instance,
         token: Some(token()),
     };
-    let line = Line::open(Box::new(server), &registration).await?;
+    let line = RelayTunnel::open(Box::new(server), &registration).await?;
     // It is offered now.
     sleep(Duration::from_millis(1)).await;
     Ok(tokio::spawn(async move { line.taken().await.unwrap() }))
 }
 
 /// A device that has connected.
-fn device(relay: &Arc<Shared>, peer: &str) -> DuplexStream {
+fn device(relay: &Arc<RelayState>, peer: &str) -> DuplexStream {
     let (device, other) = duplex(1 << 16);
     let (relay, incoming) = (relay.clone(), incoming(other, peer));
     tokio::spawn(async move { devices::serve(&relay, incoming).await });
@@ -104,7 +109,7 @@ async fn a_device_and_its_server_have_each_others_bytes_and_ends() {
         device.write_all(piece).await.unwrap();
         sleep(Duration::from_millis(20)).await;
     }
-    let Incoming { mut stream, peer } = taken.await.unwrap();
+    let IncomingStream { mut stream, peer } = taken.await.unwrap();
     assert_eq!(peer, "192.0.2.7");
     device.write_all(b"up").await.unwrap();
     device.shutdown().await.unwrap();
@@ -145,7 +150,7 @@ async fn who_says_nothing_at_the_port_for_servers_takes_few_places() {
     );
     // What they leave is free for a server.
     drop(silent);
-    let registration = Registration {
+    let registration = ServerRegistration {
         name: NAME.into(),
         instance: 1,
         token: Some(token()),
@@ -153,7 +158,7 @@ async fn who_says_nothing_at_the_port_for_servers_takes_few_places() {
     let opened = async {
         loop {
             let stream = TcpStream::connect(address).await.unwrap();
-            match Line::open(Box::new(stream), &registration).await {
+            match RelayTunnel::open(Box::new(stream), &registration).await {
                 Ok(line) => return line,
                 Err(_) => sleep(Duration::from_millis(10)).await,
             }
@@ -292,7 +297,7 @@ async fn there_are_only_so_many_lines() {
     );
     let error = line(&relay, 2).await.err().unwrap();
     assert!(
-        matches!(error, LineError::Refused(Refusal::Full)),
+        matches!(error, TunnelError::Refused(RegistrationRefusal::Full)),
         "{error}"
     );
 }

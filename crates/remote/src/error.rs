@@ -311,11 +311,11 @@ fn has_raised(error: &rusqlite::Error) -> bool {
 }
 
 /// Says what was being done when SQLite failed.
-pub(crate) trait Doing<T> {
+pub(crate) trait ErrorContext<T> {
     fn doing(self, doing: &str) -> Result<T, RemoteError>;
 }
 
-impl<T> Doing<T> for Result<T, rusqlite::Error> {
+impl<T> ErrorContext<T> for Result<T, rusqlite::Error> {
     fn doing(self, doing: &str) -> Result<T, RemoteError> {
         self.map_err(|source| RemoteError::sqlite(doing, source))
     }

@@ -14,7 +14,7 @@ mod scripted;
 pub mod session;
 pub mod spool;
 
-pub use connection::{Connection, Event};
+pub use connection::{DriverEvent, RemoteConnection};
 pub use error::RemoteError;
 pub use report::{RefusedInterest, Report};
-pub use session::{Phase, Progress, SyncDirection, SyncError, Verify};
+pub use session::{SyncDirection, SyncError, SyncPhase, SyncProgress, VerifyMode};

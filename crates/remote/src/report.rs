@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::database::{
-    ApplySummary, ConflictSummary, Database, OutboxCounts, RefusedSummary, StaleRow,
+    ApplySummary, ConflictSummary, OutboxCounts, RefusedSummary, RemoteDatabase, StaleRow,
     TableDifferences,
 };
 use crate::error::RemoteError;
@@ -18,9 +18,9 @@ use crate::error::RemoteError;
 pub struct Report {
     /// What the uploads of this sync changed in the centre. An upload whose first
     /// acknowledgement was lost is told here once more.
-    pub uploaded: Uploaded,
+    pub uploaded: UploadedRows,
     /// What the downloads of this sync changed on the remote.
-    pub downloaded: Downloaded,
+    pub downloaded: DownloadedRows,
     /// The tables of which downloads changed rows.
     pub tables: BTreeSet<String>,
     /// The server took the file for a copy, or for one that was restored from a backup: it is another
@@ -81,7 +81,7 @@ pub struct RefusedInterest {
 
 /// Rows that took effect in the centre.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Uploaded {
+pub struct UploadedRows {
     /// Inserted.
     pub inserts: u64,
     /// Updated.
@@ -90,9 +90,9 @@ pub struct Uploaded {
     pub deletes: u64,
 }
 
-impl Uploaded {
+impl UploadedRows {
     /// Adds what a server says, which may be any number.
-    pub(crate) fn add(&mut self, more: Uploaded) {
+    pub(crate) fn add(&mut self, more: UploadedRows) {
         self.inserts = self.inserts.saturating_add(more.inserts);
         self.updates = self.updates.saturating_add(more.updates);
         self.deletes = self.deletes.saturating_add(more.deletes);
@@ -101,7 +101,7 @@ impl Uploaded {
 
 /// Rows that took effect on the remote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Downloaded {
+pub struct DownloadedRows {
     /// Written.
     pub upserts: u64,
     /// Removed. Of a table that was sent whole: by how many rows it has become smaller.
@@ -154,13 +154,13 @@ impl Report {
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn tell_stale(&mut self, database: &Database) -> Result<(), RemoteError> {
+    pub fn tell_stale(&mut self, database: &RemoteDatabase) -> Result<(), RemoteError> {
         (self.stale_count, self.stale) = database.stale(ROWS_TOLD)?;
         Ok(())
     }
 
     /// Takes over what applying came to.
-    pub(crate) fn applied(&mut self, summary: ApplySummary) {
+    pub(crate) fn add_applied(&mut self, summary: ApplySummary) {
         self.downloaded.upserts = summary.upserts;
         self.downloaded.removals = summary.removals;
         self.tables = summary.tables;

@@ -8,12 +8,12 @@ use tempfile::TempDir;
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 pub(crate) use tidewater_testing::scripted::*;
 
-use crate::Connection;
-use crate::database::Database;
+use crate::RemoteConnection;
+use crate::database::RemoteDatabase;
 use crate::session::{
-    Now, Outcome, ProofKind, SessionOptions, SyncDirection, SyncError, UserProof, Verify,
+    Now, ProofKind, SessionOptions, SessionOutcome, SyncDirection, SyncError, UserProof, VerifyMode,
 };
-use crate::spool::{KeepNothing, MemorySpool};
+use crate::spool::{MemorySpool, NoDownloadStore};
 
 /// How long a server may be silent.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
@@ -49,7 +49,7 @@ impl Remote {
     pub(crate) fn synced() -> Remote {
         let remote = Remote::new();
         let (outcome, _) = remote.sync(|_| first_reply());
-        assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+        assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
         remote
     }
 
@@ -64,8 +64,8 @@ impl Remote {
         self.folder.path().join("remote.db")
     }
 
-    pub(crate) fn open(&self) -> Database {
-        Database::open(&self.path()).unwrap()
+    pub(crate) fn open(&self) -> RemoteDatabase {
+        RemoteDatabase::open(&self.path()).unwrap()
     }
 
     pub(crate) fn run(&self, sql: &str) {
@@ -124,17 +124,17 @@ impl Remote {
         rows.unwrap().map(Result::unwrap).collect()
     }
 
-    pub(crate) fn session(&self, options: SessionOptions) -> Connection {
+    pub(crate) fn session(&self, options: SessionOptions) -> RemoteConnection {
         let number = self.sessions.get().wrapping_add(1);
         self.sessions.set(number);
-        let mut connection = Connection::dial("test", SILENCE, NOW);
+        let mut connection = RemoteConnection::dial("test", SILENCE, NOW);
         connection.sync(self.open(), options, [number; 32]);
         connection
     }
 
     /// A whole sync against a server that answers the first flight with a script and then
     /// closes. Returns also what the remote sent.
-    pub(crate) fn sync(&self, script: impl FnOnce(&Sent) -> Reply) -> (Outcome, Sent) {
+    pub(crate) fn sync(&self, script: impl FnOnce(&Sent) -> Reply) -> (SessionOutcome, Sent) {
         self.sync_with(options(), script)
     }
 
@@ -142,7 +142,7 @@ impl Remote {
         &self,
         options: SessionOptions,
         script: impl FnOnce(&Sent) -> Reply,
-    ) -> (Outcome, Sent) {
+    ) -> (SessionOutcome, Sent) {
         let mut connection = self.session(options);
         let mut sent = Sent::default();
         sent.take(|| connection.poll_transmit());
@@ -155,14 +155,14 @@ impl Remote {
     /// A sync that must fail; returns the error.
     pub(crate) fn fails(&self, script: impl FnOnce(&Sent) -> Reply) -> SyncError {
         match self.sync(script).0 {
-            Outcome::Failed(error) => error,
+            SessionOutcome::Failed(error) => error,
             other => panic!("the sync did not fail: {other:?}"),
         }
     }
 }
 
 /// Hands in all bytes of a server, then the end of the connection.
-pub(crate) fn answer(connection: &mut Connection, reply: &[u8]) {
+pub(crate) fn answer(connection: &mut RemoteConnection, reply: &[u8]) {
     // A server sends what it has credit for.
     for piece in reply.chunks(ROWS_PAYLOAD_BYTES) {
         connection.handle_bytes(piece, NOW);
@@ -177,13 +177,13 @@ pub(crate) fn answer(connection: &mut Connection, reply: &[u8]) {
 pub(crate) fn options() -> SessionOptions {
     SessionOptions {
         direction: SyncDirection::Both,
-        verify: Verify::No,
+        verify: VerifyMode::No,
         user_proof: Some(UserProof::Password("secret".into())),
         server: None,
         other_centre: false,
         adopt: None,
         first_proof: ProofKind::Token,
         spool: Box::new(MemorySpool::default()),
-        keep: Box::new(KeepNothing),
+        keep: Box::new(NoDownloadStore),
     }
 }

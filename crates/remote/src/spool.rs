@@ -2,7 +2,7 @@
 //!
 //! Owns the store of bytes, nothing of what they mean. Small downloads stay in memory;
 //! larger ones go to a file beside the database, which exists only while its sync runs. One that may
-//! be gone on with goes to a file that stays should the sync break ([`Keep`]).
+//! be gone on with goes to a file that stays should the sync break ([`DownloadStore`]).
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -40,7 +40,7 @@ pub trait Spool: Send {
 }
 
 /// Where what comes of downloads is kept.
-pub trait Keep: Send {
+pub trait DownloadStore: Send {
     /// What is kept of the download of a publication, from its beginning. `None` if nothing can be
     /// kept: another sync of the same file does.
     ///
@@ -69,9 +69,9 @@ pub trait KeptSpool: Spool {
 
 /// Keeps nothing.
 #[derive(Debug, Default)]
-pub struct KeepNothing;
+pub struct NoDownloadStore;
 
-impl Keep for KeepNothing {
+impl DownloadStore for NoDownloadStore {
     fn open(&mut self, _: &str) -> io::Result<Option<Box<dyn KeptSpool>>> {
         Ok(None)
     }
@@ -79,18 +79,18 @@ impl Keep for KeepNothing {
 
 /// Keeps in memory: for tests. Copies share what they keep.
 #[derive(Clone, Debug, Default)]
-pub struct KeepInMemory(Arc<Mutex<HashMap<String, Vec<u8>>>>);
+pub struct MemoryDownloadStore(Arc<Mutex<HashMap<String, Vec<u8>>>>);
 
-/// See [`KeepInMemory`].
-struct KeptInMemory {
-    all: KeepInMemory,
+/// See [`MemoryDownloadStore`].
+struct MemoryKeptSpool {
+    all: MemoryDownloadStore,
     publication: String,
     at: usize,
 }
 
-impl Keep for KeepInMemory {
+impl DownloadStore for MemoryDownloadStore {
     fn open(&mut self, publication: &str) -> io::Result<Option<Box<dyn KeptSpool>>> {
-        Ok(Some(Box::new(KeptInMemory {
+        Ok(Some(Box::new(MemoryKeptSpool {
             all: self.clone(),
             publication: publication.to_owned(),
             at: 0,
@@ -98,7 +98,7 @@ impl Keep for KeepInMemory {
     }
 }
 
-impl KeptInMemory {
+impl MemoryKeptSpool {
     fn with<R>(&mut self, work: impl FnOnce(&mut Vec<u8>, &mut usize) -> R) -> R {
         let mut all = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = all.entry(self.publication.clone()).or_default();
@@ -106,7 +106,7 @@ impl KeptInMemory {
     }
 }
 
-impl Spool for KeptInMemory {
+impl Spool for MemoryKeptSpool {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.with(|all, _| all.extend_from_slice(bytes));
         Ok(())
@@ -128,7 +128,7 @@ impl Spool for KeptInMemory {
     }
 }
 
-impl KeptSpool for KeptInMemory {
+impl KeptSpool for MemoryKeptSpool {
     fn cut(&mut self, bytes: u64) -> io::Result<()> {
         self.with(|all, _| all.truncate(bytes as usize));
         Ok(())
@@ -149,14 +149,14 @@ impl KeptSpool for KeptInMemory {
 /// Keeps in files beside a database: `<path>-tidewater-part-` and a number made of the
 /// publication's name.
 #[derive(Debug)]
-pub struct KeepInFiles {
+pub struct FileDownloadStore {
     path: PathBuf,
 }
 
-impl KeepInFiles {
+impl FileDownloadStore {
     /// For the database at `path`.
-    pub fn beside(path: &Path) -> KeepInFiles {
-        KeepInFiles {
+    pub fn beside(path: &Path) -> FileDownloadStore {
+        FileDownloadStore {
             path: path.to_owned(),
         }
     }
@@ -202,7 +202,7 @@ impl KeepInFiles {
     }
 }
 
-impl Keep for KeepInFiles {
+impl DownloadStore for FileDownloadStore {
     fn open(&mut self, publication: &str) -> io::Result<Option<Box<dyn KeptSpool>>> {
         let path = self.path(publication);
         let file = match OpenOptions::new().read(true).write(true).open(&path) {
@@ -212,9 +212,9 @@ impl Keep for KeepInFiles {
                 locked => locked,
             },
         };
-        Ok(Some(Box::new(KeptFile {
+        Ok(Some(Box::new(FileKeptSpool {
             path,
-            bytes: Growing {
+            bytes: GrowingBytes {
                 memory: MemorySpool::default(),
                 file,
             },
@@ -233,12 +233,12 @@ fn lock(file: File) -> io::Result<Option<File>> {
 
 /// What is in memory until it is worth a file.
 #[derive(Debug, Default)]
-struct Growing {
+struct GrowingBytes {
     memory: MemorySpool,
     file: Option<File>,
 }
 
-impl Growing {
+impl GrowingBytes {
     /// Appends bytes; `make` makes the file if one is needed.
     fn append(&mut self, bytes: &[u8], make: impl FnOnce() -> io::Result<File>) -> io::Result<()> {
         self.memory.append(bytes)?;
@@ -276,14 +276,14 @@ impl Growing {
     }
 }
 
-/// See [`KeepInFiles`].
+/// See [`FileDownloadStore`].
 #[derive(Debug)]
-struct KeptFile {
+struct FileKeptSpool {
     path: PathBuf,
-    bytes: Growing,
+    bytes: GrowingBytes,
 }
 
-impl KeptFile {
+impl FileKeptSpool {
     /// An empty file under the name, which nobody else has.
     fn make(path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
@@ -305,9 +305,9 @@ fn for_its_owner(options: &mut OpenOptions) {
     std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
 }
 
-impl Spool for KeptFile {
+impl Spool for FileKeptSpool {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.bytes.append(bytes, || KeptFile::make(&self.path))
+        self.bytes.append(bytes, || FileKeptSpool::make(&self.path))
     }
 
     fn rewind(&mut self) -> io::Result<()> {
@@ -319,7 +319,7 @@ impl Spool for KeptFile {
     }
 }
 
-impl KeptSpool for KeptFile {
+impl KeptSpool for FileKeptSpool {
     fn cut(&mut self, bytes: u64) -> io::Result<()> {
         // Some of what stays may not be in the file yet.
         self.bytes.spill()?;
@@ -335,7 +335,7 @@ impl KeptSpool for KeptFile {
 
     fn keep(&mut self) -> io::Result<()> {
         if self.bytes.file.is_none() {
-            self.bytes.file = Some(KeptFile::make(&self.path)?);
+            self.bytes.file = Some(FileKeptSpool::make(&self.path)?);
         }
         self.bytes.spill()
     }
@@ -348,7 +348,7 @@ impl KeptSpool for KeptFile {
     }
 }
 
-impl Drop for KeptFile {
+impl Drop for FileKeptSpool {
     fn drop(&mut self) {
         // What cannot be written is not kept: it has no mark that agrees.
         let _ = self.bytes.spill();
@@ -386,7 +386,7 @@ impl Spool for MemorySpool {
 #[derive(Debug)]
 pub struct FileSpool {
     path: PathBuf,
-    bytes: Growing,
+    bytes: GrowingBytes,
     /// The name of its file, where the system does not allow it to have none.
     remove: Option<PathBuf>,
 }
@@ -399,7 +399,7 @@ impl FileSpool {
         name.push("-tidewater-download");
         FileSpool {
             path: name.into(),
-            bytes: Growing::default(),
+            bytes: GrowingBytes::default(),
             remove: None,
         }
     }
@@ -508,7 +508,7 @@ mod tests {
     #[test]
     fn what_is_kept_outlives_its_spool_until_it_is_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let mut keep = KeepInFiles::beside(&folder.path().join("remote.db"));
+        let mut keep = FileDownloadStore::beside(&folder.path().join("remote.db"));
         let bytes: Vec<u8> = (0..2 * MEMORY_BYTES).map(|it| (it % 251) as u8).collect();
         let mut spool = keep.open("sales").unwrap().unwrap();
         for piece in bytes.chunks(70_000) {
@@ -519,7 +519,8 @@ mod tests {
         let mut other = keep.open("stock").unwrap().unwrap();
         assert_eq!(read_all(&mut *other), [0; 0]);
         drop(spool);
-        let lengths = |keep: &KeepInFiles| keep.kept().into_values().map(|it| it.1).sum::<u64>();
+        let lengths =
+            |keep: &FileDownloadStore| keep.kept().into_values().map(|it| it.1).sum::<u64>();
         assert_eq!(lengths(&keep), bytes.len() as u64);
         let mut spool = keep.open("sales").unwrap().unwrap();
         assert_eq!(read_all(&mut *spool), bytes);
@@ -542,7 +543,7 @@ mod tests {
     #[test]
     fn little_is_kept_if_it_is_to_stay() {
         let folder = tempfile::tempdir().unwrap();
-        let mut keep = KeepInFiles::beside(&folder.path().join("remote.db"));
+        let mut keep = FileDownloadStore::beside(&folder.path().join("remote.db"));
         let mut spool = keep.open("sales").unwrap().unwrap();
         spool.append(b"some rows, and more").unwrap();
         spool.cut(9).unwrap();
@@ -555,7 +556,7 @@ mod tests {
     #[test]
     fn little_is_kept_nowhere() {
         let folder = tempfile::tempdir().unwrap();
-        let mut keep = KeepInFiles::beside(&folder.path().join("remote.db"));
+        let mut keep = FileDownloadStore::beside(&folder.path().join("remote.db"));
         let mut spool = keep.open("sales").unwrap().unwrap();
         spool.append(b"some rows").unwrap();
         spool.rewind().unwrap();

@@ -32,8 +32,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_carrier::Packing;
-use tidewater_carrier::proxied::Networks;
+use tidewater_carrier::CompressionOptions;
+use tidewater_carrier::proxy_header::IpNetworks;
 use tidewater_centre::records::Retention;
 use tidewater_centre::{CentreError, GivenPartitions, Marks, PublicationSpec};
 use tidewater_protocol::frame::DEFAULT_MESSAGE_BYTES;
@@ -132,9 +132,9 @@ pub struct ServerConfig {
     /// The certificate for `tls://`.
     pub tls: Option<TlsConfig>,
     /// How what is sent is packed.
-    pub packing: Packing,
+    pub packing: CompressionOptions,
     /// Balancers and web servers in front, whose word counts about whom something comes from.
-    pub proxies: Networks,
+    pub proxies: IpNetworks,
     /// How long everything goes on at the end while the admin endpoint says that it does not.
     pub drain_delay: Duration,
     /// After so many syncs a remote compares everything with the centre; never if 0.

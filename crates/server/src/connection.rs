@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, split};
 use tokio::time::timeout;
 
-use tidewater_carrier::listen::Packed;
-use tidewater_connection::Incoming;
+use tidewater_carrier::listen::BlockStream;
+use tidewater_connection::ChannelInput;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::DEFAULT_MESSAGE_BYTES;
 use tidewater_protocol::message::{Control, Proof, SignIn, SignedIn};
@@ -40,7 +40,7 @@ pub(crate) async fn serve(
     origin: Origin<'_>,
 ) {
     let wire = Wire::new(server.budget.of_session(), &server.limits);
-    let stream = Packed::new(stream, server.packing(), wire.line());
+    let stream = BlockStream::new(stream, server.packing(), wire.line());
     let (read_half, write_half) = split(stream);
     let mut reader = pin!(wire.read(read_half));
     let mut writer = pin!(wire.write(write_half));
@@ -156,7 +156,7 @@ async fn serve_channels(
 async fn watch_own(wire: &Wire) {
     // What was produced is the other handlers'.
     match wire.own().incoming_without_flush().await {
-        Ok(Incoming::Control(Control::Failure(_))) => wire.fail(Fault::gone()),
+        Ok(ChannelInput::Control(Control::Failure(_))) => wire.fail(Fault::gone()),
         Ok(_) => wire.fail(Fault::unexpected(
             "a message on the connection's own channel",
         )),
@@ -181,9 +181,9 @@ async fn admit(
         })?;
     let _timer = server.metrics.timer(Phase::SignIn);
     let (user, client) = (sign_in.user.clone(), sign_in.client.clone());
-    let is_hello = |it: &Incoming| matches!(it, Incoming::Control(Control::Hello(_)));
+    let is_hello = |it: &ChannelInput| matches!(it, ChannelInput::Control(Control::Hello(_)));
     let arrival = match wire.sync().incoming_if(is_hello) {
-        Some(Incoming::Control(Control::Hello(hello))) => {
+        Some(ChannelInput::Control(Control::Hello(hello))) => {
             Some(Arrival::of(hello, server, wire.sync()))
         }
         _ => None,
@@ -211,7 +211,7 @@ async fn admit(
 async fn first_message(server: &Shared, own: Channel<'_>) -> Result<SignIn, Fault> {
     let wait = async {
         match own.incoming().await? {
-            Incoming::Control(Control::SignIn(sign_in)) => Ok(*sign_in),
+            ChannelInput::Control(Control::SignIn(sign_in)) => Ok(*sign_in),
             _ => Err(Fault::unexpected("a message before the SignIn")),
         }
     };

@@ -7,10 +7,12 @@
 use std::io;
 use std::sync::Arc;
 
-use tidewater_carrier::listen::Tcp;
+use tidewater_carrier::listen::TcpNetwork;
 use tidewater_carrier::tls;
 
-pub use tidewater_carrier::listen::{BoxFuture, Incoming, Listener, Network, Stream};
+pub use tidewater_carrier::listen::{
+    BoxFuture, ByteStream, IncomingStream, ServerNetwork, StreamListener,
+};
 
 /// Everything that the server takes from outside.
 #[derive(Clone)]
@@ -22,7 +24,7 @@ pub struct Environment {
     /// Work that keeps a core busy.
     pub blocking: Arc<dyn Blocking>,
     /// Who connects.
-    pub network: Arc<dyn Network>,
+    pub network: Arc<dyn ServerNetwork>,
 }
 
 impl Environment {
@@ -32,7 +34,7 @@ impl Environment {
             clock: Arc::new(SystemClock),
             randomness: Arc::new(SystemRandomness),
             blocking: Arc::new(TokioBlocking),
-            network: Arc::new(Tcp),
+            network: Arc::new(TcpNetwork),
         }
     }
 }

@@ -4,7 +4,7 @@ use tidewater_centre::CentreError;
 use tidewater_centre::records::ShutOut;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::FrameError;
-use tidewater_protocol::message::{Busy, Control, Failure};
+use tidewater_protocol::message::{Busy, Control, FailureNotice};
 
 /// When a remote comes back whose sync an application's transaction was in the way of.
 const LOCKED_RETRY_AFTER_MS: u64 = 5_000;
@@ -199,7 +199,7 @@ impl Fault {
                 retry_after_ms: self.retry_after_ms,
             });
         }
-        let mut failure = Failure::new(self.code, self.message.as_str(), self.hint.as_str());
+        let mut failure = FailureNotice::new(self.code, self.message.as_str(), self.hint.as_str());
         failure.retry_after_ms = self.retry_after_ms;
         if let Some(subject) = &self.subject {
             failure.subject.clone_from(&subject.0);
@@ -226,11 +226,11 @@ impl From<FrameError> for Fault {
     }
 }
 
-impl From<tidewater_connection::Fault> for Fault {
-    fn from(fault: tidewater_connection::Fault) -> Fault {
+impl From<tidewater_connection::ConnectionFault> for Fault {
+    fn from(fault: tidewater_connection::ConnectionFault) -> Fault {
         match fault {
-            tidewater_connection::Fault::Frame(error) => error.into(),
-            tidewater_connection::Fault::Silent => Fault::timeout("the remote is silent"),
+            tidewater_connection::ConnectionFault::Frame(error) => error.into(),
+            tidewater_connection::ConnectionFault::Silent => Fault::timeout("the remote is silent"),
             other => Fault::peer(other.code(), other.to_string()),
         }
     }

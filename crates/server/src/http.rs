@@ -34,7 +34,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutWriter;
 
-use tidewater_carrier::listen::{Shown, Stream};
+use tidewater_carrier::listen::{ByteStream, PeerCertificates};
 use tidewater_carrier::{DEFAULT_PATH, MAX_BODY_BYTES};
 use tidewater_protocol::json;
 use tidewater_protocol::message::{
@@ -154,9 +154,9 @@ impl Site {
     pub(crate) async fn serve(
         &self,
         router: Router,
-        stream: Box<dyn Stream>,
+        stream: Box<dyn ByteStream>,
         peer: String,
-        shown: Shown,
+        shown: PeerCertificates,
     ) {
         let router = router.layer(axum::Extension(Peer(peer)));
         let router = router.layer(axum::Extension(shown));

@@ -10,7 +10,7 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 
-use tidewater_carrier::listen::Tls;
+use tidewater_carrier::listen::TlsServer;
 use tidewater_carrier::{CarrierError, ServerUrl, Transport};
 
 use crate::auth::external;
@@ -235,17 +235,17 @@ fn read(url: &str, config: &ServerConfig) -> Result<ServerUrl, ServerError> {
 }
 
 /// TLS with the configured certificate.
-pub(crate) fn tls(config: &TlsConfig) -> Result<Tls, ServerError> {
-    Tls::new(&config.certificate, &config.key).map_err(|error| unusable(&error))
+pub(crate) fn tls(config: &TlsConfig) -> Result<TlsServer, ServerError> {
+    TlsServer::new(&config.certificate, &config.key).map_err(|error| unusable(&error))
 }
 
 /// The same, which asks clients who they are.
 pub(crate) fn tls_for_known_clients(
     config: &TlsConfig,
     clients: &CertificatesConfig,
-) -> Result<Tls, ServerError> {
+) -> Result<TlsServer, ServerError> {
     let authorities = external::authorities(clients)?;
-    let tls = Tls::for_known_clients(&config.certificate, &config.key, &authorities);
+    let tls = TlsServer::for_known_clients(&config.certificate, &config.key, &authorities);
     tls.map_err(|error| unusable(&error))
 }
 

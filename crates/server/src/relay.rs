@@ -18,7 +18,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, AlertDescription, ClientConfig};
 
 use tidewater_carrier::listen::{
-    BoxFuture, Incoming, Line, LineError, Listener, Refusal, Registration, Stream,
+    BoxFuture, ByteStream, IncomingStream, RegistrationRefusal, RelayTunnel, ServerRegistration,
+    StreamListener, TunnelError,
 };
 use tidewater_carrier::{ServerUrl, tls};
 
@@ -95,17 +96,17 @@ impl Relays {
 
 /// Devices that come over lines.
 pub(crate) struct Lines {
-    devices: mpsc::Receiver<Incoming>,
+    devices: mpsc::Receiver<IncomingStream>,
     /// They end with this.
     _tasks: JoinSet<()>,
 }
 
-impl Listener for Lines {
+impl StreamListener for Lines {
     fn address(&self) -> String {
         "relay".into()
     }
 
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<Incoming>> {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<IncomingStream>> {
         Box::pin(async move {
             match self.devices.recv().await {
                 Some(incoming) => Ok(incoming),
@@ -141,12 +142,12 @@ enum NoLine {
     #[error("it does not answer in time")]
     Late,
     #[error(transparent)]
-    Line(#[from] LineError),
+    Line(#[from] TunnelError),
 }
 
 impl From<io::Error> for NoLine {
     fn from(error: io::Error) -> NoLine {
-        NoLine::Line(LineError::Lost(error))
+        NoLine::Line(TunnelError::Lost(error))
     }
 }
 
@@ -154,8 +155,8 @@ impl NoLine {
     /// Whether it will be the same until somebody changes a configuration.
     fn is_lasting(&self) -> bool {
         match self {
-            NoLine::Own(_) | NoLine::Line(LineError::NoRelay) => true,
-            NoLine::Line(LineError::Refused(why)) => why.is_lasting(),
+            NoLine::Own(_) | NoLine::Line(TunnelError::NoRelay) => true,
+            NoLine::Line(TunnelError::Refused(why)) => why.is_lasting(),
             _ => false,
         }
     }
@@ -163,16 +164,18 @@ impl NoLine {
     fn hint(&self) -> String {
         let hint = match self {
             NoLine::Own(error) => return error.hint(),
-            NoLine::Line(LineError::Refused(Refusal::Name | Refusal::Proof)) => {
+            NoLine::Line(TunnelError::Refused(
+                RegistrationRefusal::Name | RegistrationRefusal::Proof,
+            )) => {
                 "compare relay.name and the token with what the relay's configuration has under \
                  [[server]]"
             }
-            NoLine::Line(LineError::Refused(Refusal::Full)) => {
+            NoLine::Line(TunnelError::Refused(RegistrationRefusal::Full)) => {
                 "raise lines in the relay's configuration, or lower relay.lines here"
             }
-            NoLine::Line(LineError::Refused(Refusal::Leaving)) => "it is tried again",
-            NoLine::Line(LineError::Refused(_)) => "run the same version of both",
-            NoLine::Line(LineError::NoRelay) => {
+            NoLine::Line(TunnelError::Refused(RegistrationRefusal::Leaving)) => "it is tried again",
+            NoLine::Line(TunnelError::Refused(_)) => "run the same version of both",
+            NoLine::Line(TunnelError::NoRelay) => {
                 "relay.connect has to name the address that the relay's configuration has under \
                  servers, not the one for devices"
             }
@@ -187,7 +190,7 @@ impl NoLine {
 
 impl Relay {
     /// Keeps one idle line: whenever a device has got it, there is another.
-    async fn keep_one(&self, to: &mpsc::Sender<Incoming>, randomness: &dyn Randomness) {
+    async fn keep_one(&self, to: &mpsc::Sender<IncomingStream>, randomness: &dyn Randomness) {
         let mut failures = 0;
         loop {
             let pause = match self.open().await {
@@ -226,20 +229,20 @@ impl Relay {
         }
     }
 
-    async fn open(&self) -> Result<Line, NoLine> {
-        let registration = Registration {
+    async fn open(&self) -> Result<RelayTunnel, NoLine> {
+        let registration = ServerRegistration {
             name: self.config.name.clone(),
             instance: self.instance,
             token: self.config.proof.token()?,
         };
         let opening = async {
             let stream = self.dial().await?;
-            Ok(Line::open(stream, &registration).await?)
+            Ok(RelayTunnel::open(stream, &registration).await?)
         };
         timeout(ANSWER, opening).await.unwrap_or(Err(NoLine::Late))
     }
 
-    async fn dial(&self) -> Result<Box<dyn Stream>, NoLine> {
+    async fn dial(&self) -> Result<Box<dyn ByteStream>, NoLine> {
         let client = self.client()?;
         let stream = TcpStream::connect(self.url.address()).await?;
         let _ = stream.set_nodelay(true);
@@ -297,13 +300,13 @@ impl Relay {
 }
 
 /// What TLS has against a relay. The address for devices knows no relay's name.
-fn objection(error: io::Error) -> LineError {
+fn objection(error: io::Error) -> TunnelError {
     let what = error.get_ref().and_then(|it| it.downcast_ref());
     match what {
         Some(rustls::Error::AlertReceived(AlertDescription::UnrecognisedName)) => {
-            LineError::NoRelay
+            TunnelError::NoRelay
         }
-        _ => LineError::Lost(error),
+        _ => TunnelError::Lost(error),
     }
 }
 

@@ -15,9 +15,9 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use tidewater_admin::Probed;
-use tidewater_carrier::proxied::Networks;
-use tidewater_carrier::{Packing, ServerUrl};
+use tidewater_admin::ProbeTarget;
+use tidewater_carrier::proxy_header::IpNetworks;
+use tidewater_carrier::{CompressionOptions, ServerUrl};
 use tidewater_centre::records::Claims;
 use tidewater_centre::{Centre, GivenPartitions};
 use tidewater_protocol::RemoteId;
@@ -88,7 +88,7 @@ pub(crate) struct Shared {
     pub(crate) passwords: PasswordChecks,
     pub(crate) throttle: Throttle,
     ways: RwLock<Arc<Ways>>,
-    packing: RwLock<Packing>,
+    packing: RwLock<CompressionOptions>,
     pub(crate) registry: Registry,
     pub(crate) budget: MemoryBudget,
     pub(crate) kept_uploads: KeptUploads,
@@ -101,7 +101,7 @@ pub(crate) struct Shared {
     pub(crate) spaces: Arc<Hub>,
     pub(crate) metrics: Metrics,
     /// Whose word counts about whom a connection or a request comes from.
-    pub(crate) proxies: Networks,
+    pub(crate) proxies: IpNetworks,
     /// The line to headquarters, where the server is a branch's.
     pub(crate) upstream: Upstream,
     /// The files from which new remotes begin.
@@ -117,7 +117,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// How what is sent is packed.
-    pub(crate) fn packing(&self) -> Packing {
+    pub(crate) fn packing(&self) -> CompressionOptions {
         *self.packing.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -201,7 +201,7 @@ impl Shared {
 }
 
 /// Whether the database is there is looked up by the maintenance: no request asks it.
-impl Probed for Shared {
+impl ProbeTarget for Shared {
     fn trouble(&self) -> Option<String> {
         match self.phase.get() {
             Phase::Running => self.publications.trouble(),

@@ -19,7 +19,7 @@ mod upload;
 use std::pin::pin;
 use std::sync::Arc;
 
-use tidewater_connection::Incoming;
+use tidewater_connection::ChannelInput;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
@@ -208,13 +208,13 @@ async fn next_hello(
     let wait = async {
         loop {
             match channel.incoming().await? {
-                Incoming::Control(Control::Hello(hello)) => return Ok(hello),
-                Incoming::Control(Control::Failure(_)) => return Err(Fault::gone()),
-                Incoming::Rows(bytes) if before == Before::AbandonedSync => {
+                ChannelInput::Control(Control::Hello(hello)) => return Ok(hello),
+                ChannelInput::Control(Control::Failure(_)) => return Err(Fault::gone()),
+                ChannelInput::Rows(bytes) if before == Before::AbandonedSync => {
                     channel.consumed(bytes.len());
                 }
-                Incoming::Control(_) if before == Before::AbandonedSync => {}
-                Incoming::Control(Control::Ack(_)) if before == Before::CompleteSync => {
+                ChannelInput::Control(_) if before == Before::AbandonedSync => {}
+                ChannelInput::Control(Control::Ack(_)) if before == Before::CompleteSync => {
                     Box::pin(run_acknowledged(server, std::mem::take(&mut acknowledges))).await;
                 }
                 _ => return Err(Fault::unexpected("a message before the Hello")),
@@ -500,11 +500,11 @@ impl<'a> Sync<'a> {
         loop {
             let incoming = timeout(limits.idle, self.channel.incoming()).await;
             match incoming.map_err(|_| Fault::timeout("the remote is silent"))?? {
-                Incoming::Rows(bytes) => {
+                ChannelInput::Rows(bytes) => {
                     receiver.rows(&bytes)?;
                     self.channel.consumed(bytes.len());
                 }
-                Incoming::Control(control) => match control {
+                ChannelInput::Control(control) => match control {
                     Control::UploadBegin(begin) => receiver.upload_begin(begin)?,
                     Control::TableBegin(begin) => receiver.table_begin(begin)?,
                     Control::UploadEnd(end) => receiver.upload_end(end)?,
@@ -518,7 +518,7 @@ impl<'a> Sync<'a> {
                     Control::Failure(_) => return Err(Fault::gone()),
                     _ => return Err(Fault::unexpected("a message")),
                 },
-                Incoming::Message(_) => return Err(Fault::unexpected("a message frame")),
+                ChannelInput::Message(_) => return Err(Fault::unexpected("a message frame")),
             }
         }
     }

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use tidewater_centre::{Centre, Holding, Interest, SyncContext};
 use tidewater_protocol::RemoteId;
-use tidewater_protocol::message::{Argument, Call, Given};
+use tidewater_protocol::message::{Argument, ArgumentValue, Call};
 
 use self::away::Away;
 pub(crate) use self::away::tell;
@@ -470,7 +470,10 @@ impl State {
             let publications = serde_json::json!(touched).to_string();
             post.tell(&Call {
                 procedure: "tidewater.changed".into(),
-                arguments: vec![Argument::new("publications", Given::Json(publications))],
+                arguments: vec![Argument::new(
+                    "publications",
+                    ArgumentValue::Json(publications),
+                )],
                 ..Call::default()
             });
             remote.status = Status::Told(Instant::now());

@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use tidewater_carrier::listen::Stream;
+use tidewater_carrier::listen::ByteStream;
 use tidewater_carrier::{CarrierError, tls};
 
 use crate::config::WebAddress;
@@ -176,7 +176,7 @@ async fn open(
     let host = &address.host;
     let stream = TcpStream::connect(host.address()).await?;
     let _ = stream.set_nodelay(true);
-    let stream: Box<dyn Stream> = match host.transport.is_encrypted() {
+    let stream: Box<dyn ByteStream> = match host.transport.is_encrypted() {
         false => Box::new(stream),
         true => {
             let name = ServerName::try_from(host.host.clone())?;

@@ -20,8 +20,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use tidewater_carrier::block::BlockError;
-use tidewater_carrier::listen::{Ledger, NoRoom};
-use tidewater_connection::{Connection, Event, Incoming, Pings};
+use tidewater_carrier::listen::{ByteAccount, NoRoom};
+use tidewater_connection::{ChannelInput, ConnectionEvent, FramedConnection, PingTimings};
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::{
     CALL_CHANNEL, CHANNELS, CONNECTION_CHANNEL, EVENT_CHANNEL, Message, SYNC_CHANNEL,
@@ -65,7 +65,7 @@ pub(crate) struct Wire {
 }
 
 struct State {
-    machine: Connection,
+    machine: FramedConnection,
     signed_in: bool,
     /// Nothing more comes.
     end: Option<Fault>,
@@ -84,12 +84,12 @@ pub(crate) struct Line<'a> {
     reservation: Reservation,
 }
 
-impl Ledger for Line<'_> {
-    fn received(&mut self, bytes: usize) {
+impl ByteAccount for Line<'_> {
+    fn count_received(&mut self, bytes: usize) {
         self.wire.state().received_bytes += bytes as u64;
     }
 
-    fn sent(&mut self, bytes: usize) {
+    fn count_sent(&mut self, bytes: usize) {
         self.wire.state().sent_bytes += bytes as u64;
     }
 
@@ -112,8 +112,8 @@ pub(crate) struct Channel<'a> {
 impl Wire {
     pub(crate) fn new(budget: MemoryBudget, limits: &Limits) -> Wire {
         // A remote that applies a download answers nothing meanwhile.
-        let pings = Pings::of_busy_peer(limits.waiting, limits.waiting + limits.idle);
-        let mut machine = Connection::accept(SERVER_NAME, Some(pings), Duration::ZERO);
+        let pings = PingTimings::for_busy_peer(limits.waiting, limits.waiting + limits.idle);
+        let mut machine = FramedConnection::accept(SERVER_NAME, Some(pings), Duration::ZERO);
         machine.set_message_bytes(limits.message_bytes);
         Wire {
             state: Mutex::new(State {
@@ -213,9 +213,13 @@ impl Wire {
         let taken = state.machine.handle_input(buffer, self.now());
         while let Some(event) = state.machine.poll_event() {
             match event {
-                Event::Readable(channel) => self.arrived[usize::from(channel)].notify_one(),
-                Event::Writable(channel) => self.progress[usize::from(channel)].notify_one(),
-                Event::Pong(_) => {}
+                ConnectionEvent::Readable(channel) => {
+                    self.arrived[usize::from(channel)].notify_one()
+                }
+                ConnectionEvent::Writable(channel) => {
+                    self.progress[usize::from(channel)].notify_one()
+                }
+                ConnectionEvent::Pong(_) => {}
             }
         }
         taken?;
@@ -443,7 +447,7 @@ async fn read_little(
 
 impl<'a> Channel<'a> {
     /// What came next. When nothing is there, what was produced leaves first. Safe to drop.
-    pub(crate) async fn incoming(self) -> Result<Incoming, Fault> {
+    pub(crate) async fn incoming(self) -> Result<ChannelInput, Fault> {
         if let Some(incoming) = self.try_incoming() {
             return incoming;
         }
@@ -452,7 +456,7 @@ impl<'a> Channel<'a> {
     }
 
     /// As [`Self::incoming`], but what was produced stays until somebody flushes it.
-    pub(crate) async fn incoming_without_flush(self) -> Result<Incoming, Fault> {
+    pub(crate) async fn incoming_without_flush(self) -> Result<ChannelInput, Fault> {
         loop {
             if let Some(incoming) = self.try_incoming() {
                 return incoming;
@@ -462,7 +466,7 @@ impl<'a> Channel<'a> {
     }
 
     /// What came next, if something has come.
-    pub(crate) fn try_incoming(self) -> Option<Result<Incoming, Fault>> {
+    pub(crate) fn try_incoming(self) -> Option<Result<ChannelInput, Fault>> {
         let mut state = self.wire.state();
         let incoming = state.machine.receive(self.number).map(Ok);
         let incoming = incoming.or_else(|| state.end.clone().map(Err));
@@ -473,7 +477,10 @@ impl<'a> Channel<'a> {
     }
 
     /// What came next, if it has come and is wanted.
-    pub(crate) fn incoming_if(self, is_wanted: impl FnOnce(&Incoming) -> bool) -> Option<Incoming> {
+    pub(crate) fn incoming_if(
+        self,
+        is_wanted: impl FnOnce(&ChannelInput) -> bool,
+    ) -> Option<ChannelInput> {
         self.wire.state().machine.receive_if(self.number, is_wanted)
     }
 
@@ -481,7 +488,7 @@ impl<'a> Channel<'a> {
     /// again.
     pub(crate) fn consumed(self, bytes: usize) {
         let mut state = self.wire.state();
-        state.machine.consumed(self.number, bytes);
+        state.machine.mark_consumed(self.number, bytes);
         if state.machine.has_own_output() {
             self.wire.flush(&mut state);
         }
@@ -579,8 +586,8 @@ impl<'a> Channel<'a> {
 
 #[cfg(test)]
 mod tests {
-    use tidewater_carrier::Packing;
-    use tidewater_carrier::listen::Packed;
+    use tidewater_carrier::CompressionOptions;
+    use tidewater_carrier::listen::BlockStream;
     use tidewater_protocol::frame::{INITIAL_CREDIT_BYTES, PREFACE, put_control, put_rows};
     use tidewater_protocol::message::Credit;
 
@@ -628,7 +635,7 @@ mod tests {
             put_rows(&mut said, SYNC_CHANNEL, &[0; 1 << 14]);
         }
         let all = said.len() as u64;
-        let ours = Packed::new(ours, Packing::default(), wire.line());
+        let ours = BlockStream::new(ours, CompressionOptions::default(), wire.line());
         let mut reading = std::pin::pin!(wire.read(ours));
         let mut saying = std::pin::pin!(theirs.write_all(&said));
         let patience = Duration::from_secs(60);

@@ -1,6 +1,6 @@
 //! One connection to a server: its bytes, and the calls that go over it beside syncs.
 //!
-//! What the client's threads do around [`Connection`], one simulated turn after the other.
+//! What the client's threads do around [`RemoteConnection`], one simulated turn after the other.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind};
-use tidewater_remote::Connection;
-use tidewater_remote::session::{Now, Outcome};
+use tidewater_remote::RemoteConnection;
+use tidewater_remote::session::{Now, SessionOutcome};
 
 use crate::world::{Failed, World};
 
@@ -26,7 +26,7 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(240);
 
 /// A connection, and how its bytes go.
 pub(crate) struct Line {
-    pub(crate) connection: Connection,
+    pub(crate) connection: RemoteConnection,
     /// `None` if the server cannot be reached.
     stream: Option<(ReadHalf<DuplexStream>, WriteHalf<DuplexStream>)>,
     /// On their way to the server.
@@ -80,7 +80,7 @@ pub(crate) enum Said {
 impl Line {
     pub(crate) fn new(stream: Option<DuplexStream>, last_is_lost: bool, now: Now) -> Line {
         Line {
-            connection: Connection::dial("simulator", SILENCE, now),
+            connection: RemoteConnection::dial("simulator", SILENCE, now),
             stream: stream.map(tokio::io::split),
             output: Bytes::new(),
             last_is_lost,
@@ -265,12 +265,12 @@ impl Coming {
 }
 
 /// How a session ended, in a line.
-pub(crate) fn summary(outcome: &Outcome) -> String {
+pub(crate) fn summary(outcome: &SessionOutcome) -> String {
     match outcome {
-        Outcome::Done(report) => format!("{report:?}"),
-        Outcome::More(report) => format!("more after {report:?}"),
-        Outcome::Again(proof) => format!("again with {proof:?}"),
-        Outcome::Failed(error) => format!("{} {error}", error.code().name()),
+        SessionOutcome::Done(report) => format!("{report:?}"),
+        SessionOutcome::More(report) => format!("more after {report:?}"),
+        SessionOutcome::Again(proof) => format!("again with {proof:?}"),
+        SessionOutcome::Failed(error) => format!("{} {error}", error.code().name()),
         other => format!("{other:?}"),
     }
 }

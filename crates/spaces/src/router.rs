@@ -58,7 +58,7 @@ impl<K: Hash> Hash for Receivers<K> {
 /// Subscriptions of receivers `K` to patterns.
 #[derive(Debug)]
 pub struct Router<K> {
-    root: Node<K>,
+    root: RouterNode<K>,
     by_receiver: HashMap<K, HashSet<Pattern>>,
     cache: SubjectCache<Receivers<K>>,
     /// So that equal receivers are the same.
@@ -69,17 +69,17 @@ pub struct Router<K> {
 }
 
 #[derive(Debug)]
-struct Node<K> {
-    named: HashMap<Box<str>, Node<K>>,
-    any: Option<Box<Node<K>>>,
+struct RouterNode<K> {
+    named: HashMap<Box<str>, RouterNode<K>>,
+    any: Option<Box<RouterNode<K>>>,
     /// Who subscribed to what ends here, and to all that goes on from here; sorted.
     here: Vec<K>,
     beyond: Vec<K>,
 }
 
-impl<K> Default for Node<K> {
+impl<K> Default for RouterNode<K> {
     fn default() -> Self {
-        Node {
+        RouterNode {
             named: HashMap::new(),
             any: None,
             here: Vec::new(),
@@ -98,7 +98,7 @@ impl<K: Clone + Ord + Hash> Router<K> {
     /// One that remembers the receivers of at most so many subjects.
     pub fn new(cached_subjects: usize) -> Router<K> {
         Router {
-            root: Node::default(),
+            root: RouterNode::default(),
             by_receiver: HashMap::new(),
             cache: SubjectCache::new(cached_subjects),
             known: HashSet::new(),
@@ -118,7 +118,7 @@ impl<K: Clone + Ord + Hash> Router<K> {
             node = match part {
                 REST => {
                     insert(&mut node.beyond, receiver);
-                    self.changed();
+                    self.invalidate();
                     return true;
                 }
                 ONE => node.any.get_or_insert_default(),
@@ -130,7 +130,7 @@ impl<K: Clone + Ord + Hash> Router<K> {
             };
         }
         insert(&mut node.here, receiver);
-        self.changed();
+        self.invalidate();
         true
     }
 
@@ -146,7 +146,7 @@ impl<K: Clone + Ord + Hash> Router<K> {
             self.by_receiver.remove(receiver);
         }
         self.root.remove(&mut pattern.parts(), receiver);
-        self.changed();
+        self.invalidate();
         true
     }
 
@@ -158,7 +158,7 @@ impl<K: Clone + Ord + Hash> Router<K> {
         for pattern in patterns {
             self.root.remove(&mut pattern.parts(), receiver);
         }
-        self.changed();
+        self.invalidate();
     }
 
     /// The patterns that a receiver has subscribed to, in any order.
@@ -177,7 +177,7 @@ impl<K: Clone + Ord + Hash> Router<K> {
         self.version
     }
 
-    fn changed(&mut self) {
+    fn invalidate(&mut self) {
         self.version += 1;
         self.cache.clear();
         self.known = HashSet::new();
@@ -209,7 +209,7 @@ impl<K: Clone + Ord + Hash> Router<K> {
     }
 }
 
-impl<K: Clone + Ord> Node<K> {
+impl<K: Clone + Ord> RouterNode<K> {
     /// Collects receivers; how many nodes were looked at.
     fn find(&self, parts: &[&str], found: &mut Vec<K>) -> usize {
         let Some((part, rest)) = parts.split_first() else {

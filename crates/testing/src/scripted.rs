@@ -95,7 +95,7 @@ impl Reply {
     pub fn table(self, replace: bool) -> Reply {
         let begin = TableBegin {
             replace,
-            ..TableBegin::of(&schema().tables[0])
+            ..TableBegin::for_table(&schema().tables[0])
         };
         self.control(Control::TableBegin(begin))
     }

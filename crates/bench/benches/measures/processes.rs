@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tempfile::TempDir;
 
-use tidewater_carrier::{Compression, Packing};
+use tidewater_carrier::{Compression, CompressionOptions};
 use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_client::{Remote, SyncDirection};
 use tidewater_purchase as purchase;
@@ -317,7 +317,7 @@ pub(crate) fn sync(arguments: &SyncArguments) -> anyhow::Result<()> {
     // What is between is this machine's.
     remote.set_insecure(true);
     if let Some(compression) = arguments.compression {
-        remote.set_packing(Packing {
+        remote.set_compression(CompressionOptions {
             compression,
             level: None,
         });

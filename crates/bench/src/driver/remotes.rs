@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use tidewater_carrier::{Compression, Packing};
-use tidewater_client::{self as client, Phase, Progress, Remote, Report, SyncDirection};
+use tidewater_carrier::{Compression, CompressionOptions};
+use tidewater_client::{self as client, Remote, Report, SyncDirection, SyncPhase, SyncProgress};
 use tidewater_purchase::FIRST_EMP_ID;
 
 use super::edits::{edit, replay};
@@ -372,7 +372,7 @@ impl Share {
             replace(&file, certificate, number)?;
             remote.set_ca_file(Some(&file))?;
         }
-        remote.set_packing(packing(&aim.compression)?);
+        remote.set_compression(packing(&aim.compression)?);
         let until = Instant::now() + REACHABLE_AFTER;
         let report = loop {
             let mut syncing = Syncing::start(gate, Retry::Advised);
@@ -408,7 +408,7 @@ impl Share {
             false => SyncDirection::Both,
         });
         if let Some(compression) = &sync.compression {
-            remote.set_packing(packing(compression)?);
+            remote.set_compression(packing(compression)?);
         }
         let home = sync.home.then_some(self.server);
         if let Some(address) = relay.or(home) {
@@ -440,7 +440,7 @@ struct Syncing<'a> {
     end_ns: u64,
     phases: Phases,
     /// What it is at, since when; none while the file is opened.
-    at: Option<Phase>,
+    at: Option<SyncPhase>,
     since: Instant,
 }
 
@@ -463,16 +463,16 @@ impl<'a> Syncing<'a> {
         // The supervisor's word is that the network is trusted.
         remote.set_insecure(true);
         remote.set_retry(match self.retry {
-            Retry::Advised => client::Retry::AsAdvised { limit: None },
-            Retry::FixedMs(delay) => client::Retry::Fixed {
+            Retry::Advised => client::RetryPolicy::AsAdvised { limit: None },
+            Retry::FixedMs(delay) => client::RetryPolicy::Fixed {
                 delay: Duration::from_millis(delay),
                 limit: None,
             },
         });
-        self.enter(Some(Phase::Connecting));
+        self.enter(Some(SyncPhase::Connecting));
         let report = remote.sync(&mut |progress| self.watch(progress))?;
         self.end_ns = monotonic_ns();
-        self.enter(Some(Phase::Done));
+        self.enter(Some(SyncPhase::Done));
         Ok(report)
     }
 
@@ -490,8 +490,8 @@ impl<'a> Syncing<'a> {
         }
     }
 
-    fn watch(&mut self, progress: &Progress) -> ControlFlow<()> {
-        let is_another = |at: Phase| discriminant(&at) != discriminant(&progress.phase);
+    fn watch(&mut self, progress: &SyncProgress) -> ControlFlow<()> {
+        let is_another = |at: SyncPhase| discriminant(&at) != discriminant(&progress.phase);
         if self.at.is_none_or(is_another) {
             self.enter(Some(progress.phase));
         }
@@ -501,16 +501,16 @@ impl<'a> Syncing<'a> {
         ControlFlow::Continue(())
     }
 
-    fn enter(&mut self, phase: Option<Phase>) {
+    fn enter(&mut self, phase: Option<SyncPhase>) {
         let now = Instant::now();
         let phases = &mut self.phases;
         let spent = match self.at {
             None => &mut phases.open,
-            Some(Phase::Connecting) => &mut phases.connect,
-            Some(Phase::Uploading | Phase::Comparing) => &mut phases.upload,
-            Some(Phase::Waiting { .. } | Phase::WaitingForHandler) => &mut phases.wait,
-            Some(Phase::Downloading) => &mut phases.download,
-            Some(Phase::Retrying { .. }) => &mut phases.retry,
+            Some(SyncPhase::Connecting) => &mut phases.connect,
+            Some(SyncPhase::Uploading | SyncPhase::Comparing) => &mut phases.upload,
+            Some(SyncPhase::Waiting { .. } | SyncPhase::WaitingForHandler) => &mut phases.wait,
+            Some(SyncPhase::Downloading) => &mut phases.download,
+            Some(SyncPhase::Retrying { .. }) => &mut phases.retry,
             Some(_) => &mut phases.apply,
         };
         *spent += (now - self.since).as_secs_f64();
@@ -520,8 +520,8 @@ impl<'a> Syncing<'a> {
 }
 
 /// How a bench packs.
-fn packing(compression: &str) -> anyhow::Result<Packing> {
-    Ok(Packing {
+fn packing(compression: &str) -> anyhow::Result<CompressionOptions> {
+    Ok(CompressionOptions {
         compression: compression.parse::<Compression>()?,
         level: None,
     })

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use tidewater_client::{ImageWanted, Remote, SyncOptions, begin_from_image};
+use tidewater_client::{ImageRequest, Remote, SyncOptions, begin_from_image};
 use tidewater_purchase::FIRST_PURCH_ID;
 
 use super::client::Outcome;
@@ -104,7 +104,7 @@ fn begin(stage: &Stage, rows: u32, from_image: bool) -> anyhow::Result<Outcome> 
     if from_image {
         let port = stage.http_port();
         let manifest = format!("http://127.0.0.1:{port}/tidewater/images/bench.json");
-        let wanted = ImageWanted {
+        let wanted = ImageRequest {
             manifest: &manifest,
             server: &server,
             user: &user,

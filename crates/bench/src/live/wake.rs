@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use tidewater_client::{LiveEvent, LiveOptions as StayOptions, Remote, Why};
+use tidewater_client::{LiveEvent, LiveOptions as StayOptions, Remote, SyncReason};
 use tidewater_purchase::FIRST_PURCH_ID;
 
 use super::LiveOptions;
@@ -103,7 +103,7 @@ impl Meant {
                 let now = Instant::now();
                 let lost = match event {
                     LiveEvent::Synced { why, report } => {
-                        let is_it = report.downloaded.upserts > 0 || *why == Why::Connected;
+                        let is_it = report.downloaded.upserts > 0 || *why == SyncReason::Connected;
                         is_it && sender.send(now).is_err()
                     }
                     _ => false,

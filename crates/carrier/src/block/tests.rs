@@ -6,19 +6,19 @@ use super::*;
 
 const NOW: fn() -> Duration = || Duration::ZERO;
 
-const READABLE: [(Compression, Readable); 4] = [
-    (Compression::Zstd, Readable::ALL),
-    (Compression::Zstd, Readable(Readable::DEFLATE)),
-    (Compression::Off, Readable::ALL),
-    (Compression::Auto, Readable::ALL),
+const READABLE: [(Compression, ReadableKinds); 4] = [
+    (Compression::Zstd, ReadableKinds::ALL),
+    (Compression::Zstd, ReadableKinds(ReadableKinds::DEFLATE)),
+    (Compression::Off, ReadableKinds::ALL),
+    (Compression::Auto, ReadableKinds::ALL),
 ];
 
-fn packer(compression: Compression, readable: Readable) -> Packer {
-    let packing = Packing {
+fn packer(compression: Compression, readable: ReadableKinds) -> BlockPacker {
+    let packing = CompressionOptions {
         compression,
         level: None,
     };
-    Packer::new(packing, readable)
+    BlockPacker::new(packing, readable)
 }
 
 /// Bytes that have something of text, and something of noise.
@@ -34,7 +34,7 @@ fn bytes(length: usize, noise: u8) -> Vec<u8> {
     (0..length).map(byte).collect()
 }
 
-fn pack(packer: &mut Packer, mut bytes: &[u8]) -> BytesMut {
+fn pack(packer: &mut BlockPacker, mut bytes: &[u8]) -> BytesMut {
     let mut out = BytesMut::new();
     while !bytes.is_empty() {
         let count = packer.pack(bytes, NOW, &mut out);
@@ -45,8 +45,8 @@ fn pack(packer: &mut Packer, mut bytes: &[u8]) -> BytesMut {
 }
 
 /// What comes of it, cut into pieces so large.
-fn unpack(wire: &[u8], piece: usize, readable: Readable) -> Result<Vec<u8>, BlockError> {
-    let mut unpacker = Unpacker::new(readable);
+fn unpack(wire: &[u8], piece: usize, readable: ReadableKinds) -> Result<Vec<u8>, BlockError> {
+    let mut unpacker = BlockUnpacker::new(readable);
     let mut all = Vec::new();
     for mut piece in wire.chunks(piece) {
         while !piece.is_empty() {
@@ -72,8 +72,8 @@ fn block(kind: u8, packed: &[u8], raw: usize) -> Vec<u8> {
 
 fn deflated(bytes: &[u8]) -> Vec<u8> {
     let mut room = vec![0; bytes.len() + 1_024];
-    let mut tools = Tools::default();
-    let count = tools.pack(Kind::Deflate, 9, bytes, &mut room).unwrap();
+    let mut tools = Codecs::default();
+    let count = tools.pack(BlockKind::Deflate, 9, bytes, &mut room).unwrap();
     room.truncate(count);
     room
 }
@@ -96,12 +96,12 @@ fn what_is_packed_comes_back_however_it_is_cut() {
 #[test]
 fn every_cut_of_a_packed_block_gives_all_or_nothing() {
     for kind in [Compression::Zstd, Compression::Deflate] {
-        let mut packer = packer(kind, Readable::ALL);
+        let mut packer = packer(kind, ReadableKinds::ALL);
         packer.never_packed = 0;
         let said = bytes(2_000, 20);
         let wire = pack(&mut packer, &said);
         for cut in 0..=wire.len() {
-            let mut unpacker = Unpacker::new(Readable::ALL);
+            let mut unpacker = BlockUnpacker::new(ReadableKinds::ALL);
             let mut out = BytesMut::new();
             unpacker.unpack(&wire[..cut], &mut out).unwrap();
             assert_eq!(out.is_empty(), cut < wire.len());
@@ -126,8 +126,8 @@ fn what_gets_no_smaller_costs_a_header_and_no_more() {
 #[test]
 fn what_is_said_first_is_not_packed() {
     let said = [b'x'; 10_000];
-    let wire = pack(&mut packer(Compression::Zstd, Readable::ALL), &said);
-    assert_eq!(wire[0], Kind::Raw.byte());
+    let wire = pack(&mut packer(Compression::Zstd, ReadableKinds::ALL), &said);
+    assert_eq!(wire[0], BlockKind::Raw.byte());
     assert_eq!(wire[7..7 + NEVER_PACKED_BYTES], said[..NEVER_PACKED_BYTES]);
     assert!(wire.len() < 7 + NEVER_PACKED_BYTES + 100);
 }
@@ -137,7 +137,7 @@ fn the_other_side_gets_only_what_it_reads() {
     let said = bytes(200_000, 20);
     for compression in Compression::ALL {
         for bits in 0..=3 {
-            let readable = Readable(bits);
+            let readable = ReadableKinds(bits);
             let wire = pack(&mut packer(compression, readable), &said);
             assert!(unpack(&wire, 4_096, readable).unwrap() == said);
             let is_packed = wire.len() < said.len();
@@ -152,11 +152,11 @@ fn a_bomb_never_unpacks_more_than_it_announces() {
     let zstd = zstd::bulk::compress(&bomb, 19).unwrap();
     let deflate = deflated(&bomb);
     assert!(zstd.len() < MAX_BLOCK_BYTES && deflate.len() < MAX_BLOCK_BYTES);
-    for (kind, packed) in [(Kind::Zstd, zstd), (Kind::Deflate, deflate)] {
+    for (kind, packed) in [(BlockKind::Zstd, zstd), (BlockKind::Deflate, deflate)] {
         for raw in [packed.len() + 1, MAX_BLOCK_BYTES] {
             let wire = block(kind.byte(), &packed, raw);
             let mut out = BytesMut::new();
-            let refused = Unpacker::new(Readable::ALL).unpack(&wire, &mut out);
+            let refused = BlockUnpacker::new(ReadableKinds::ALL).unpack(&wire, &mut out);
             assert_eq!(refused, Err(BlockError::Broken { kind, raw }));
             assert!(out.is_empty() && out.capacity() <= 2 * MAX_BLOCK_BYTES);
         }
@@ -196,31 +196,34 @@ fn nonsense_is_refused_by_its_header() {
         (
             block(2, b"abcd", 9),
             BlockError::Broken {
-                kind: Kind::Zstd,
+                kind: BlockKind::Zstd,
                 raw: 9,
             },
         ),
     ];
     for (wire, error) in cases {
-        let refused = unpack(&wire, wire.len(), Readable::ALL).unwrap_err();
+        let refused = unpack(&wire, wire.len(), ReadableKinds::ALL).unwrap_err();
         assert_eq!(refused, error);
-        assert_eq!(unpack(&wire, 1, Readable::ALL).unwrap_err(), error);
+        assert_eq!(unpack(&wire, 1, ReadableKinds::ALL).unwrap_err(), error);
     }
     let said = [b'x'; 100];
-    let mut packer = packer(Compression::Zstd, Readable::ALL);
+    let mut packer = packer(Compression::Zstd, ReadableKinds::ALL);
     packer.never_packed = 0;
     let wire = pack(&mut packer, &said);
-    let refused = unpack(&wire, 9, Readable(Readable::DEFLATE));
-    assert_eq!(refused, Err(BlockError::Unasked(Kind::Zstd)));
+    let refused = unpack(&wire, 9, ReadableKinds(ReadableKinds::DEFLATE));
+    assert_eq!(refused, Err(BlockError::Unasked(BlockKind::Zstd)));
 }
 
 #[test]
 fn a_block_holds_just_what_it_announces() {
     let said = bytes(1_000, 0);
     let zstd = zstd::bulk::compress(&said, 3).unwrap();
-    for (kind, packed) in [(Kind::Zstd, zstd), (Kind::Deflate, deflated(&said))] {
+    for (kind, packed) in [
+        (BlockKind::Zstd, zstd),
+        (BlockKind::Deflate, deflated(&said)),
+    ] {
         let whole = block(kind.byte(), &packed, said.len());
-        assert!(unpack(&whole, 9, Readable::ALL).unwrap() == said);
+        assert!(unpack(&whole, 9, ReadableKinds::ALL).unwrap() == said);
         let with_more = [&packed[..], b"more"].concat();
         let without_end = &packed[..packed.len() - 1];
         for (packed, raw) in [
@@ -229,7 +232,7 @@ fn a_block_holds_just_what_it_announces() {
             (&with_more[..], said.len()),
             (without_end, said.len()),
         ] {
-            let refused = unpack(&block(kind.byte(), packed, raw), 9, Readable::ALL);
+            let refused = unpack(&block(kind.byte(), packed, raw), 9, ReadableKinds::ALL);
             assert_eq!(refused, Err(BlockError::Broken { kind, raw }));
         }
     }
@@ -239,26 +242,29 @@ fn a_block_holds_just_what_it_announces() {
 fn a_preface_says_who_packs_and_who_reads_what() {
     for compression in Compression::ALL {
         let mut preface = *b"TIDE\x01\x00\0\0";
-        let terms = Terms::of(compression);
+        let terms = PackingTerms::for_compression(compression);
         // Also piece by piece.
         for at in 0..PREFACE_BYTES {
             terms.write(&mut preface[at..=at], at);
         }
-        assert_eq!(Terms::read(&preface), Ok(terms));
+        assert_eq!(PackingTerms::read(&preface), Ok(terms));
     }
-    assert_eq!(Terms::read(b"TIDE\x01\x00\0\0"), Ok(Terms::default()));
-    let unknown = Terms::read(b"TIDE\x01\x00\x02\0");
+    assert_eq!(
+        PackingTerms::read(b"TIDE\x01\x00\0\0"),
+        Ok(PackingTerms::default())
+    );
+    let unknown = PackingTerms::read(b"TIDE\x01\x00\x02\0");
     assert_eq!(unknown, Err(BlockError::UnknownPacking(2)));
     // What only others can pack is not sent.
-    let others = Terms::read(b"TIDE\x01\x00\0\x04").unwrap();
-    assert_eq!(others.client_reads, Some(Readable(4)));
+    let others = PackingTerms::read(b"TIDE\x01\x00\0\x04").unwrap();
+    assert_eq!(others.client_reads, Some(ReadableKinds(4)));
     let wire = pack(
-        &mut packer(Compression::Zstd, Readable(4)),
+        &mut packer(Compression::Zstd, ReadableKinds(4)),
         &bytes(9_000, 0),
     );
     assert!(wire.len() > 9_000);
     // Whoever speaks something else is not looked at any further.
-    assert_eq!(Terms::read(b"GET / HT"), Ok(Terms::default()));
+    assert_eq!(PackingTerms::read(b"GET / HT"), Ok(PackingTerms::default()));
 }
 
 /// `tests/vectors.txt` of this crate: a name, what is sent, and what that says, in hexadecimal.
@@ -307,19 +313,19 @@ fn golden_blocks_and_prefaces_say_what_they_said() {
         count += 1;
         if let Some(setting) = name.strip_prefix("preface-") {
             let mut preface = *b"TIDE\x01\x00\0\0";
-            let terms = Terms::of(setting.parse().unwrap());
+            let terms = PackingTerms::for_compression(setting.parse().unwrap());
             terms.write(&mut preface, 0);
             assert_eq!(preface[..], wire, "{name}");
             assert_eq!(preface[6..], says, "{name}");
             continue;
         }
         assert_eq!(
-            unpack(&wire, 3, Readable::ALL).as_ref(),
+            unpack(&wire, 3, ReadableKinds::ALL).as_ref(),
             Ok(&says),
             "{name}"
         );
         if name.starts_with("raw") {
-            let packed = pack(&mut packer(Compression::Off, Readable::ALL), &says);
+            let packed = pack(&mut packer(Compression::Off, ReadableKinds::ALL), &says);
             assert_eq!(packed, wire, "{name}");
         }
     }
@@ -350,8 +356,8 @@ proptest! {
         let mut wire = block(kind, &noise, raw);
         wire.extend_from_slice(&noise);
         prop_assert_eq!(
-            unpack(&wire, piece, Readable::ALL),
-            unpack(&wire, wire.len(), Readable::ALL)
+            unpack(&wire, piece, ReadableKinds::ALL),
+            unpack(&wire, wire.len(), ReadableKinds::ALL)
         );
     }
 
@@ -362,11 +368,11 @@ proptest! {
         zstd in any::<bool>(),
     ) {
         let compression = if zstd { Compression::Zstd } else { Compression::Deflate };
-        let mut packer = packer(compression, Readable::ALL);
+        let mut packer = packer(compression, ReadableKinds::ALL);
         packer.never_packed = 0;
         let mut wire = pack(&mut packer, &bytes(2_000, 30));
         let place = place % wire.len();
         wire[place] ^= flipped;
-        let _ = unpack(&wire, 11, Readable::ALL);
+        let _ = unpack(&wire, 11, ReadableKinds::ALL);
     }
 }

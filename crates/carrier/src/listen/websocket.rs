@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use super::Stream;
+use super::ByteStream;
 use crate::websocket::config;
 
 /// The largest message that is written.
@@ -22,9 +22,9 @@ const MESSAGE_BYTES: usize = 128 << 10;
 const READ_BYTES: usize = 4 << 10;
 
 /// The bytes in a WebSocket on which both sides have agreed.
-pub async fn websocket<S: Stream>(stream: S) -> impl Stream {
+pub async fn websocket<S: ByteStream>(stream: S) -> impl ByteStream {
     let config = config().read_buffer_size(READ_BYTES).write_buffer_size(0);
-    Messages {
+    WebSocketStreamReader {
         socket: WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await,
         message: Bytes::new(),
     }
@@ -35,13 +35,13 @@ pub fn accept_key(key: &[u8]) -> String {
     derive_accept_key(key)
 }
 
-struct Messages<S> {
+struct WebSocketStreamReader<S> {
     socket: WebSocketStream<S>,
     /// What came and was not read yet.
     message: Bytes,
 }
 
-fn of_socket(error: Error) -> io::Error {
+fn from_socket_error(error: Error) -> io::Error {
     match error {
         Error::ConnectionClosed | Error::AlreadyClosed => ErrorKind::BrokenPipe.into(),
         Error::Io(error) => error,
@@ -49,7 +49,7 @@ fn of_socket(error: Error) -> io::Error {
     }
 }
 
-impl<S: Stream> AsyncRead for Messages<S> {
+impl<S: ByteStream> AsyncRead for WebSocketStreamReader<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -63,7 +63,7 @@ impl<S: Stream> AsyncRead for Messages<S> {
                     return Poll::Ready(Ok(()));
                 }
                 Some(Ok(_)) => {}
-                Some(Err(error)) => return Poll::Ready(Err(of_socket(error))),
+                Some(Err(error)) => return Poll::Ready(Err(from_socket_error(error))),
             }
         }
         let count = this.message.len().min(buffer.remaining());
@@ -73,23 +73,23 @@ impl<S: Stream> AsyncRead for Messages<S> {
     }
 }
 
-impl<S: Stream> AsyncWrite for Messages<S> {
+impl<S: ByteStream> AsyncWrite for WebSocketStreamReader<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let mut socket = Pin::new(&mut self.get_mut().socket);
-        ready!(socket.as_mut().poll_ready(context)).map_err(of_socket)?;
+        ready!(socket.as_mut().poll_ready(context)).map_err(from_socket_error)?;
         let piece = &bytes[..bytes.len().min(MESSAGE_BYTES)];
         let message = Message::Binary(Bytes::copy_from_slice(piece));
-        socket.start_send(message).map_err(of_socket)?;
+        socket.start_send(message).map_err(from_socket_error)?;
         Poll::Ready(Ok(piece.len()))
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let socket = Pin::new(&mut self.get_mut().socket);
-        socket.poll_flush(context).map_err(of_socket)
+        socket.poll_flush(context).map_err(from_socket_error)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -97,7 +97,7 @@ impl<S: Stream> AsyncWrite for Messages<S> {
         match ready!(socket.poll_close(context)) {
             // The other side was quicker.
             Ok(()) | Err(Error::ConnectionClosed | Error::AlreadyClosed) => Poll::Ready(Ok(())),
-            Err(error) => Poll::Ready(Err(of_socket(error))),
+            Err(error) => Poll::Ready(Err(from_socket_error(error))),
         }
     }
 }

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use futures_util::{SinkExt, future};
 
-use tidewater_protocol::{Datum, Op, Row, RowsReader};
+use tidewater_protocol::{Datum, Op, RowsReader, UnpackedRow};
 
 use super::Live;
 use super::fitness::{is_exact, obstacle};
@@ -142,7 +142,7 @@ impl Encoder {
         may_write: &mut (dyn FnMut(&[Datum<'_>]) -> bool + Send),
     ) -> Result<bool, CentreError> {
         let mut reader = RowsReader::new(&incoming.map.shape, bytes);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         while reader
             .next(&mut row)
             .map_err(|error| malformed(&error.to_string()))?
@@ -158,7 +158,7 @@ impl Encoder {
     fn insert(
         &mut self,
         incoming: &Incoming<'_>,
-        row: &Row<'_>,
+        row: &UnpackedRow<'_>,
         may_write: &mut (dyn FnMut(&[Datum<'_>]) -> bool + Send),
     ) -> bool {
         let columns = &incoming.table.columns;

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashSet};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row as ResultRow, Statement};
 
-use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, pack};
+use tidewater_protocol::{Code, ColumnType, Datum, Op, UnpackedRow, pack};
 
 use super::execute::Executed;
 use super::fitness::{obstacle, unfit};
@@ -387,7 +387,7 @@ fn kept_from_its_key(table: &Incoming<'_>) -> Refusal {
 }
 
 /// The key of an uploaded row as it is, or as it is to be.
-fn key_of<'a>(table: &Incoming<'_>, row: &Row<'a>, image: Image) -> Vec<Datum<'a>> {
+fn key_of<'a>(table: &Incoming<'_>, row: &UnpackedRow<'a>, image: Image) -> Vec<Datum<'a>> {
     if image == Image::Old || row.new.is_empty() {
         return row.key.clone();
     }

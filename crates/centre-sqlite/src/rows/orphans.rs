@@ -11,7 +11,7 @@ use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::orphans::is_own_parent;
 use tidewater_centre::engine::upload::rows::ParentReference;
 use tidewater_centre::error::CentreError;
-use tidewater_protocol::Row;
+use tidewater_protocol::UnpackedRow;
 
 impl UploadRows<'_> {
     /// See [`Rows::without_parent`](tidewater_centre::engine::upload::rows::Rows::without_parent).
@@ -35,7 +35,7 @@ impl UploadRows<'_> {
         );
         let mut statement = self.connection.prepare_cached(&sql).map_err(looking)?;
         let mut orphans = Vec::new();
-        table.rows(rows, |at, row: &Row<'_>| {
+        table.rows(rows, |at, row: &UnpackedRow<'_>| {
             let mut buffer = Vec::new();
             let new = table.arranged(&row.new, &mut buffer);
             let refers_to_itself = reference.parent == table.index

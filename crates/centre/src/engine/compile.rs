@@ -10,7 +10,9 @@ mod rules;
 mod tests;
 mod writes;
 
-use tidewater_protocol::{Column, ColumnType, ForeignKey, Identity, PublicationSchema, Table};
+use tidewater_protocol::{
+    Column, ColumnType, ForeignKey, IdentityColumn, PublicationSchema, Table,
+};
 
 pub use self::rules::{CompiledRule, CompiledWindow, Reach};
 pub use self::writes::CompiledWrites;
@@ -68,7 +70,7 @@ pub struct Published<'s> {
     /// Whether changes are read from a change log.
     pub is_logged: bool,
     /// The column that remotes have numbers for, among the published ones.
-    pub identity: Option<Identity>,
+    pub identity: Option<IdentityColumn>,
     /// What the centre fills where a remote leaves it NULL, as indexes into the catalog's columns.
     pub filled: Vec<usize>,
 }

@@ -158,7 +158,7 @@ fn read<T: Tracking>(spec: &ProcedureSpec, place: &str) -> Result<Procedure> {
     for (index, argument) in spec.arguments.iter().enumerate() {
         let name = &argument.name;
         let before = &spec.arguments[..index];
-        if !tidewater_protocol::message::Parameter::is_name(name) {
+        if !tidewater_protocol::message::SubscriptionParameter::is_name(name) {
             let what = format!("has an argument with the impossible name {name:?}");
             let hint = "a name has letters of ASCII, digits and underscores, no digit first";
             return Err(wrong(place, &what, hint));

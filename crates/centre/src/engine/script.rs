@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use tidewater_protocol::message::Parameter as OfRemote;
+use tidewater_protocol::message::SubscriptionParameter as OfRemote;
 
 use super::scripts;
 use crate::publication::SYSTEM_PARAMETERS;

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &CertArgs) -> Result<Done, Failure> {
         quoted(&tls.certificate),
         quoted(&tls.key)
     ))?;
-    let pin = Pin::of_file(&tls.certificate).map_err(ClientError::from)?;
+    let pin = Pin::from_file(&tls.certificate).map_err(ClientError::from)?;
     if !args.clients.is_empty() {
         let authority = dev_client_certificates(&args.out, &args.clients)?;
         output::text(&format!(

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use serde::Serialize;
-use tidewater_client::{Conflict, Which};
+use tidewater_client::{ConflictedChange, RowSelection};
 
 use crate::Done;
 use crate::failure::Failure;
@@ -30,7 +30,7 @@ pub(super) fn list(path: &Path, json: bool) -> Result<Done, Failure> {
 pub(super) fn apply(path: &Path, ids: &[i64], json: bool) -> Result<Done, Failure> {
     let mut database = remote_file::open(path)?;
     check_ids(path, ids, &database.conflicts()?)?;
-    let applied = database.apply_conflicts(Which::Ids(ids))?;
+    let applied = database.apply_conflicts(RowSelection::Ids(ids))?;
     if json {
         output::json(&Applied { applied })?;
     } else {
@@ -68,7 +68,7 @@ pub(super) fn renumber(path: &Path, ids: &[i64], key: &str, json: bool) -> Resul
 pub(super) fn dismiss(path: &Path, ids: Option<&[i64]>, json: bool) -> Result<Done, Failure> {
     let mut database = remote_file::open(path)?;
     let which = match ids {
-        None => Which::All,
+        None => RowSelection::All,
         Some([]) => {
             return Err(Failure::usage(
                 "which conflicts are to be dismissed?",
@@ -80,7 +80,7 @@ pub(super) fn dismiss(path: &Path, ids: Option<&[i64]>, json: bool) -> Result<Do
         }
         Some(ids) => {
             check_ids(path, ids, &database.conflicts()?)?;
-            Which::Ids(ids)
+            RowSelection::Ids(ids)
         }
     };
     let dismissed = database.dismiss_conflicts(which)?;
@@ -94,7 +94,7 @@ pub(super) fn dismiss(path: &Path, ids: Option<&[i64]>, json: bool) -> Result<Do
 }
 
 /// A mistyped number must not pass for a conflict that was dealt with.
-fn check_ids(path: &Path, ids: &[i64], conflicts: &[Conflict]) -> Result<(), Failure> {
+fn check_ids(path: &Path, ids: &[i64], conflicts: &[ConflictedChange]) -> Result<(), Failure> {
     let mut ids = ids.iter();
     match ids.find(|id| conflicts.iter().all(|it| it.id != **id)) {
         None => Ok(()),
@@ -106,7 +106,7 @@ fn check_ids(path: &Path, ids: &[i64], conflicts: &[Conflict]) -> Result<(), Fai
 }
 
 /// A paragraph for each: whole rows do not fit a table.
-fn describe(conflicts: &[Conflict]) -> String {
+fn describe(conflicts: &[ConflictedChange]) -> String {
     let mut text = String::new();
     for conflict in conflicts {
         let line = format!(
@@ -171,7 +171,7 @@ struct ListedConflict<'a> {
 }
 
 impl ListedConflict<'_> {
-    fn of(conflict: &Conflict) -> ListedConflict<'_> {
+    fn of(conflict: &ConflictedChange) -> ListedConflict<'_> {
         ListedConflict {
             id: conflict.id,
             publication: &conflict.publication,

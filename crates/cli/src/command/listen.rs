@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tidewater_client::{CallError, Link, Since, SpaceEvent, Subscription};
+use tidewater_client::{CallError, Link, SpaceEvent, SpaceSubscription, SubscriptionStart};
 use tidewater_protocol::argument::to_base64;
 
 use super::program::{self, Place, ProgramArgs, Staying, TICK};
@@ -47,7 +47,7 @@ pub(crate) struct ListenArgs {
     program: ProgramArgs,
     /// Of durable spaces, begin behind this position; first: with all that is kept
     #[arg(long, value_name = "POSITION", value_parser = since)]
-    after: Option<Since>,
+    after: Option<SubscriptionStart>,
     /// End after so many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -56,17 +56,17 @@ pub(crate) struct ListenArgs {
     pub(crate) json: bool,
 }
 
-fn since(text: &str) -> Result<Since, String> {
+fn since(text: &str) -> Result<SubscriptionStart, String> {
     if text == "first" {
-        return Ok(Since::First);
+        return Ok(SubscriptionStart::First);
     }
-    let position = text.parse().map(Since::Position);
+    let position = text.parse().map(SubscriptionStart::Position);
     position.map_err(|_| "write first, or a position as an event has it".into())
 }
 
 pub(crate) fn run(args: &ListenArgs) -> Result<Done, Failure> {
     let of_one_space = args.places.windows(2).all(|it| it[0].space == it[1].space);
-    if matches!(args.after, Some(Since::Position(_))) && !of_one_space {
+    if matches!(args.after, Some(SubscriptionStart::Position(_))) && !of_one_space {
         return Err(Failure::usage(
             "a position is of one space, and the patterns are of several",
             "listen to each space by a command of its own",
@@ -99,7 +99,7 @@ struct Listening<'a> {
     args: &'a ListenArgs,
     interrupt: &'a Interrupt,
     /// Where each subscription goes on after a connection was lost.
-    since: Vec<Since>,
+    since: Vec<SubscriptionStart>,
     /// What the subscriptions of this connection tell, by their number.
     told: Option<Receiver<(usize, Told)>>,
     /// Events until it ends.
@@ -112,8 +112,8 @@ impl Staying for Listening<'_> {
         for (number, place) in self.args.places.iter().enumerate() {
             let since = &mut self.since[number];
             let subscription = link.subscribe(&place.space, &place.subject, *since)?;
-            if let (Since::Now, Some(started)) = (*since, subscription.started()) {
-                *since = Since::Position(started);
+            if let (SubscriptionStart::Now, Some(started)) = (*since, subscription.started()) {
+                *since = SubscriptionStart::Position(started);
             }
             let tell = tell.clone();
             thread::spawn(move || forward(subscription, number, &tell));
@@ -145,7 +145,7 @@ impl Listening<'_> {
             Told::Ended(error) => Err(error.into()),
             Told::Event(event) => {
                 if let Some(position) = event.position() {
-                    self.since[number] = Since::Position(position);
+                    self.since[number] = SubscriptionStart::Position(position);
                 }
                 self.left = self.left.map(|left| left - 1);
                 match self.args.json {
@@ -186,7 +186,7 @@ impl Listening<'_> {
 }
 
 /// Tells all that a subscription gets, until it ends or nobody listens.
-fn forward(mut subscription: Subscription, number: usize, tell: &SyncSender<(usize, Told)>) {
+fn forward(mut subscription: SpaceSubscription, number: usize, tell: &SyncSender<(usize, Told)>) {
     loop {
         // What came before the end is told, too.
         let ended = subscription.ended();

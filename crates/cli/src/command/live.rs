@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use tidewater_client::{Code, LiveEvent, LiveOptions, Report, Why};
+use tidewater_client::{Code, LiveEvent, LiveOptions, Report, SyncReason};
 
 use super::program;
 use super::provide::run_command;
@@ -129,7 +129,9 @@ fn tell(event: &LiveEvent<'_>, args: &SyncArgs) -> Result<bool, Failure> {
             "report": SyncObject::of(report, 0),
         })),
         LiveEvent::Synced { .. } | LiveEvent::Leaving if args.quiet && !as_json => Ok(true),
-        LiveEvent::Synced { why, report } if *why == Why::Connected || says_something(report) => {
+        LiveEvent::Synced { why, report }
+            if *why == SyncReason::Connected || says_something(report) =>
+        {
             let tables: Vec<&str> = report.tables.iter().map(String::as_str).collect();
             let tables = match tables.is_empty() {
                 true => String::new(),

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use tidewater_client::{CallError, Given, Link, LinkOptions, Pin, Request};
+use tidewater_client::{ArgumentValue, CallError, Link, LinkOptions, Pin, Request};
 use tidewater_protocol::{Code, json};
 
 use crate::command::network::NetworkArgs;
@@ -119,7 +119,7 @@ pub(crate) trait Staying {
 #[derive(Clone, Debug)]
 pub(crate) struct CallArgument {
     name: String,
-    value: Option<Given>,
+    value: Option<ArgumentValue>,
 }
 
 /// Reads `item=7` or `items:=[1,2]`.

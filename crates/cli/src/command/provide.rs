@@ -7,7 +7,7 @@ use std::thread;
 
 use clap::Args;
 use serde_json::Value;
-use tidewater_client::{Answer, CallFailed, Called, Code, Link};
+use tidewater_client::{Answer, CallFailed, Code, Link, ProvidedCall};
 use tidewater_protocol::json;
 
 use super::program::{ProgramArgs, Staying, TICK};
@@ -81,7 +81,7 @@ impl Staying for Providing<'_> {
 }
 
 /// Runs a shell's command line for a call.
-pub(crate) fn run_command(command: &str, called: &Called) -> Result<Answer, CallFailed> {
+pub(crate) fn run_command(command: &str, called: &ProvidedCall) -> Result<Answer, CallFailed> {
     let cannot = |error: std::io::Error| {
         CallFailed::new(
             Code::ProcedureFailed,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tidewater_client::{RefusedRow, SettledRow, Which};
+use tidewater_client::{RefusedRow, RowSelection, SettledChange};
 
 use crate::Done;
 use crate::failure::Failure;
@@ -15,11 +15,15 @@ use crate::output;
 use crate::remote_file;
 
 /// The changes with these numbers, or all.
-fn which<'i>(remote: &Path, ids: &'i [i64], refused: &[RefusedRow]) -> Result<Which<'i>, Failure> {
+fn which<'i>(
+    remote: &Path,
+    ids: &'i [i64],
+    refused: &[RefusedRow],
+) -> Result<RowSelection<'i>, Failure> {
     check_ids(remote, ids, refused)?;
     Ok(match ids {
-        [] => Which::All,
-        ids => Which::Ids(ids),
+        [] => RowSelection::All,
+        ids => RowSelection::Ids(ids),
     })
 }
 
@@ -105,7 +109,11 @@ pub(super) fn discard(remote: &Path, ids: &[i64], all: bool) -> Result<Done, Fai
         ));
     }
     check_ids(remote, ids, &database.refused()?)?;
-    let which = if all { Which::All } else { Which::Ids(ids) };
+    let which = if all {
+        RowSelection::All
+    } else {
+        RowSelection::Ids(ids)
+    };
     let count = database.discard_refused(which)?;
     output::note(&format!(
         "{} given up; the next sync brings what the centre has",
@@ -202,7 +210,7 @@ pub(super) fn list(remote: &Path, open: bool, json: bool) -> Result<Done, Failur
 }
 
 /// A line for each, and the reason for which it was refused.
-fn describe_settled(settled: &[SettledRow]) -> String {
+fn describe_settled(settled: &[SettledChange]) -> String {
     let mut text = String::new();
     for row in settled {
         let how = match &*row.outcome {
@@ -268,7 +276,7 @@ struct SettledLine<'a> {
 }
 
 impl SettledLine<'_> {
-    fn of(row: &SettledRow) -> SettledLine<'_> {
+    fn of(row: &SettledChange) -> SettledLine<'_> {
         SettledLine {
             refused: ListedRow::of(&row.refused),
             outcome: &row.outcome,

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use tidewater_carrier::listen::Token;
+use tidewater_carrier::listen::RelayToken;
 use tidewater_carrier::tls;
 use tidewater_protocol::Code;
-use tidewater_relay::{Config, Relay, Running};
+use tidewater_relay::{RelayService, RelayServiceConfig, RunningRelay};
 use tidewater_server::config::{LogConfig, LogFormat};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -73,9 +73,9 @@ pub(crate) fn run(args: &RelayArgs) -> Result<Done, Failure> {
     if let Some(RelayCommand::Token(token)) = &args.command {
         return make_token(token);
     }
-    let config = Config::load(&args.config)?;
+    let config = RelayServiceConfig::load(&args.config)?;
     if args.check {
-        Relay::check(&config)?;
+        RelayService::check(&config)?;
         let names = output::counted(config.names.len() as u64, "server", "servers");
         output::text(&format!("{} is right: {names}\n", args.config.display()))?;
         return Ok(Done::Fully);
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &RelayArgs) -> Result<Done, Failure> {
     served.map(|()| Done::Fully)
 }
 
-fn log(config: &Config) -> Result<LogConfig, Failure> {
+fn log(config: &RelayServiceConfig) -> Result<LogConfig, Failure> {
     let format = match config.log.format.as_deref() {
         None | Some("text") => LogFormat::Text,
         Some("json") => LogFormat::Json,
@@ -106,11 +106,11 @@ fn log(config: &Config) -> Result<LogConfig, Failure> {
     Ok(LogConfig { format, level })
 }
 
-async fn serve(config: Config, args: &RelayArgs) -> Result<(), Failure> {
+async fn serve(config: RelayServiceConfig, args: &RelayArgs) -> Result<(), Failure> {
     // Before anything is announced: who reads the addresses may end the relay at once.
     let mut stop = Stop::listen().map_err(|error| cannot_start(&error))?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(|error| cannot_start(&error))?;
-    let running = Relay::start(config).await?;
+    let running = RelayService::start(config).await?;
     for address in &running.addresses {
         output::text(&format!("listening on {address}\n"))?;
     }
@@ -133,8 +133,8 @@ async fn serve(config: Config, args: &RelayArgs) -> Result<(), Failure> {
 }
 
 /// Goes by the configuration file as it is now.
-fn read_again(running: &Running, args: &RelayArgs) {
-    let read = Config::load(&args.config).and_then(|it| running.reconfigure(&it));
+fn read_again(running: &RunningRelay, args: &RelayArgs) {
+    let read = RelayServiceConfig::load(&args.config).and_then(|it| running.reconfigure(&it));
     match read {
         Ok(()) => tracing::info!("names, tokens and certificates were read again"),
         Err(error) => tracing::error!(
@@ -152,7 +152,7 @@ fn make_token(args: &TokenArgs) -> Result<Done, Failure> {
     let mut bytes = [0; TOKEN_BYTES];
     tls::random(&mut bytes).map_err(|error| cannot_start(&error))?;
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let token: Result<Token, ()> = text.parse();
+    let token: Result<RelayToken, ()> = text.parse();
     let token = token.map_err(|()| Failure::new(Code::Internal, "no token was made", ""))?;
     match &args.out {
         None => output::text(&format!("token = {text:?}\n"))?,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tidewater_centre::records::{
     BlockRecord, Blocker, CentreStatus, IncidentKind, IncidentRecord, NumbersStatus, SyncRecord,
 };
-use tidewater_client::{OutboxStatus, Status, SubscriptionStatus};
+use tidewater_client::{OutboxStatus, RemoteStatus, SubscriptionStatus};
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
@@ -118,14 +118,14 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Done, Failure> {
 #[derive(Serialize)]
 struct RemoteObject<'a> {
     #[serde(flatten)]
-    status: &'a Status,
+    status: &'a RemoteStatus,
     pending: u64,
     refused: u64,
     stale: u64,
 }
 
 impl RemoteObject<'_> {
-    fn of(status: &Status) -> RemoteObject<'_> {
+    fn of(status: &RemoteStatus) -> RemoteObject<'_> {
         let tables = || status.subscriptions.iter().flat_map(|it| &it.tables);
         RemoteObject {
             status,

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tidewater_carrier::NoCompression;
 use tidewater_client::{
-    Account, Adopt, ClientError, Compression, ImageWanted, LiveOptions, OutboxCounts, Packing, Pin,
-    Remote, Report, Retry, SyncDirection, SyncError, SyncOptions, begin_from_image,
+    AdoptionRule, ClientError, Compression, CompressionOptions, ImageRequest, LiveOptions,
+    OutboxCounts, Pin, Remote, RemoteAccount, Report, RetryPolicy, SyncDirection, SyncError,
+    SyncOptions, begin_from_image,
 };
 use tidewater_protocol::Code;
 
@@ -291,7 +292,7 @@ fn begin(args: &SyncArgs) -> Result<Option<Given>, Failure> {
     // Ctrl-C simply ends the program: the next one goes on with what has come.
     let go_on = &mut |_, _| ControlFlow::Continue(());
     let server = args.server.as_deref().unwrap_or_default();
-    let wanted = ImageWanted {
+    let wanted = ImageRequest {
         manifest: image,
         server: &args.network.addresses(server)?.to_string(),
         user,
@@ -382,7 +383,7 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
     let missing = missing_for_a_first_sync(args);
     let known = match remote_file::open(&args.remote) {
         Ok(database) => database.account()?,
-        Err(_) if missing.is_empty() => Account::default(),
+        Err(_) if missing.is_empty() => RemoteAccount::default(),
         Err(mut failure) => {
             // A remote that cannot be opened is none that a first sync would make.
             if !failure.code.is_transient() && failure.code != Code::RemoteDatabase {
@@ -432,8 +433,8 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
         remote.set_parameter(SCRIPT_VERSION, (!version.is_empty()).then_some(version))?;
     }
     remote.set_adopt(args.adopt.map(|whose| match whose {
-        Whose::Mine => Adopt::Mine,
-        Whose::Centre => Adopt::Centre,
+        Whose::Mine => AdoptionRule::Mine,
+        Whose::Centre => AdoptionRule::Centre,
     }));
     if let Some(file) = &args.ca {
         remote.set_ca_file(Some(file))?;
@@ -443,13 +444,13 @@ pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failu
     }
     remote.set_insecure(args.network.insecure);
     remote.set_proxy(args.network.proxy.clone());
-    remote.set_packing(Packing {
+    remote.set_compression(CompressionOptions {
         compression: args.compression,
         level: args.compression_level,
     });
     remote.set_other_centre(args.other_centre);
     if args.no_retry {
-        remote.set_retry(Retry::Off);
+        remote.set_retry(RetryPolicy::Off);
     }
     remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION")));
     remote.set_direction(match (args.upload_only, args.download_only) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use tidewater_client::{Link, LiveEvent, LiveOptions, Remote, Request, Since};
+use tidewater_client::{Link, LiveEvent, LiveOptions, Remote, Request, SubscriptionStart};
 use tidewater_protocol::{Code, json};
 use tidewater_server::Environment;
 
@@ -57,7 +57,8 @@ fn publish(
     let mut listening = Vec::new();
     for technician in listeners {
         let remote = stage.connect(technician)?;
-        let subscription = link(&remote)?.subscribe("fleet", "unit.*.position", Since::Now)?;
+        let subscription =
+            link(&remote)?.subscribe("fleet", "unit.*.position", SubscriptionStart::Now)?;
         listening.push((technician.login, remote, subscription));
     }
     let anna = stage.connect(anna)?;

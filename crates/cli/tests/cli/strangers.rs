@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use bytes::BytesMut;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::{SYNC_CHANNEL, put_control};
-use tidewater_protocol::message::{Busy, Control, Failure};
+use tidewater_protocol::message::{Busy, Control, FailureNotice};
 
 use crate::program::{Place, Run};
 use crate::shop::{Shop, TABLES, configure, prepared};
@@ -53,7 +53,7 @@ fn framed(control: Control) -> Vec<u8> {
 
 #[test]
 fn a_server_of_another_protocol_exits_with_4() {
-    let failure = Failure::new(
+    let failure = FailureNotice::new(
         Code::ProtocolVersion,
         "this server speaks protocol 9.0",
         "update the remote's program",

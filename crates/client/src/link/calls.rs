@@ -15,18 +15,18 @@ use tidewater_protocol::message::{Answer, CallFailed, CallKind};
 use tidewater_remote::SyncError;
 
 use super::Link;
-use super::state::{Shared, State};
-use crate::line::TICK;
+use super::state::{LinkState, SharedLink};
 use crate::request::{CallError, Request};
+use crate::socket_loop::TICK;
 
 /// A call that was made. To drop it is to cancel it.
-pub struct Pending {
-    pub(super) shared: Arc<Shared>,
+pub struct PendingCall {
+    pub(super) shared: Arc<SharedLink>,
     pub(super) id: u64,
 }
 
 /// A call whose answer has not come, or that nobody has taken yet.
-pub(super) struct Waiting {
+pub(super) struct WaitingCall {
     pub(super) thread: Option<Thread>,
     returns: Answer,
     rows: BytesMut,
@@ -59,11 +59,11 @@ impl Link {
     ///
     /// # Errors
     /// There is no connection any more, or the request is too large.
-    pub fn begin(&self, request: &Request) -> Result<Pending, CallError> {
+    pub fn begin(&self, request: &Request) -> Result<PendingCall, CallError> {
         self.shared.begin(request, CallKind::Call, false)
     }
 
-    pub(crate) fn begin_telling(&self, request: &Request) -> Result<Pending, CallError> {
+    pub(crate) fn begin_telling(&self, request: &Request) -> Result<PendingCall, CallError> {
         self.shared.begin(request, CallKind::OneWay, false)
     }
 
@@ -78,7 +78,7 @@ impl Link {
     }
 }
 
-impl Pending {
+impl PendingCall {
     /// Waits for what comes of it.
     ///
     /// # Errors
@@ -93,19 +93,19 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         self.shared.cancel(self.id);
     }
 }
 
-impl Shared {
+impl SharedLink {
     pub(super) fn begin(
         self: &Arc<Self>,
         request: &Request,
         kind: CallKind,
         in_pieces: bool,
-    ) -> Result<Pending, CallError> {
+    ) -> Result<PendingCall, CallError> {
         let payload = Bytes::from(request.call.encode_to_vec());
         let within = request.within.map(|it| it.as_millis().max(1));
         let deadline_ms = within.map_or(0, |it| u32::try_from(it).unwrap_or(u32::MAX));
@@ -122,10 +122,10 @@ impl Shared {
         })?;
         // What nobody takes is not to hold up this one.
         let held = state.held;
-        state.let_go(held);
+        state.release_credit(held);
         state.waiting.insert(
             id,
-            Waiting {
+            WaitingCall {
                 thread: None,
                 returns: Answer::default(),
                 rows: BytesMut::new(),
@@ -134,7 +134,7 @@ impl Shared {
             },
         );
         self.flush(state);
-        Ok(Pending {
+        Ok(PendingCall {
             shared: self.clone(),
             id,
         })
@@ -159,7 +159,7 @@ impl Shared {
         let piece = self.wait_for(id, None, |state| {
             let waiting = state.waiting.get_mut(&id)?;
             if let Some((piece, credit)) = waiting.pieces.as_mut()?.pop_front() {
-                state.let_go(credit);
+                state.release_credit(credit);
                 return Some(Ok(Some(piece)));
             }
             let outcome = waiting.outcome.take()?;
@@ -176,7 +176,7 @@ impl Shared {
         self: &Arc<Self>,
         id: u64,
         mut go_on: Option<&mut dyn FnMut() -> ControlFlow<()>>,
-        mut take: impl FnMut(&mut State) -> Option<T>,
+        mut take: impl FnMut(&mut LinkState) -> Option<T>,
     ) -> Result<T, CallError> {
         let mut state = self.state();
         let mut leads = false;
@@ -223,7 +223,7 @@ impl Shared {
         let waiting = state.waiting.remove(&id);
         let pieces = waiting.as_ref().and_then(|it| it.pieces.as_ref());
         let held = pieces.map_or(0, |it| it.iter().map(|(_, takes)| takes).sum());
-        state.let_go(held);
+        state.release_credit(held);
         if waiting.is_some() && state.lost.is_none() {
             let cancel = Message {
                 id,
@@ -238,7 +238,7 @@ impl Shared {
     }
 }
 
-impl Waiting {
+impl WaitingCall {
     /// Whether it holds a piece, which takes so much, until somebody takes that.
     pub(super) fn take(&mut self, kind: CallKind, payload: Bytes, takes: usize) -> bool {
         let malformed = || {

@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use tidewater_protocol::message::Failure;
+use tidewater_protocol::message::FailureNotice;
 use tidewater_remote::SyncError;
 
-use super::state::{Shared, State};
+use super::state::{LinkState, SharedLink};
 
 /// Bytes of events that may wait to be sent.
 const UNSENT_BYTES: usize = 1 << 20;
 
-impl Shared {
+impl SharedLink {
     /// Hands events that have come to the subscriptions.
-    pub(super) fn poll_events(&self, state: &mut State) {
+    pub(super) fn poll_events(&self, state: &mut LinkState) {
         while self.spaces.takes_more()
             && let Some(bytes) = state.line.connection.poll_events()
         {
             if let Err(error) = self.spaces.take(bytes) {
-                let failure = Failure {
+                let failure = FailureNotice {
                     code: error.code().number(),
                     message: error.to_string(),
                     hint: "update the older of the two, this program or the server".into(),

@@ -3,13 +3,13 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use super::state::Shared;
+use super::state::SharedLink;
 
 /// The keeper leaves reading to callers that follow each other as closely as that.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Reads when nobody else does.
-pub(super) fn keep(link: &Weak<Shared>) {
+pub(super) fn keep(link: &Weak<SharedLink>) {
     loop {
         let Some(shared) = link.upgrade() else {
             return;

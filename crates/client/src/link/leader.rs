@@ -9,18 +9,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use tidewater_protocol::frame::{MESSAGE_HEADER_BYTES, Message};
 use tidewater_protocol::message::{Call, CallKind};
-use tidewater_remote::{Event, SyncError};
+use tidewater_remote::{DriverEvent, SyncError};
 
-use super::state::{Shared, State};
-use crate::line::TICK;
-use crate::word::Word;
+use super::state::{LinkState, SharedLink};
+use crate::server_notice::ServerNotice;
+use crate::socket_loop::TICK;
 
-impl Shared {
+impl SharedLink {
     /// Waits at the socket once, and hands out what has come.
     pub(super) fn lead<'s>(
         self: &'s Arc<Self>,
-        state: MutexGuard<'s, State>,
-    ) -> MutexGuard<'s, State> {
+        state: MutexGuard<'s, LinkState>,
+    ) -> MutexGuard<'s, LinkState> {
         let mut state = state;
         if state.lost.is_none() {
             let patience = state.line.patience();
@@ -36,10 +36,10 @@ impl Shared {
 
     fn wait_at_socket<'s>(
         &'s self,
-        state: MutexGuard<'s, State>,
+        state: MutexGuard<'s, LinkState>,
         wants: PollFlags,
         patience: Duration,
-    ) -> MutexGuard<'s, State> {
+    ) -> MutexGuard<'s, LinkState> {
         drop(state);
         let patience = Timespec::try_from(patience).ok();
         // Whatever comes of it, what follows finds out.
@@ -48,7 +48,7 @@ impl Shared {
     }
 
     /// Takes what has come, without waiting.
-    pub(super) fn pump(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) {
+    pub(super) fn pump(self: &Arc<Self>, state: &mut MutexGuard<'_, LinkState>) {
         if state.lost.is_some() {
             return;
         }
@@ -56,7 +56,7 @@ impl Shared {
             state.lose(error.into());
         }
         while let Some(event) = state.line.connection.poll_event() {
-            if let Event::Failed(error) = event {
+            if let DriverEvent::Failed(error) = event {
                 state.lose(error.into());
             }
         }
@@ -78,7 +78,7 @@ impl Shared {
         if state.lost.is_some() {
             self.is_lost.store(true, Ordering::Release);
             self.quiet.notify_all();
-            self.words.wake();
+            self.notices.wake();
             self.spaces.close();
         }
         if let Some(waiting) = &mut state.syncing
@@ -89,7 +89,7 @@ impl Shared {
     }
 
     /// Sends what is queued; waits while the network takes nothing.
-    pub(super) fn flush(self: &Arc<Self>, state: MutexGuard<'_, State>) {
+    pub(super) fn flush(self: &Arc<Self>, state: MutexGuard<'_, LinkState>) {
         let mut state = state;
         loop {
             if state.lost.is_none()
@@ -105,7 +105,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl LinkState {
     /// Somebody else is to wait at the socket.
     pub(super) fn resign(&mut self) {
         self.led = false;
@@ -118,7 +118,7 @@ impl State {
     }
 
     /// Whether the server is not to send more in its place yet.
-    fn take(&mut self, message: Message, shared: &Arc<Shared>) -> bool {
+    fn take(&mut self, message: Message, shared: &Arc<SharedLink>) -> bool {
         let Message {
             id,
             deadline_ms,
@@ -133,8 +133,8 @@ impl State {
             CallKind::Call | CallKind::OneWay => {
                 let call = Call::decode(payload).unwrap_or_default();
                 shared.spaces.told(&call);
-                if let Some(word) = Word::of(&call) {
-                    shared.words.say(word);
+                if let Some(word) = ServerNotice::from_call(&call) {
+                    shared.notices.push(word);
                     return false;
                 }
                 if call.procedure.starts_with("tidewater.") {

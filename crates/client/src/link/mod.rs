@@ -23,32 +23,32 @@ use std::thread;
 use std::time::Duration;
 
 use tidewater_carrier::{CarrierError, ServerUrls};
-use tidewater_protocol::message::{Failure, PasswordChange, Proof};
-use tidewater_remote::{Event, SyncError};
+use tidewater_protocol::message::{FailureNotice, PasswordChange, Proof};
+use tidewater_remote::{DriverEvent, SyncError};
 
-pub use self::calls::Pending;
+pub use self::calls::PendingCall;
 pub use self::rows::AnswerRows;
-pub(crate) use self::state::Shared;
-use crate::clock::Clock;
+pub(crate) use self::state::SharedLink;
+use crate::clock::DriverClock;
 use crate::error::ClientError;
-use crate::line::{Line, TICK};
 use crate::options::SyncOptions;
 use crate::provider::Handler;
 use crate::request::{CallError, LinkOptions, LinkProof, Request};
-use crate::word::Word;
+use crate::server_notice::ServerNotice;
+use crate::socket_loop::{SocketLoop, TICK};
 
 /// A connection for calls and events. Clones share it; it closes with the last one.
 #[derive(Clone, Debug)]
 pub struct Link {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedLink>,
     /// Ends the keeper.
-    _alive: Arc<Alive>,
+    _alive: Arc<LinkGuard>,
 }
 
 #[derive(Debug)]
-struct Alive(Weak<Shared>);
+struct LinkGuard(Weak<SharedLink>);
 
-impl Drop for Alive {
+impl Drop for LinkGuard {
     fn drop(&mut self) {
         if let Some(shared) = self.0.upgrade() {
             shared.close();
@@ -76,7 +76,14 @@ impl Link {
         };
         let go_on = &mut || ControlFlow::Continue(());
         let ca_file = options.ca_file.as_deref();
-        let mut line = Line::dial(&urls, ca_file, options.pin, &dial, Clock::start(), go_on)?;
+        let mut line = SocketLoop::dial(
+            &urls,
+            ca_file,
+            options.pin,
+            &dial,
+            DriverClock::start(),
+            go_on,
+        )?;
         let proof = match &options.proof {
             LinkProof::Password(password) => Proof::Password(password.clone()),
             LinkProof::PasswordChange {
@@ -94,7 +101,7 @@ impl Link {
         while !line.connection.is_open() {
             line.turn()?;
             while let Some(event) = line.connection.poll_event() {
-                if let Event::Failed(error) = event {
+                if let DriverEvent::Failed(error) = event {
                     return Err(error.into());
                 }
             }
@@ -105,11 +112,11 @@ impl Link {
     }
 
     /// Over an open connection. Until [`Link::keep`], it is read only while somebody waits.
-    pub(crate) fn over(line: Line) -> Result<Link, ClientError> {
+    pub(crate) fn over(line: SocketLoop) -> Result<Link, ClientError> {
         let socket = line.socket().map_err(CarrierError::Lost)?;
-        let shared = Arc::new(Shared::over(line, socket));
+        let shared = Arc::new(SharedLink::over(line, socket));
         Ok(Link {
-            _alive: Arc::new(Alive(Arc::downgrade(&shared))),
+            _alive: Arc::new(LinkGuard(Arc::downgrade(&shared))),
             shared,
         })
     }
@@ -160,8 +167,8 @@ impl Link {
             asked = asked.and_then(|()| self.provide_with(name, handler.clone()));
         }
         asked.map_err(|error| match error {
-            CallError::Lost(lost) => ClientError::of_shared(&lost),
-            CallError::Failed(failed) => SyncError::from(Failure {
+            CallError::Lost(lost) => ClientError::from_shared(&lost),
+            CallError::Failed(failed) => SyncError::from(FailureNotice {
                 code: failed.code,
                 message: failed.message,
                 hint: failed.hint,
@@ -173,8 +180,8 @@ impl Link {
     }
 
     /// Waits for a word of the server, at most so long.
-    pub(crate) fn wait_for_word(&self, patience: Duration) -> Option<Word> {
-        self.shared.words.next(patience)
+    pub(crate) fn wait_for_notice(&self, patience: Duration) -> Option<ServerNotice> {
+        self.shared.notices.next(patience)
     }
 
     /// Why the connection is lost, if it is.

@@ -9,8 +9,8 @@ use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Answer, CallFailed, CallKind};
 
 use super::Link;
-use super::state::Shared;
-use crate::provider::{Called, Handler};
+use super::state::SharedLink;
+use crate::provider::{Handler, ProvidedCall};
 use crate::request::{CallError, Request};
 
 impl Link {
@@ -22,7 +22,7 @@ impl Link {
     pub fn provide(
         &self,
         name: &str,
-        handler: impl Fn(&Called) -> Result<Answer, CallFailed> + Send + Sync + 'static,
+        handler: impl Fn(&ProvidedCall) -> Result<Answer, CallFailed> + Send + Sync + 'static,
     ) -> Result<(), CallError> {
         self.provide_with(name, Arc::new(handler))
     }
@@ -47,7 +47,7 @@ impl Link {
     }
 }
 
-impl Shared {
+impl SharedLink {
     /// Sends what came of a call of the server's.
     pub(crate) fn answer(self: &Arc<Self>, id: u64, outcome: Result<Answer, CallFailed>) {
         let mut state = self.state();

@@ -4,17 +4,17 @@ use bytes::{Bytes, BytesMut};
 
 use tidewater_protocol::message::{Answer, CallFailed, CallKind, ColumnHeader};
 use tidewater_protocol::pack::UnpackError;
-use tidewater_protocol::{Code, Row, RowShape, RowsReader};
+use tidewater_protocol::{Code, RowShape, RowsReader, UnpackedRow};
 
 use super::Link;
-use super::calls::Pending;
+use super::calls::PendingCall;
 use crate::request::{CallError, Request};
 
 /// An answer that comes in pieces. What is not taken, the server keeps: about one MiB is on its way,
 /// and whoever takes nothing for long is cut off. While other calls wait on the same link, the rest of
 /// the answer is kept here instead. To drop it is to cancel the call.
 pub struct AnswerRows {
-    pending: Pending,
+    pending: PendingCall,
     /// What the rows have, once the first piece is there.
     head: Option<Answer>,
     /// The beginning of a row whose end has not come.
@@ -84,7 +84,7 @@ fn whole_rows(columns: &[ColumnHeader], bytes: &[u8]) -> Option<usize> {
         key: Vec::new(),
     };
     let mut reader = RowsReader::new(&shape, bytes);
-    let mut row = Row::default();
+    let mut row = UnpackedRow::default();
     loop {
         match reader.next(&mut row) {
             Ok(true) => {}

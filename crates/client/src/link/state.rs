@@ -13,35 +13,35 @@ use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::CallFailed;
 use tidewater_remote::SyncError;
 
-use super::calls::Waiting;
+use super::calls::WaitingCall;
 use crate::error::ClientError;
-use crate::line::Line;
 use crate::provider::Providers;
 use crate::request::CallError;
-use crate::space::Spaces;
-use crate::word::Words;
+use crate::server_notice::ServerNotices;
+use crate::socket_loop::SocketLoop;
+use crate::space::LinkSpaces;
 
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct SharedLink {
+    state: Mutex<LinkState>,
     /// Wakes the keeper.
     pub(super) quiet: Condvar,
     /// For whoever waits at it.
     pub(super) socket: TcpStream,
     pub(super) providers: Providers,
-    pub(crate) words: Arc<Words>,
-    pub(crate) spaces: Spaces,
-    /// As [`State::lost`] says, without its lock.
+    pub(crate) notices: Arc<ServerNotices>,
+    pub(crate) spaces: LinkSpaces,
+    /// As [`LinkState::lost`] says, without its lock.
     pub(super) is_lost: AtomicBool,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
     }
 }
 
-pub(super) struct State {
-    pub(super) line: Line,
+pub(super) struct LinkState {
+    pub(super) line: SocketLoop,
     /// Somebody waits at the socket.
     pub(super) led: bool,
     /// There is a keeper.
@@ -49,7 +49,7 @@ pub(super) struct State {
     /// The server tells what has changed.
     pub(super) stays: bool,
     /// Calls that wait for their answers.
-    pub(super) waiting: HashMap<u64, Waiting>,
+    pub(super) waiting: HashMap<u64, WaitingCall>,
     /// A sync is under way, and its thread may wait for others to read.
     pub(super) syncing: Option<Option<Thread>>,
     pub(super) last_id: u64,
@@ -62,10 +62,10 @@ pub(super) struct State {
     pub(super) closing: bool,
 }
 
-impl Shared {
-    pub(super) fn over(line: Line, socket: TcpStream) -> Shared {
-        Shared {
-            state: Mutex::new(State {
+impl SharedLink {
+    pub(super) fn over(line: SocketLoop, socket: TcpStream) -> SharedLink {
+        SharedLink {
+            state: Mutex::new(LinkState {
                 line,
                 led: false,
                 kept: false,
@@ -82,13 +82,13 @@ impl Shared {
             quiet: Condvar::new(),
             socket,
             providers: Providers::default(),
-            words: Arc::default(),
-            spaces: Spaces::default(),
+            notices: Arc::default(),
+            spaces: LinkSpaces::default(),
             is_lost: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -118,7 +118,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl LinkState {
     /// Whether a sync can begin.
     pub(super) fn can_sync(&self) -> bool {
         self.lost.is_none() && !self.closing && self.line.connection.can_sync()
@@ -132,7 +132,7 @@ impl State {
     }
 
     /// The server may send as much more as this took, if it was held.
-    pub(super) fn let_go(&mut self, credit: usize) {
+    pub(super) fn release_credit(&mut self, credit: usize) {
         let credit = credit.min(self.held);
         self.held -= credit;
         if credit > 0 {
@@ -156,7 +156,7 @@ impl State {
         if self.lost.is_none() {
             let error = if self.line.connection.is_syncing() {
                 self.line.connection.cancel();
-                let for_others = ClientError::of_shared(&error);
+                let for_others = ClientError::from_shared(&error);
                 self.broken = Some(error);
                 Arc::new(for_others)
             } else {

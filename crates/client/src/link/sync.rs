@@ -6,13 +6,13 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use tidewater_remote::database::Database;
-use tidewater_remote::session::{Outcome, SessionOptions, Work};
-use tidewater_remote::{Progress, SyncError};
+use tidewater_remote::database::RemoteDatabase;
+use tidewater_remote::session::{ApplyWork, SessionOptions, SessionOutcome};
+use tidewater_remote::{SyncError, SyncProgress};
 
 use super::Link;
 use crate::error::ClientError;
-use crate::line::TICK;
+use crate::socket_loop::TICK;
 
 /// How often a connection is looked at while something is applied.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -21,11 +21,11 @@ impl Link {
     /// Syncs, while others call. Gives the database back with what came of it.
     pub(crate) fn sync(
         &self,
-        database: Database,
+        database: RemoteDatabase,
         options: SessionOptions,
         seed: [u8; 32],
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> (Database, Result<Outcome, ClientError>) {
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
+    ) -> (RemoteDatabase, Result<SessionOutcome, ClientError>) {
         let shared = &self.shared;
         let mut state = shared.state();
         if !state.can_sync() {
@@ -87,7 +87,11 @@ impl Link {
     }
 
     /// Has work done beside the connection, or in its place if that takes no time.
-    fn work(&self, mut work: Work, progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>) -> Work {
+    fn work(
+        &self,
+        mut work: ApplyWork,
+        progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
+    ) -> ApplyWork {
         let cancelled = AtomicBool::new(false);
         let clock = self.shared.state().line.clock;
         if !work.is_short() {

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use tidewater_protocol::Op;
 use tidewater_protocol::message::{Control, DownloadEnd, Ping, UploadState};
-use tidewater_remote::Phase;
+use tidewater_remote::SyncPhase;
 use tidewater_testing::scripted::{download_begin, items};
 
 use super::*;
@@ -49,13 +49,13 @@ impl Application {
         }
     }
 
-    fn watch(&mut self, progress: &Progress) {
-        if progress.phase == Phase::Downloading && !self.has_locked {
+    fn watch(&mut self, progress: &SyncProgress) {
+        if progress.phase == SyncPhase::Downloading && !self.has_locked {
             self.connection.execute_batch("BEGIN IMMEDIATE").unwrap();
             self.has_locked = true;
             self.locked.send(()).unwrap();
         }
-        self.applying += usize::from(progress.phase == Phase::Applying);
+        self.applying += usize::from(progress.phase == SyncPhase::Applying);
     }
 
     fn unlock(&self) {

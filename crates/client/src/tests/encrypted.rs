@@ -176,7 +176,7 @@ fn a_certificate_file_that_is_none_is_told() {
 #[test]
 fn a_pinned_key_is_remembered_and_another_is_told() {
     let certificate = Certificate::for_names(&["sync.example.com"]);
-    let pin = crate::Pin::of_file(&certificate.file()).unwrap();
+    let pin = crate::Pin::from_file(&certificate.file()).unwrap();
     let server = Server::tls(&certificate, vec![serve_first()]);
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("new.db");
@@ -193,7 +193,7 @@ fn a_pinned_key_is_remembered_and_another_is_told() {
     remote.subscribe(&server.url, "ann", &[]).unwrap();
     let error = remote.sync(&mut |_| ControlFlow::Continue(())).unwrap_err();
     assert_eq!(error.code(), Code::CertificateInvalid);
-    let found = crate::Pin::of_file(&other.file()).unwrap().to_string();
+    let found = crate::Pin::from_file(&other.file()).unwrap().to_string();
     assert!(error.to_string().contains(&found), "{error}");
     assert!(error.hint().contains("--pin"), "{}", error.hint());
     server.done();

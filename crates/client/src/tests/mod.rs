@@ -19,8 +19,8 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tempfile::TempDir;
 use tidewater_carrier::tls;
 
-use tidewater_remote::database::Database;
-use tidewater_remote::{Progress, Report, SyncError};
+use tidewater_remote::database::RemoteDatabase;
+use tidewater_remote::{Report, SyncError, SyncProgress};
 use tidewater_testing::scripted::{Reply, Sent, first_reply};
 
 use crate::{ClientError, SyncOptions, driver};
@@ -205,7 +205,7 @@ fn sync_watched(
     remote: &File,
     server: &str,
     options: &SyncOptions,
-    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    progress: &mut dyn FnMut(&SyncProgress) -> ControlFlow<()>,
 ) -> Result<Report, ClientError> {
     remote.point_at(server);
     driver::sync(remote.open(), options, None, &mut None, false, progress).1
@@ -248,8 +248,8 @@ impl File {
         self.folder.path().join("remote.db")
     }
 
-    fn open(&self) -> Database {
-        Database::open(&self.path()).unwrap()
+    fn open(&self) -> RemoteDatabase {
+        RemoteDatabase::open(&self.path()).unwrap()
     }
 
     /// Makes the remote believe that this was its server all along.

@@ -3,9 +3,9 @@
 use bytes::{Bytes, BytesMut};
 use prost::Message as _;
 use tidewater_protocol::frame::{CALL_CHANNEL, Frame, Message, put_message};
-use tidewater_protocol::message::{Answer, Call, CallKind, Given};
+use tidewater_protocol::message::{Answer, ArgumentValue, Call, CallKind};
 use tidewater_protocol::{Code, ColumnType, Datum, json};
-use tidewater_remote::Phase;
+use tidewater_remote::SyncPhase;
 use tidewater_testing::scripted::first_reply;
 
 use super::*;
@@ -66,7 +66,7 @@ fn what_is_in_the_outbox_is_called_on_the_connection_of_the_sync() {
         serve_first(peer);
         let (id, call) = call(peer, 0);
         assert_eq!(call.procedure, "price");
-        assert_eq!(call.arguments[0].given, Some(Given::Integer(7)));
+        assert_eq!(call.arguments[0].given, Some(ArgumentValue::Integer(7)));
         answer(peer, id, &json::to_answer(&3.into()));
         peer.read_to_end();
     })]);
@@ -78,7 +78,7 @@ fn what_is_in_the_outbox_is_called_on_the_connection_of_the_sync() {
     });
     let report = report.unwrap();
     assert_eq!((report.outbox.answered, report.inbox), (1, 1));
-    assert_eq!(phases.last(), Some(&Phase::Calling));
+    assert_eq!(phases.last(), Some(&SyncPhase::Calling));
     assert_eq!(row(&remote, "SELECT payload FROM tidewater_inbox"), "3");
     server.done();
 }
@@ -109,7 +109,7 @@ fn a_call_whose_caller_loses_patience_is_made_again_under_the_same_key() {
     let remote = calling();
     let mut first = None;
     let cancelled = sync_watched(&remote, &server.url, &options(), &mut |progress| {
-        if progress.phase == Phase::Calling {
+        if progress.phase == SyncPhase::Calling {
             first = first.take().or_else(|| keys.try_recv().ok());
         }
         match first {

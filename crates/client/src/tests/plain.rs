@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use tidewater_protocol::frame::INITIAL_CREDIT_BYTES;
 use tidewater_protocol::message::{
-    Control, Credit, DownloadEnd, Failure, Pong, UploadState, Waiting,
+    Control, Credit, DownloadEnd, FailureNotice, Pong, SyncWaiting, UploadState,
 };
 use tidewater_protocol::{Code, Op};
 
 use super::*;
-use crate::clock::Clock;
-use crate::line::Line;
+use crate::clock::DriverClock;
 use crate::link::Link;
 use crate::ping;
+use crate::socket_loop::SocketLoop;
 use tidewater_remote::session::{ProofKind, SessionOptions};
-use tidewater_remote::spool::{FileSpool, KeepInFiles};
-use tidewater_remote::{Phase, SyncDirection, Verify};
+use tidewater_remote::spool::{FileDownloadStore, FileSpool};
+use tidewater_remote::{SyncDirection, SyncPhase, VerifyMode};
 use tidewater_testing::scripted::{download_begin, items, later_reply};
 
 #[test]
@@ -29,7 +29,7 @@ fn a_sync_goes_through_and_tells_what_it_moved() {
         ControlFlow::Continue(())
     });
     assert_eq!(report.unwrap().downloaded.upserts, 2);
-    assert_eq!(phases.last(), Some(&Phase::Done));
+    assert_eq!(phases.last(), Some(&SyncPhase::Done));
     remote.run("INSERT INTO item VALUES (3, 'three')");
     let report = sync(&remote, &server.url, &options()).unwrap();
     assert_eq!(report.uploaded.inserts, 1);
@@ -44,7 +44,7 @@ fn a_refused_token_and_credential_end_in_one_successful_sync() {
     let refuse = |code| -> Behaviour {
         Box::new(move |peer| {
             peer.read_until("DownloadRequest");
-            let failure = Control::Failure(Failure::new(code, "no", ""));
+            let failure = Control::Failure(FailureNotice::new(code, "no", ""));
             peer.write(&Reply::default().connection(failure).0);
             peer.read_to_end();
         })
@@ -112,7 +112,7 @@ fn a_reason_given_before_closing_is_heard_also_in_the_middle_of_an_upload() {
     );
     let server = Server::tcp(vec![Box::new(|peer| {
         peer.read_until("Hello");
-        let failure = Control::Failure(Failure::new(Code::RemoteRevoked, "revoked", "ask"));
+        let failure = Control::Failure(FailureNotice::new(Code::RemoteRevoked, "revoked", "ask"));
         peer.write(&Reply::default().control(failure).0);
         peer.read_to_end();
     })]);
@@ -148,7 +148,7 @@ fn a_sync_is_cancelled_from_its_progress_while_the_server_is_silent() {
         &server.url,
         &options(),
         &mut |progress| match progress.phase {
-            Phase::Waiting { .. } => ControlFlow::Break(()),
+            SyncPhase::Waiting { .. } => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
         },
     );
@@ -189,7 +189,7 @@ fn a_server_that_writes_before_it_reads_and_a_large_upload_do_not_wait_for_each_
             bytes: 1 << 40,
         });
         peer.write(&Reply::default().connection(credit).0);
-        let waiting = Reply::default().control(Control::Waiting(Waiting {
+        let waiting = Reply::default().control(Control::Waiting(SyncWaiting {
             ahead: u64::MAX,
             handler: false,
         }));
@@ -240,7 +240,7 @@ fn a_large_download_waits_in_a_file_that_nobody_sees() {
     let remote = File::synced();
     let mut applied = 0;
     let report = sync_watched(&remote, &server.url, &options(), &mut |progress| {
-        if progress.phase == Phase::Applying {
+        if progress.phase == SyncPhase::Applying {
             applied = applied.max(progress.rows);
         }
         ControlFlow::Continue(())
@@ -344,7 +344,7 @@ fn what_was_changed_after_a_broken_sync_goes_up_in_the_next_call_too() {
     let file = File::changed();
     file.point_at(&server.url);
     let mut remote = crate::Remote::open(file.path()).unwrap();
-    let go_on = &mut |_: &Progress| ControlFlow::Continue(());
+    let go_on = &mut |_: &SyncProgress| ControlFlow::Continue(());
     let error = remote.sync(go_on).unwrap_err();
     assert_eq!(error.code(), Code::ConnectionLost);
     file.run("INSERT INTO item VALUES (8, 'eight')");
@@ -390,7 +390,8 @@ fn a_sync_on_a_connection_that_the_server_has_left_is_told_so_and_gives_the_file
     let remote = File::changed();
     let urls = server.url.parse().unwrap();
     let go_on = &mut || ControlFlow::Continue(());
-    let line = Line::dial(&urls, None, None, &options(), Clock::start(), go_on).unwrap();
+    let line =
+        SocketLoop::dial(&urls, None, None, &options(), DriverClock::start(), go_on).unwrap();
     let link = Link::over(line).unwrap();
     link.keep().unwrap();
     server.done();
@@ -400,14 +401,14 @@ fn a_sync_on_a_connection_that_the_server_has_left_is_told_so_and_gives_the_file
     let database = remote.open();
     let session = SessionOptions {
         direction: SyncDirection::Both,
-        verify: Verify::default(),
+        verify: VerifyMode::default(),
         user_proof: None,
         server: None,
         other_centre: false,
         adopt: None,
         first_proof: ProofKind::Credential,
         spool: Box::new(FileSpool::beside(database.path())),
-        keep: Box::new(KeepInFiles::beside(database.path())),
+        keep: Box::new(FileDownloadStore::beside(database.path())),
     };
     let (database, outcome) = link.sync(database, session, [7; 32], &mut |_| {
         ControlFlow::Continue(())

@@ -1,12 +1,12 @@
 //! Servers that turn a sync away with a time to come back.
 
 use tidewater_protocol::Code;
-use tidewater_protocol::message::{Busy, Control, Failure};
-use tidewater_remote::Phase;
+use tidewater_protocol::message::{Busy, Control, FailureNotice};
+use tidewater_remote::SyncPhase;
 use tidewater_testing::scripted::later_reply;
 
 use super::*;
-use crate::Retry;
+use crate::RetryPolicy;
 
 /// Longer than any test waits.
 const NEVER_MS: u64 = 3_000_000;
@@ -33,12 +33,12 @@ fn turn_away(
 }
 
 fn failure(code: Code, retry_after_ms: u64) -> Control {
-    let mut failure = Failure::new(code, "no", "");
+    let mut failure = FailureNotice::new(code, "no", "");
     failure.retry_after_ms = retry_after_ms;
     Control::Failure(failure)
 }
 
-fn with(retry: Retry) -> SyncOptions {
+fn with(retry: RetryPolicy) -> SyncOptions {
     SyncOptions { retry, ..options() }
 }
 
@@ -59,7 +59,7 @@ fn a_busy_server_is_asked_again_while_the_file_and_the_server_are_free() {
     let remote = File::changed();
     let mut waits = Vec::new();
     let report = sync_watched(&remote, &server.url, &options(), &mut |progress| {
-        if let Phase::Retrying { reason, in_ms } = progress.phase {
+        if let SyncPhase::Retrying { reason, in_ms } = progress.phase {
             // Fails at once if anybody holds a lock.
             remote.run("BEGIN IMMEDIATE; CREATE TABLE IF NOT EXISTS app (x); COMMIT");
             waits.push((reason, in_ms));
@@ -82,10 +82,10 @@ fn a_busy_server_is_asked_again_while_the_file_and_the_server_are_free() {
 fn a_wait_is_cancelled_from_its_progress() {
     let server = Server::tcp(vec![busy(NEVER_MS)]);
     let remote = File::changed();
-    let forever = with(Retry::AsAdvised { limit: None });
+    let forever = with(RetryPolicy::AsAdvised { limit: None });
     let mut told = 0;
     let result = sync_watched(&remote, &server.url, &forever, &mut |progress| {
-        told += u32::from(matches!(progress.phase, Phase::Retrying { .. }));
+        told += u32::from(matches!(progress.phase, SyncPhase::Retrying { .. }));
         match told {
             3.. => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
@@ -108,7 +108,7 @@ fn what_the_policy_does_not_wait_for_fails_with_the_time_to_come_back() {
         ),
     ]);
     let remote = File::changed();
-    let later = sync(&remote, &server.url, &with(Retry::Off)).unwrap_err();
+    let later = sync(&remote, &server.url, &with(RetryPolicy::Off)).unwrap_err();
     assert_eq!(
         (later.code(), later.retry_after_ms()),
         (Code::Busy, Some(1_000))
@@ -128,7 +128,7 @@ fn a_fixed_time_counts_whatever_the_server_says() {
     let mut behaviours: Vec<Behaviour> = (0..turned_away).map(|_| busy(NEVER_MS)).collect();
     behaviours.push(serve(later_reply));
     let server = Server::tcp(behaviours);
-    let fixed = with(Retry::Fixed {
+    let fixed = with(RetryPolicy::Fixed {
         delay: Duration::ZERO,
         limit: None,
     });

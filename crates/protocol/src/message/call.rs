@@ -6,7 +6,7 @@ use prost::Message;
 
 use super::ColumnHeader;
 use crate::code::Code;
-use crate::pack::{Op, Row, RowShape, RowsReader, RowsWriter, UnpackError};
+use crate::pack::{Op, RowShape, RowsReader, RowsWriter, UnpackError, UnpackedRow};
 use crate::value::{ColumnType, Datum, Value};
 
 /// What a message on the channel of calls is, in its flags. The id of a message is chosen by the
@@ -69,13 +69,13 @@ pub struct Argument {
     #[prost(string, tag = "1")]
     pub name: String,
     /// NULL without one.
-    #[prost(oneof = "Given", tags = "2, 3, 4, 5, 6, 7")]
-    pub given: Option<Given>,
+    #[prost(oneof = "ArgumentValue", tags = "2, 3, 4, 5, 6, 7")]
+    pub given: Option<ArgumentValue>,
 }
 
 /// A value as its sender has it. The receiver makes of it what the procedure declares.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub enum Given {
+pub enum ArgumentValue {
     /// Yes or no.
     #[prost(bool, tag = "2")]
     Boolean(bool),
@@ -179,7 +179,7 @@ impl CallFailed {
 
 impl Argument {
     /// An argument with a value.
-    pub fn new(name: impl Into<String>, given: impl Into<Option<Given>>) -> Argument {
+    pub fn new(name: impl Into<String>, given: impl Into<Option<ArgumentValue>>) -> Argument {
         Argument {
             name: name.into(),
             given: given.into(),
@@ -187,39 +187,39 @@ impl Argument {
     }
 }
 
-impl From<i64> for Given {
-    fn from(value: i64) -> Given {
-        Given::Integer(value)
+impl From<i64> for ArgumentValue {
+    fn from(value: i64) -> ArgumentValue {
+        ArgumentValue::Integer(value)
     }
 }
 
-impl From<bool> for Given {
-    fn from(value: bool) -> Given {
-        Given::Boolean(value)
+impl From<bool> for ArgumentValue {
+    fn from(value: bool) -> ArgumentValue {
+        ArgumentValue::Boolean(value)
     }
 }
 
-impl From<f64> for Given {
-    fn from(value: f64) -> Given {
-        Given::Real(value)
+impl From<f64> for ArgumentValue {
+    fn from(value: f64) -> ArgumentValue {
+        ArgumentValue::Real(value)
     }
 }
 
-impl From<&str> for Given {
-    fn from(value: &str) -> Given {
-        Given::Text(value.to_owned())
+impl From<&str> for ArgumentValue {
+    fn from(value: &str) -> ArgumentValue {
+        ArgumentValue::Text(value.to_owned())
     }
 }
 
-impl From<String> for Given {
-    fn from(value: String) -> Given {
-        Given::Text(value)
+impl From<String> for ArgumentValue {
+    fn from(value: String) -> ArgumentValue {
+        ArgumentValue::Text(value)
     }
 }
 
-impl From<Bytes> for Given {
-    fn from(value: Bytes) -> Given {
-        Given::Bytes(value)
+impl From<Bytes> for ArgumentValue {
+    fn from(value: Bytes) -> ArgumentValue {
+        ArgumentValue::Bytes(value)
     }
 }
 
@@ -231,12 +231,12 @@ impl Answer {
 
     /// One value.
     pub fn value(column_type: ColumnType, value: &Datum<'_>) -> Answer {
-        let header = ColumnHeader::of("value", column_type);
-        Answer::of(Returns::Value, vec![header], &[std::slice::from_ref(value)])
+        let header = ColumnHeader::new("value", column_type);
+        Answer::new(Returns::Value, vec![header], &[std::slice::from_ref(value)])
     }
 
     /// Rows under these columns, whose types are known.
-    pub fn of(returns: Returns, columns: Vec<ColumnHeader>, rows: &[&[Datum<'_>]]) -> Answer {
+    pub fn new(returns: Returns, columns: Vec<ColumnHeader>, rows: &[&[Datum<'_>]]) -> Answer {
         let types = columns.iter().filter_map(ColumnHeader::column_type);
         let shape = RowShape {
             columns: types.collect(),
@@ -267,7 +267,7 @@ impl Answer {
             key: Vec::new(),
         };
         let mut reader = RowsReader::new(&shape, &self.rows);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         let mut rows = Vec::new();
         while reader.next(&mut row)? {
             if row.op != Some(Op::Upsert) {

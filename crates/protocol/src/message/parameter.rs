@@ -13,7 +13,7 @@ pub const MAX_PARAMETER_VALUE: usize = 1024;
 
 /// A parameter of a subscription.
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct Parameter {
+pub struct SubscriptionParameter {
     /// Its name, as queries have it: `month` of `{u.month}`.
     #[prost(string, tag = "1")]
     pub name: String,
@@ -22,7 +22,7 @@ pub struct Parameter {
     pub value: String,
 }
 
-impl Parameter {
+impl SubscriptionParameter {
     /// Whether this can be the name of a parameter: letters of ASCII, digits and underscores,
     /// no digit first.
     pub fn is_name(name: &str) -> bool {
@@ -42,14 +42,18 @@ impl Parameter {
     }
 
     /// What is wrong with the parameters of a subscription, if anything.
-    pub fn fault(parameters: &[Parameter]) -> Option<&'static str> {
+    pub fn fault(parameters: &[SubscriptionParameter]) -> Option<&'static str> {
         if parameters.len() > MAX_PARAMETERS {
             return Some("too many parameters");
         }
         let mut seen = HashSet::new();
         parameters.iter().find_map(|it| match it {
-            _ if !Parameter::is_name(&it.name) => Some("a parameter with an impossible name"),
-            _ if !Parameter::is_value(&it.value) => Some("a parameter with an impossible value"),
+            _ if !SubscriptionParameter::is_name(&it.name) => {
+                Some("a parameter with an impossible name")
+            }
+            _ if !SubscriptionParameter::is_value(&it.value) => {
+                Some("a parameter with an impossible value")
+            }
             _ if !seen.insert(&it.name) => Some("a parameter twice"),
             _ => None,
         })
@@ -62,22 +66,25 @@ mod tests {
 
     #[test]
     fn names_values_and_their_number_have_limits() {
-        let parameter = |name: &str, value: &str| Parameter {
+        let parameter = |name: &str, value: &str| SubscriptionParameter {
             name: name.into(),
             value: value.into(),
         };
-        assert_eq!(Parameter::fault(&[parameter("month", "it's {u.x}")]), None);
-        assert!(Parameter::fault(&[parameter("m", ""), parameter("m", "1")]).is_some());
+        assert_eq!(
+            SubscriptionParameter::fault(&[parameter("month", "it's {u.x}")]),
+            None
+        );
+        assert!(SubscriptionParameter::fault(&[parameter("m", ""), parameter("m", "1")]).is_some());
         for name in ["", "1a", "a b", "a-b", "\u{e9}", &"a".repeat(65)] {
             assert!(
-                Parameter::fault(&[parameter(name, "1")]).is_some(),
+                SubscriptionParameter::fault(&[parameter(name, "1")]).is_some(),
                 "{name}"
             );
         }
         for value in ["a\0b", &"a".repeat(1025)] {
-            assert!(Parameter::fault(&[parameter("a", value)]).is_some());
+            assert!(SubscriptionParameter::fault(&[parameter("a", value)]).is_some());
         }
         let many = (0..33).map(|it| parameter(&format!("p{it}"), "1"));
-        assert!(Parameter::fault(&many.collect::<Vec<_>>()).is_some());
+        assert!(SubscriptionParameter::fault(&many.collect::<Vec<_>>()).is_some());
     }
 }

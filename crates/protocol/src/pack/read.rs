@@ -1,8 +1,8 @@
 //! Reading packed rows.
 
 use super::{
-    LOOSE, MAX_VALUE_BYTES, Op, Row, RowShape, TAG_BLOB, TAG_INTEGER, TAG_REAL, TAG_TEXT,
-    UnpackError, bitmap_len,
+    LOOSE, MAX_VALUE_BYTES, Op, RowShape, TAG_BLOB, TAG_INTEGER, TAG_REAL, TAG_TEXT, UnpackError,
+    UnpackedRow, bitmap_len,
 };
 use crate::decimal::Decimal;
 use crate::value::{ColumnType, Datum, ValueRef};
@@ -11,7 +11,7 @@ use crate::value::{ColumnType, Datum, ValueRef};
 #[derive(Debug)]
 pub struct RowsReader<'a> {
     shape: &'a RowShape,
-    cursor: Cursor<'a>,
+    cursor: PackedCursor<'a>,
 }
 
 impl<'a> RowsReader<'a> {
@@ -19,7 +19,7 @@ impl<'a> RowsReader<'a> {
     pub fn new(shape: &'a RowShape, bytes: &'a [u8]) -> Self {
         Self {
             shape,
-            cursor: Cursor { bytes, at: 0 },
+            cursor: PackedCursor { bytes, at: 0 },
         }
     }
 
@@ -34,7 +34,7 @@ impl<'a> RowsReader<'a> {
     /// [`UnpackError::Truncated`] when the buffer ends inside the row: then
     /// [`Self::consumed`] is still where the row begins, and the same row can be
     /// read again from a longer buffer. [`UnpackError::Malformed`] otherwise.
-    pub fn next(&mut self, row: &mut Row<'a>) -> Result<bool, UnpackError> {
+    pub fn next(&mut self, row: &mut UnpackedRow<'a>) -> Result<bool, UnpackError> {
         let start = self.cursor.at;
         if start == self.cursor.bytes.len() {
             return Ok(false);
@@ -46,7 +46,7 @@ impl<'a> RowsReader<'a> {
         result.map(|()| true)
     }
 
-    fn read(&mut self, row: &mut Row<'a>) -> Result<(), UnpackError> {
+    fn read(&mut self, row: &mut UnpackedRow<'a>) -> Result<(), UnpackError> {
         let byte = self.cursor.byte()?;
         let op = Op::from_byte(byte & !LOOSE).ok_or(UnpackError::Malformed("unknown operation"))?;
         let loose = byte & LOOSE != 0;
@@ -105,7 +105,7 @@ pub fn unpack_values<'a>(
     bytes: &'a [u8],
     columns: &[ColumnType],
 ) -> Result<Vec<Datum<'a>>, UnpackError> {
-    let mut cursor = Cursor { bytes, at: 0 };
+    let mut cursor = PackedCursor { bytes, at: 0 };
     let loose = match cursor.byte()? {
         0 => false,
         1 => true,
@@ -120,12 +120,12 @@ pub fn unpack_values<'a>(
 }
 
 #[derive(Debug)]
-struct Cursor<'a> {
+struct PackedCursor<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> PackedCursor<'a> {
     fn byte(&mut self) -> Result<u8, UnpackError> {
         let byte = *self.bytes.get(self.at).ok_or(UnpackError::Truncated)?;
         self.at += 1;

@@ -58,7 +58,7 @@ fn every_operation_comes_back() {
     let bytes = writer.take();
 
     let mut reader = RowsReader::new(&shape, &bytes);
-    let mut row = Row::default();
+    let mut row = UnpackedRow::default();
     let mut ops = Vec::new();
     while reader.next(&mut row).unwrap() {
         let op = row.op.unwrap();
@@ -89,7 +89,7 @@ fn a_row_cut_anywhere_is_truncated_and_can_be_read_again() {
     let bytes = writer.take();
     for cut in 1..bytes.len() {
         let mut reader = RowsReader::new(&shape, &bytes[..cut]);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         let mut rows = 0;
         loop {
             match reader.next(&mut row) {
@@ -139,7 +139,7 @@ fn unfit_values_travel_as_they_are() {
     writer.row(Op::Insert, &values);
     let bytes = writer.take();
     let mut reader = RowsReader::new(&shape, &bytes);
-    let mut row = Row::default();
+    let mut row = UnpackedRow::default();
     assert!(reader.next(&mut row).unwrap());
     assert_eq!(row.new, values);
 }
@@ -202,7 +202,7 @@ proptest! {
         }
         let bytes = writer.take();
         let mut reader = RowsReader::new(&shape, &bytes);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         prop_assert!(reader.next(&mut row).unwrap());
         let stored = |data: &[Datum<'_>]| data.iter().map(Datum::to_value).collect::<Vec<_>>();
         prop_assert_eq!(format!("{:?}", stored(&row.old)), format!("{:?}", understand(&old)));
@@ -215,7 +215,7 @@ proptest! {
     fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let shape = shape();
         let mut reader = RowsReader::new(&shape, &bytes);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         while let Ok(true) = reader.next(&mut row) {}
         let _ = unpack_values(&bytes, &shape.columns);
     }

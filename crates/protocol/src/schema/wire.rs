@@ -3,47 +3,47 @@
 use std::collections::HashSet;
 
 use super::{
-    Check as OwnCheck, Column as OwnColumn, Direction, ForeignKey as OwnForeignKey,
-    ForeignKeyAction, Identity as OwnIdentity, PublicationSchema, SchemaError, Table as OwnTable,
-    column_type_from_wire, column_type_to_wire,
+    CheckConstraint as OwnCheck, Column as OwnColumn, Direction, ForeignKey as OwnForeignKey,
+    ForeignKeyAction, IdentityColumn as OwnIdentity, PublicationSchema, SchemaError,
+    Table as OwnTable, column_type_from_wire, column_type_to_wire,
 };
 use crate::pack::MAX_COLUMNS;
 use crate::value::ColumnType;
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Publication {
+pub(super) struct PublicationMessage {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(message, repeated, tag = "2")]
-    tables: Vec<Table>,
+    tables: Vec<TableMessage>,
     #[prost(bool, tag = "3")]
     transactional: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Table {
+struct TableMessage {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(message, repeated, tag = "2")]
-    columns: Vec<Column>,
+    columns: Vec<ColumnMessage>,
     #[prost(uint32, repeated, tag = "3")]
     key: Vec<u32>,
     #[prost(uint32, repeated, tag = "4")]
     partition: Vec<u32>,
     #[prost(message, repeated, tag = "5")]
-    unique: Vec<Unique>,
+    unique: Vec<UniqueMessage>,
     #[prost(message, repeated, tag = "6")]
-    foreign_keys: Vec<ForeignKey>,
+    foreign_keys: Vec<ForeignKeyMessage>,
     #[prost(uint32, tag = "7")]
     direction: u32,
     #[prost(message, repeated, tag = "8")]
-    checks: Vec<Check>,
+    checks: Vec<CheckMessage>,
     #[prost(message, optional, tag = "9")]
-    identity: Option<Identity>,
+    identity: Option<IdentityMessage>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Check {
+struct CheckMessage {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(string, tag = "2")]
@@ -51,7 +51,7 @@ struct Check {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Identity {
+struct IdentityMessage {
     #[prost(uint32, tag = "1")]
     column: u32,
     #[prost(uint32, tag = "2")]
@@ -61,7 +61,7 @@ struct Identity {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Column {
+struct ColumnMessage {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(uint32, tag = "2")]
@@ -75,13 +75,13 @@ struct Column {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Unique {
+struct UniqueMessage {
     #[prost(uint32, repeated, tag = "1")]
     columns: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ForeignKey {
+struct ForeignKeyMessage {
     #[prost(uint32, repeated, tag = "1")]
     columns: Vec<u32>,
     #[prost(string, tag = "2")]
@@ -117,21 +117,21 @@ fn position<T: PartialEq>(all: &[T], one: &T) -> u32 {
     all.iter().position(|each| each == one).unwrap_or(0) as u32
 }
 
-impl From<&PublicationSchema> for Publication {
+impl From<&PublicationSchema> for PublicationMessage {
     fn from(schema: &PublicationSchema) -> Self {
-        Publication {
+        PublicationMessage {
             name: schema.name.clone(),
-            tables: schema.tables.iter().map(Table::from).collect(),
+            tables: schema.tables.iter().map(TableMessage::from).collect(),
             transactional: schema.transactional,
         }
     }
 }
 
-impl From<&OwnTable> for Table {
+impl From<&OwnTable> for TableMessage {
     fn from(table: &OwnTable) -> Self {
         let columns = table.columns.iter().map(|column| {
             let (column_type, scale_plus_one) = column_type_to_wire(column.column_type);
-            Column {
+            ColumnMessage {
                 name: column.name.clone(),
                 column_type,
                 scale_plus_one,
@@ -139,14 +139,17 @@ impl From<&OwnTable> for Table {
                 default: column.default.clone(),
             }
         });
-        let foreign_keys = table.foreign_keys.iter().map(|foreign_key| ForeignKey {
-            columns: indexes_to_wire(&foreign_key.columns),
-            parent: foreign_key.parent.clone(),
-            parent_columns: foreign_key.parent_columns.clone(),
-            on_delete: position(&ACTIONS, &foreign_key.on_delete),
-            on_update: position(&ACTIONS, &foreign_key.on_update),
-        });
-        Table {
+        let foreign_keys = table
+            .foreign_keys
+            .iter()
+            .map(|foreign_key| ForeignKeyMessage {
+                columns: indexes_to_wire(&foreign_key.columns),
+                parent: foreign_key.parent.clone(),
+                parent_columns: foreign_key.parent_columns.clone(),
+                on_delete: position(&ACTIONS, &foreign_key.on_delete),
+                on_update: position(&ACTIONS, &foreign_key.on_update),
+            });
+        TableMessage {
             name: table.name.clone(),
             columns: columns.collect(),
             key: indexes_to_wire(&table.key),
@@ -154,7 +157,7 @@ impl From<&OwnTable> for Table {
             unique: table
                 .unique
                 .iter()
-                .map(|columns| Unique {
+                .map(|columns| UniqueMessage {
                     columns: indexes_to_wire(columns),
                 })
                 .collect(),
@@ -163,12 +166,12 @@ impl From<&OwnTable> for Table {
             checks: table
                 .checks
                 .iter()
-                .map(|check| Check {
+                .map(|check| CheckMessage {
                     name: check.name.clone(),
                     condition: check.condition.clone(),
                 })
                 .collect(),
-            identity: table.identity.map(|identity| Identity {
+            identity: table.identity.map(|identity| IdentityMessage {
                 column: identity.column as u32,
                 block: identity.block,
                 refill_below: identity.refill_below,
@@ -177,10 +180,10 @@ impl From<&OwnTable> for Table {
     }
 }
 
-impl TryFrom<Publication> for PublicationSchema {
+impl TryFrom<PublicationMessage> for PublicationSchema {
     type Error = SchemaError;
 
-    fn try_from(wire: Publication) -> Result<Self, SchemaError> {
+    fn try_from(wire: PublicationMessage) -> Result<Self, SchemaError> {
         let tables = wire.tables.into_iter().map(OwnTable::try_from);
         let tables = tables.collect::<Result<_, _>>()?;
         Ok(PublicationSchema {
@@ -191,10 +194,10 @@ impl TryFrom<Publication> for PublicationSchema {
     }
 }
 
-impl TryFrom<Table> for OwnTable {
+impl TryFrom<TableMessage> for OwnTable {
     type Error = SchemaError;
 
-    fn try_from(wire: Table) -> Result<Self, SchemaError> {
+    fn try_from(wire: TableMessage) -> Result<Self, SchemaError> {
         let inconsistent =
             |what: &str| SchemaError::Inconsistent(format!("table {:?}: {what}", wire.name));
         let count = wire.columns.len();

@@ -115,14 +115,14 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
             Control::TableBegin(TableBegin {
                 replace: true,
                 expected_rows: 12,
-                ..TableBegin::of(&publication().tables[0])
+                ..TableBegin::for_table(&publication().tables[0])
             }),
         ),
         (
             "table-begin-key",
             Control::TableBegin(TableBegin {
                 key: vec![2, 0],
-                ..TableBegin::of(&publication().tables[0])
+                ..TableBegin::for_table(&publication().tables[0])
             }),
         ),
         (
@@ -206,9 +206,9 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
         ),
         (
             "failure",
-            Control::Failure(Failure {
+            Control::Failure(FailureNotice {
                 retry_after_ms: 250,
-                ..Failure::new(
+                ..FailureNotice::new(
                     Code::RemoteRevoked,
                     "this remote was revoked",
                     "ask your administrator",
@@ -233,19 +233,19 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
         ),
         (
             "waiting",
-            Control::Waiting(Waiting {
+            Control::Waiting(SyncWaiting {
                 ahead: 17,
                 handler: false,
             }),
         ),
         (
             "waiting-handler",
-            Control::Waiting(Waiting {
+            Control::Waiting(SyncWaiting {
                 ahead: 0,
                 handler: true,
             }),
         ),
-        ("cancel", Control::Cancel(Cancel {})),
+        ("cancel", Control::Cancel(SyncCancel {})),
     ]
 }
 
@@ -273,7 +273,7 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
             Control::Hello(Hello {
                 subscriptions: vec![HelloSubscription {
                     publication: "sales".into(),
-                    parameters: vec![Parameter {
+                    parameters: vec![SubscriptionParameter {
                         name: "month".into(),
                         value: "2026-11".into(),
                     }],
@@ -313,7 +313,7 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
             Control::Hello(Hello {
                 subscriptions: vec![HelloSubscription {
                     publication: "sales".into(),
-                    formers: vec![Former {
+                    formers: vec![FormerId {
                         remote_id: vec![6; 16],
                         sequence: 6,
                         upload_id: vec![1; 16],
@@ -362,7 +362,7 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
             Control::Hello(Hello {
                 subscriptions: vec![HelloSubscription {
                     publication: "sales".into(),
-                    verified: Some(Verified {
+                    verified: Some(VerifiedTables {
                         tables: vec![VerifiedTable {
                             table: "customer".into(),
                             missing: 1,
@@ -499,7 +499,7 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
                         until: Vec::new(),
                     },
                 ],
-                ..TableBegin::of(&publication().tables[0])
+                ..TableBegin::for_table(&publication().tables[0])
             }),
         ),
         (
@@ -519,21 +519,21 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
                     until: Vec::new(),
                 }],
                 follows_changes: true,
-                ..TableBegin::of(&publication().tables[0])
+                ..TableBegin::for_table(&publication().tables[0])
             }),
         ),
         (
             "table-begin-keyless-rows",
             Control::TableBegin(TableBegin {
                 keyless_rows: 3,
-                ..TableBegin::of(&publication().tables[0])
+                ..TableBegin::for_table(&publication().tables[0])
             }),
         ),
         (
             "compare-table",
             Control::CompareTable(CompareTable {
                 subscription: 1,
-                table: Some(Box::new(TableBegin::of(&publication().tables[0]))),
+                table: Some(Box::new(TableBegin::for_table(&publication().tables[0]))),
                 ranges: vec![
                     KeyRange {
                         until: range_key(&key()),

@@ -14,7 +14,7 @@ use prost::Message as _;
 use sha2::{Digest, Sha256};
 use tidewater_protocol::compare;
 use tidewater_protocol::decimal::Decimal;
-use tidewater_protocol::event::{self, EventsReader, Position};
+use tidewater_protocol::event::{self, EventPosition, EventsReader};
 use tidewater_protocol::frame::{self, Frame};
 use tidewater_protocol::message::*;
 use tidewater_protocol::pack::{self, RowsWriter};
@@ -201,10 +201,15 @@ fn range_key(key: &[Datum<'_>]) -> Vec<u8> {
 }
 
 /// Name, subject, position and payload.
-type GoldenEvent = (&'static str, &'static str, Option<Position>, &'static [u8]);
+type GoldenEvent = (
+    &'static str,
+    &'static str,
+    Option<EventPosition>,
+    &'static [u8],
+);
 
 fn events() -> [GoldenEvent; 2] {
-    let position = Position {
+    let position = EventPosition {
         id: 0x0123_4567_89ab_cdef,
         check: 42,
     };
@@ -218,12 +223,12 @@ fn events() -> [GoldenEvent; 2] {
 fn calls() -> Vec<(&'static str, CallKind, Vec<u8>)> {
     let given = [
         ("nothing", None),
-        ("flag", Some(Given::Boolean(true))),
-        ("count", Some(Given::Integer(-7))),
-        ("ratio", Some(Given::Real(1.5))),
-        ("name", Some(Given::Text("Zoë".into()))),
-        ("photo", Some(Given::Bytes(vec![0, 255].into()))),
-        ("list", Some(Given::Json("[1]".into()))),
+        ("flag", Some(ArgumentValue::Boolean(true))),
+        ("count", Some(ArgumentValue::Integer(-7))),
+        ("ratio", Some(ArgumentValue::Real(1.5))),
+        ("name", Some(ArgumentValue::Text("Zoë".into()))),
+        ("photo", Some(ArgumentValue::Bytes(vec![0, 255].into()))),
+        ("list", Some(ArgumentValue::Json("[1]".into()))),
     ];
     let call = Call {
         procedure: "price".into(),
@@ -234,14 +239,14 @@ fn calls() -> Vec<(&'static str, CallKind, Vec<u8>)> {
         remote_id: vec![9; 16].into(),
     };
     let columns = vec![
-        ColumnHeader::of("id", ColumnType::Integer),
-        ColumnHeader::of("price", ColumnType::Decimal { scale: Some(2) }),
+        ColumnHeader::new("id", ColumnType::Integer),
+        ColumnHeader::new("price", ColumnType::Decimal { scale: Some(2) }),
     ];
     let price = Datum::Decimal(Decimal::Exact {
         unscaled: 120,
         scale: 2,
     });
-    let answer = Answer::of(Returns::Row, columns, &[&[Datum::Integer(7), price]]);
+    let answer = Answer::new(Returns::Row, columns, &[&[Datum::Integer(7), price]]);
     let failed = CallFailed {
         own_code: "P0001".into(),
         retry_after_ms: 500,
@@ -480,7 +485,7 @@ fn golden_rows_are_understood() {
     for (name, hex) in golden.iter().filter(|(name, _)| name.starts_with("row-")) {
         let bytes = unhex(hex);
         let mut reader = RowsReader::new(&shape, &bytes);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         assert!(reader.next(&mut row).unwrap(), "{name}");
         assert_eq!(reader.consumed(), bytes.len(), "{name}");
         match name.as_str() {

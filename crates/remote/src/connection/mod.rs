@@ -6,10 +6,10 @@
 //! blocking, async, in a browser, or the simulator. Leaves channels, credit and pings to
 //! `tidewater-connection`, and what a sync is to [`crate::session`].
 //!
-//! A driver begins a sync with [`Connection::sync`] and loops: send what
-//! [`Connection::poll_transmit`] gives, hand in what arrives with [`Connection::handle_bytes`],
-//! have the work done that [`Connection::poll_work`] gives, until [`Event::SyncDone`]. Then
-//! [`Connection::end_sync`] tells how it ended. Bytes may still wait to be sent.
+//! A driver begins a sync with [`RemoteConnection::sync`] and loops: send what
+//! [`RemoteConnection::poll_transmit`] gives, hand in what arrives with [`RemoteConnection::handle_bytes`],
+//! have the work done that [`RemoteConnection::poll_work`] gives, until [`DriverEvent::SyncDone`]. Then
+//! [`RemoteConnection::end_sync`] tells how it ended. Bytes may still wait to be sent.
 
 mod sign_in;
 
@@ -17,29 +17,33 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tidewater_connection::{Connection as Wire, Event as WireEvent, Fault, Incoming, Pings};
+use tidewater_connection::{
+    ChannelInput, ConnectionEvent, ConnectionFault, FramedConnection, PingTimings,
+};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::frame::{
     CALL_CHANNEL, CONNECTION_CHANNEL, DEFAULT_MESSAGE_BYTES, EVENT_CHANNEL, HEADER_BYTES, Message,
     ROWS_PAYLOAD_BYTES, SYNC_CHANNEL,
 };
-use tidewater_protocol::message::{Ack, Cancel, Control, Failure, Ping, Pong, Proof, SignedIn};
+use tidewater_protocol::message::{
+    Ack, Control, FailureNotice, Ping, Pong, Proof, SignedIn, SyncCancel,
+};
 
-pub(crate) use self::sign_in::Admission;
-use self::sign_in::Presented;
-use crate::database::Database;
+use self::sign_in::PresentedProof;
+pub(crate) use self::sign_in::SignInAnswer;
+use crate::database::RemoteDatabase;
 use crate::session::{
-    BEFORE_A_WORD, Now, Outcome, Output, Progress, ProofKind, Session, SessionOptions, SyncError,
-    UserProof, Work,
+    ApplyWork, BEFORE_A_WORD, Now, OutgoingFrame, ProofKind, SessionOptions, SessionOutcome,
+    SyncError, SyncProgress, SyncSession, UserProof,
 };
 
 /// What a driver may want to act on.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event {
+pub enum DriverEvent {
     /// The server has let the remote in.
     SignedIn,
-    /// The sync has ended, well or not: see [`Connection::end_sync`].
+    /// The sync has ended, well or not: see [`RemoteConnection::end_sync`].
     SyncDone,
     /// The server has answered to a ping.
     Pong(Pong),
@@ -48,10 +52,10 @@ pub enum Event {
 }
 
 /// Who the remote is to the server.
-enum Standing {
+enum SignInState {
     Stranger,
     /// The answer is still to come.
-    Presented(Presented),
+    Presented(PresentedProof),
     /// Who, and at the centre of which name.
     In(RemoteId, String),
     /// A program without a file has said who it is, or is in.
@@ -61,11 +65,11 @@ enum Standing {
 }
 
 /// One connection.
-pub struct Connection {
-    wire: Wire,
+pub struct RemoteConnection {
+    wire: FramedConnection,
     client: String,
-    standing: Standing,
-    session: Option<Session>,
+    standing: SignInState,
+    session: Option<SyncSession>,
     /// Whether the driver has been told that the session has ended.
     told: bool,
     /// What comes up to the next SyncEnd belongs to a sync that the server has sent away.
@@ -77,19 +81,19 @@ pub struct Connection {
     peer_known: bool,
     sent: u64,
     received: u64,
-    events: VecDeque<Event>,
+    events: VecDeque<DriverEvent>,
 }
 
-impl Connection {
+impl RemoteConnection {
     /// A connection that was just opened. `client` is the program that syncs, for the server's
     /// logs; `silence`, how long the server may be silent.
-    pub fn dial(client: &str, silence: Duration, now: Now) -> Connection {
-        let pings = Pings::of_prompt_peer(silence);
-        let wire = Wire::dial(client, Some(pings), ticks(now));
-        Connection {
+    pub fn dial(client: &str, silence: Duration, now: Now) -> RemoteConnection {
+        let pings = PingTimings::for_prompt_peer(silence);
+        let wire = FramedConnection::dial(client, Some(pings), ticks(now));
+        RemoteConnection {
             wire,
             client: client.to_owned(),
-            standing: Standing::Stranger,
+            standing: SignInState::Stranger,
             session: None,
             told: false,
             skips: false,
@@ -112,13 +116,13 @@ impl Connection {
         !self.closing && self.session.is_none()
     }
 
-    /// Begins a sync, when [`Connection::can_sync`], and signs in if need be. `seed` must be
+    /// Begins a sync, when [`RemoteConnection::can_sync`], and signs in if need be. `seed` must be
     /// random. A failure shows as the sync's outcome.
-    pub fn sync(&mut self, database: Database, mut options: SessionOptions, seed: [u8; 32]) {
+    pub fn sync(&mut self, database: RemoteDatabase, mut options: SessionOptions, seed: [u8; 32]) {
         debug_assert!(self.can_sync());
         let (from, user_proof) = (options.first_proof, options.user_proof.take());
-        let mut session = Session::new(database, options, seed);
-        if let Err(error) = self.begin(&mut session, from, user_proof) {
+        let mut session = SyncSession::new(database, options, seed);
+        if let Err(error) = self.begin_session(&mut session, from, user_proof) {
             session.fail(error);
         }
         self.session = Some(session);
@@ -126,34 +130,34 @@ impl Connection {
         self.settle();
     }
 
-    fn begin(
+    fn begin_session(
         &mut self,
-        session: &mut Session,
+        session: &mut SyncSession,
         from: ProofKind,
         user_proof: Option<UserProof>,
     ) -> Result<(), SyncError> {
         let account = session.account()?;
-        let Standing::In(remote_id, centre) = &self.standing else {
+        let SignInState::In(remote_id, centre) = &self.standing else {
             let (presented, sign_in) = sign_in::present(&account, from, user_proof, &self.client)?;
             session.begin(account)?;
-            self.standing = Standing::Presented(presented);
+            self.standing = SignInState::Presented(presented);
             return Ok(self.send(CONNECTION_CHANNEL, sign_in)?);
         };
         if account.remote_id != Some(*remote_id) {
             // Another sync of the file has made another remote of it.
             self.closing = true;
-            session.again(ProofKind::Token);
+            session.end_for_retry(ProofKind::Token);
             return Ok(());
         }
         session.begin(account)?;
         session.let_in(centre)
     }
 
-    /// Signs a program without a file in: [`Event::SignedIn`] tells when it is in. It can do
+    /// Signs a program without a file in: [`DriverEvent::SignedIn`] tells when it is in. It can do
     /// everything but sync.
     pub fn sign_in_program(&mut self, user: &str, proof: Proof) {
-        let sign_in = sign_in::of_program(user, proof, &self.client);
-        self.standing = Standing::Program { is_in: false };
+        let sign_in = sign_in::for_program(user, proof, &self.client);
+        self.standing = SignInState::Program { is_in: false };
         if let Err(fault) = self.send(CONNECTION_CHANNEL, sign_in) {
             self.fail(self.told_by(fault));
         }
@@ -163,7 +167,7 @@ impl Connection {
     pub fn is_open(&self) -> bool {
         let is_in = matches!(
             self.standing,
-            Standing::In(..) | Standing::Program { is_in: true }
+            SignInState::In(..) | SignInState::Program { is_in: true }
         );
         is_in && !self.closing
     }
@@ -190,13 +194,13 @@ impl Connection {
     }
 
     /// The same, of which nothing more is asked for in its place: what it takes is let go by
-    /// [`Connection::let_go`].
+    /// [`RemoteConnection::let_go`].
     pub fn poll_call_to_hold(&mut self) -> Option<Message> {
         loop {
             let incoming = self.wire.receive(CALL_CHANNEL)?;
             let credit = incoming.credit();
             match incoming {
-                Incoming::Message(message) => return Some(message),
+                ChannelInput::Message(message) => return Some(message),
                 _ => self.let_go(credit),
             }
         }
@@ -205,10 +209,10 @@ impl Connection {
     /// So many bytes of what came on the channel of calls are done with: the server may send as many
     /// more.
     pub fn let_go(&mut self, credit: usize) {
-        self.wire.consumed(CALL_CHANNEL, credit);
+        self.wire.mark_consumed(CALL_CHANNEL, credit);
     }
 
-    /// Queues packed events, beyond credit too: see [`Connection::unsent_events`].
+    /// Queues packed events, beyond credit too: see [`RemoteConnection::unsent_events`].
     pub fn send_events(&mut self, events: Bytes) {
         self.wire.send_rows(EVENT_CHANNEL, events);
     }
@@ -222,8 +226,8 @@ impl Connection {
     pub fn poll_events(&mut self) -> Option<Bytes> {
         loop {
             let incoming = self.wire.receive(EVENT_CHANNEL)?;
-            self.wire.consumed(EVENT_CHANNEL, incoming.credit());
-            if let Incoming::Rows(bytes) = incoming {
+            self.wire.mark_consumed(EVENT_CHANNEL, incoming.credit());
+            if let ChannelInput::Rows(bytes) = incoming {
                 return Some(bytes);
             }
         }
@@ -278,7 +282,7 @@ impl Connection {
         (!self.peer_known && self.head.is_empty()).then_some(BEFORE_A_WORD)
     }
 
-    /// Time has passed; see [`Connection::poll_timeout`].
+    /// Time has passed; see [`RemoteConnection::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Now) {
         if !self.closing
             && let Err(fault) = self.wire.handle_timeout(ticks(now))
@@ -290,12 +294,12 @@ impl Connection {
     /// Bytes are on their way: as long as the remote has something to say, the connection is
     /// alive.
     pub fn handle_sent(&mut self, now: Now) {
-        if self.session.as_ref().is_some_and(Session::is_sending) {
+        if self.session.as_ref().is_some_and(SyncSession::is_sending) {
             self.wire.handle_sent(ticks(now));
         }
     }
 
-    /// When to call [`Connection::handle_timeout`], in ticks.
+    /// When to call [`RemoteConnection::handle_timeout`], in ticks.
     pub fn poll_timeout(&self) -> Option<u64> {
         let deadline = self.wire.poll_timeout().filter(|_| !self.closing)?;
         u64::try_from(deadline.as_millis()).ok()
@@ -319,20 +323,20 @@ impl Connection {
     }
 
     /// The next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<DriverEvent> {
         self.events.pop_front()
     }
 
     /// What a sync has to do in the database once all has come. It may be done on any thread;
-    /// meanwhile the connection goes on. To be handed back with [`Connection::handle_work`].
-    pub fn poll_work(&mut self) -> Option<Work> {
+    /// meanwhile the connection goes on. To be handed back with [`RemoteConnection::handle_work`].
+    pub fn poll_work(&mut self) -> Option<ApplyWork> {
         self.session.as_mut()?.take_work()
     }
 
     /// The work is done, or given up: then the sync is cancelled.
-    pub fn handle_work(&mut self, work: Work) {
+    pub fn handle_work(&mut self, work: ApplyWork) {
         if let Some(session) = &mut self.session {
-            session.worked(work);
+            session.take_back_work(work);
         }
         self.settle();
     }
@@ -348,7 +352,7 @@ impl Connection {
     }
 
     /// The caller wants no more of the sync under way. The remote is as it was before. Work that
-    /// somebody is at decides by itself: see [`Connection::handle_work`].
+    /// somebody is at decides by itself: see [`RemoteConnection::handle_work`].
     pub fn cancel(&mut self) {
         if let Some(session) = &mut self.session {
             session.fail(SyncError::Cancelled);
@@ -357,8 +361,8 @@ impl Connection {
     }
 
     /// How far the sync is.
-    pub fn progress(&self) -> Option<&Progress> {
-        self.session.as_ref().map(Session::progress)
+    pub fn progress(&self) -> Option<&SyncProgress> {
+        self.session.as_ref().map(SyncSession::progress)
     }
 
     /// Whether a sync is under way.
@@ -369,7 +373,7 @@ impl Connection {
 
     /// Gives the database back, and tells how the sync ended. One that had not ended is given up.
     /// `None` if there was none, or somebody still has its work.
-    pub fn end_sync(&mut self) -> Option<(Database, Outcome)> {
+    pub fn end_sync(&mut self) -> Option<(RemoteDatabase, SessionOutcome)> {
         self.cancel();
         if self.is_syncing() {
             return None;
@@ -388,7 +392,7 @@ impl Connection {
             Some(session) if session.is_exchanging() => session.fail(error),
             Some(_) => {}
             None if self.closing => {}
-            None => self.events.push_back(Event::Failed(error)),
+            None => self.events.push_back(DriverEvent::Failed(error)),
         }
         self.closing = true;
         self.settle();
@@ -396,16 +400,16 @@ impl Connection {
 
     fn during(&self) -> &'static str {
         let session = self.session.as_ref();
-        session.map_or("outside of a sync", Session::during)
+        session.map_or("outside of a sync", SyncSession::during)
     }
 
-    fn told_by(&self, fault: Fault) -> SyncError {
+    fn told_by(&self, fault: ConnectionFault) -> SyncError {
         match fault {
-            Fault::Silent => SyncError::Timeout {
+            ConnectionFault::Silent => SyncError::Timeout {
                 after_ms: u64::try_from(self.wire.silent_for().as_millis()).unwrap_or(u64::MAX),
                 during: self.before_a_word().unwrap_or_else(|| self.during()),
             },
-            Fault::Frame(error) if !self.peer_known => SyncError::NotTidewater {
+            ConnectionFault::Frame(error) if !self.peer_known => SyncError::NotTidewater {
                 what: error.to_string(),
                 hint: "see that scheme, host and port are those of a Tidewater server",
             },
@@ -419,28 +423,28 @@ impl Connection {
             self.peer_known = true;
             let credit = incoming.credit();
             let taken = match channel {
-                CONNECTION_CHANNEL => self.own(incoming),
-                _ => self.of_sync(incoming),
+                CONNECTION_CHANNEL => self.handle_own_message(incoming),
+                _ => self.handle_sync_input(incoming),
             };
-            self.wire.consumed(channel, credit);
+            self.wire.mark_consumed(channel, credit);
             if let Err(error) = taken {
                 self.fail(error);
             }
             self.settle();
         }
         while let Some(event) = self.wire.poll_event() {
-            if let WireEvent::Pong(pong) = event {
+            if let ConnectionEvent::Pong(pong) = event {
                 self.peer_known = true;
-                self.events.push_back(Event::Pong(pong));
+                self.events.push_back(DriverEvent::Pong(pong));
             }
         }
     }
 
     /// Sign-in goes before what it lets through; a sync, before what ends the connection after
     /// it.
-    fn next_incoming(&mut self) -> Option<(u8, Incoming)> {
+    fn next_incoming(&mut self) -> Option<(u8, ChannelInput)> {
         let order = match self.standing {
-            Standing::In(..) => [SYNC_CHANNEL, CONNECTION_CHANNEL],
+            SignInState::In(..) => [SYNC_CHANNEL, CONNECTION_CHANNEL],
             _ => [CONNECTION_CHANNEL, SYNC_CHANNEL],
         };
         let mut order = order.into_iter();
@@ -448,41 +452,41 @@ impl Connection {
     }
 
     /// A message of the connection itself.
-    fn own(&mut self, incoming: Incoming) -> Result<(), SyncError> {
+    fn handle_own_message(&mut self, incoming: ChannelInput) -> Result<(), SyncError> {
         if self.closing {
             return Ok(());
         }
-        let Incoming::Control(control) = incoming else {
+        let ChannelInput::Control(control) = incoming else {
             return Err(SyncError::unexpected(
                 "rows on the connection's own channel",
             ));
         };
         let presented = match (&self.standing, &mut self.session) {
-            (Standing::Presented(presented), Some(session)) => Some((*presented, session)),
+            (SignInState::Presented(presented), Some(session)) => Some((*presented, session)),
             _ => None,
         };
         match (control, presented) {
             (Control::SignedIn(signed_in), None)
-                if matches!(self.standing, Standing::Program { is_in: false }) =>
+                if matches!(self.standing, SignInState::Program { is_in: false }) =>
             {
                 self.wire.set_message_bytes(message_bytes(&signed_in));
-                self.standing = Standing::Program { is_in: true };
-                self.events.push_back(Event::SignedIn);
+                self.standing = SignInState::Program { is_in: true };
+                self.events.push_back(DriverEvent::SignedIn);
                 Ok(())
             }
             (Control::SignedIn(signed_in), Some((_, session))) => {
                 let message_bytes = message_bytes(&signed_in);
-                let admission = Admission::read(*signed_in)?;
-                session.signed_in(&admission)?;
+                let admission = SignInAnswer::read(*signed_in)?;
+                session.handle_sign_in(&admission)?;
                 self.wire.set_message_bytes(message_bytes);
-                self.standing = Standing::In(admission.remote_id, admission.centre);
-                self.events.push_back(Event::SignedIn);
+                self.standing = SignInState::In(admission.remote_id, admission.centre);
+                self.events.push_back(DriverEvent::SignedIn);
                 Ok(())
             }
             (Control::Failure(failure), Some((presented, session))) => {
                 match presented.next(&failure) {
-                    Some(next) => session.proof_refused(next),
-                    None => session.control(Control::Failure(failure)),
+                    Some(next) => session.retry_with_proof(next),
+                    None => session.handle_control(Control::Failure(failure)),
                 }
             }
             (Control::Failure(failure), None) => Err(failure.into()),
@@ -497,12 +501,12 @@ impl Connection {
     }
 
     /// A message of a sync, or rows.
-    fn of_sync(&mut self, incoming: Incoming) -> Result<(), SyncError> {
+    fn handle_sync_input(&mut self, incoming: ChannelInput) -> Result<(), SyncError> {
         if self.skips {
             match &incoming {
-                Incoming::Control(Control::Failure(_) | Control::Busy(_)) => self.skips = false,
+                ChannelInput::Control(Control::Failure(_) | Control::Busy(_)) => self.skips = false,
                 incoming => {
-                    self.skips = !matches!(incoming, Incoming::Control(Control::SyncEnd(_)));
+                    self.skips = !matches!(incoming, ChannelInput::Control(Control::SyncEnd(_)));
                     return Ok(());
                 }
             }
@@ -511,9 +515,9 @@ impl Connection {
             return Ok(());
         };
         match incoming {
-            Incoming::Control(control) => session.control(control),
-            Incoming::Rows(bytes) => session.rows(&bytes),
-            Incoming::Message(_) => Err(SyncError::unexpected("a message on a sync's channel")),
+            ChannelInput::Control(control) => session.handle_control(control),
+            ChannelInput::Rows(bytes) => session.handle_rows(&bytes),
+            ChannelInput::Message(_) => Err(SyncError::unexpected("a message on a sync's channel")),
         }
     }
 
@@ -524,11 +528,11 @@ impl Connection {
             let session = self.session.as_mut();
             let sent = match session.and_then(|session| session.poll_output(room)) {
                 None => break,
-                Some(Output::Rows(rows)) => {
+                Some(OutgoingFrame::Rows(rows)) => {
                     self.wire.send_rows(SYNC_CHANNEL, rows);
                     Ok(())
                 }
-                Some(Output::Control(control)) => self.send(SYNC_CHANNEL, control),
+                Some(OutgoingFrame::Control(control)) => self.send(SYNC_CHANNEL, control),
             };
             if let Err(fault) = sent {
                 self.fail(fault.into());
@@ -537,7 +541,7 @@ impl Connection {
         self.settle();
     }
 
-    fn send(&mut self, channel: u8, control: Control) -> Result<(), Fault> {
+    fn send(&mut self, channel: u8, control: Control) -> Result<(), ConnectionFault> {
         self.wire.send_control(channel, control)
     }
 
@@ -548,21 +552,21 @@ impl Connection {
         };
         let last = match session.outcome() {
             None => return,
-            Some(Outcome::Done(_) | Outcome::More(_)) => Some(Control::Ack(Ack {})),
-            Some(Outcome::Again(_)) => {
-                let is_in = matches!(self.standing, Standing::In(..));
+            Some(SessionOutcome::Done(_) | SessionOutcome::More(_)) => Some(Control::Ack(Ack {})),
+            Some(SessionOutcome::Again(_)) => {
+                let is_in = matches!(self.standing, SignInState::In(..));
                 self.closing |= !is_in || session.starts_over();
                 // What it has said to the sync ends with a SyncEnd.
                 self.skips = true;
                 None
             }
-            Some(Outcome::Failed(error)) => {
+            Some(SessionOutcome::Failed(error)) => {
                 self.closing = true;
-                farewell(error).filter(|_| !matches!(self.standing, Standing::Stranger))
+                farewell(error).filter(|_| !matches!(self.standing, SignInState::Stranger))
             }
         };
         self.told = true;
-        self.events.push_back(Event::SyncDone);
+        self.events.push_back(DriverEvent::SyncDone);
         self.wire.drop_unsent(SYNC_CHANNEL);
         if let Some(last) = last {
             // A courtesy: where it cannot be said, the end of the connection says enough.
@@ -574,13 +578,13 @@ impl Connection {
 /// What the server is told when a sync fails.
 fn farewell(error: &SyncError) -> Option<Control> {
     match error {
-        SyncError::Protocol { code, what } => Some(Control::Failure(Failure::new(
+        SyncError::Protocol { code, what } => Some(Control::Failure(FailureNotice::new(
             *code,
             what.as_str(),
             String::new(),
         ))),
         SyncError::Server { .. } | SyncError::Busy { .. } => None,
-        _ => Some(Control::Cancel(Cancel {})),
+        _ => Some(Control::Cancel(SyncCancel {})),
     }
 }
 

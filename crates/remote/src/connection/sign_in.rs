@@ -1,16 +1,16 @@
 //! Signing in: who we are, how we prove it, and what the server makes of it.
 
 use tidewater_protocol::message::{
-    Control, Failure, MAX_ABOVE, PROTOCOL_MAJOR, PROTOCOL_VERSION, Proof, SignIn, SignedIn,
+    Control, FailureNotice, MAX_ABOVE, PROTOCOL_MAJOR, PROTOCOL_VERSION, Proof, SignIn, SignedIn,
 };
 use tidewater_protocol::{Code, RemoteId};
 
-use crate::database::Account;
+use crate::database::RemoteAccount;
 use crate::session::{ProofKind, SyncError, UserProof};
 
 /// A sign-in that waits for its answer: what was presented, and what else could be.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Presented {
+pub(super) struct PresentedProof {
     proof: ProofKind,
     has_credential: bool,
     has_user_proof: bool,
@@ -18,14 +18,14 @@ pub(super) struct Presented {
 
 /// What to say, with the cheapest proof at hand from `from` on; those before it were refused.
 pub(super) fn present(
-    account: &Account,
+    account: &RemoteAccount,
     from: ProofKind,
     user_proof: Option<UserProof>,
     client: &str,
-) -> Result<(Presented, Control), SyncError> {
+) -> Result<(PresentedProof, Control), SyncError> {
     let has_user_proof = user_proof.is_some();
     let (kind, proof) = choose_proof(account, from, user_proof)?;
-    let presented = Presented {
+    let presented = PresentedProof {
         proof: kind,
         has_credential: account.credential.is_some(),
         has_user_proof,
@@ -44,7 +44,7 @@ pub(super) fn present(
 }
 
 /// What a program without a file says.
-pub(super) fn of_program(user: &str, proof: Proof, client: &str) -> Control {
+pub(super) fn for_program(user: &str, proof: Proof, client: &str) -> Control {
     Control::SignIn(Box::new(SignIn {
         protocol_version: PROTOCOL_VERSION,
         user: user.to_owned(),
@@ -56,7 +56,7 @@ pub(super) fn of_program(user: &str, proof: Proof, client: &str) -> Control {
 }
 
 fn choose_proof(
-    account: &Account,
+    account: &RemoteAccount,
     from: ProofKind,
     user_proof: Option<UserProof>,
 ) -> Result<(ProofKind, Proof), SyncError> {
@@ -80,9 +80,9 @@ fn choose_proof(
     }
 }
 
-impl Presented {
+impl PresentedProof {
     /// The proof to present next, if the server only did not like this one.
-    pub(super) fn next(&self, failure: &Failure) -> Option<ProofKind> {
+    pub(super) fn next(&self, failure: &FailureNotice) -> Option<ProofKind> {
         let code = Code::from_number(failure.code)?;
         let is_user_wanted = code == Code::SignInAgain;
         if !is_user_wanted && !matches!(code, Code::TokenExpired | Code::CredentialInvalid) {
@@ -102,7 +102,7 @@ impl Presented {
 
 /// A SignedIn that makes sense.
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub(crate) struct SignInAnswer {
     pub(crate) remote_id: RemoteId,
     pub(crate) token: Option<Vec<u8>>,
     pub(crate) credential: Option<Vec<u8>>,
@@ -114,8 +114,8 @@ pub(crate) struct Admission {
     pub(crate) user: Option<String>,
 }
 
-impl Admission {
-    pub(super) fn read(signed_in: SignedIn) -> Result<Admission, SyncError> {
+impl SignInAnswer {
+    pub(super) fn read(signed_in: SignedIn) -> Result<SignInAnswer, SyncError> {
         let major = signed_in.protocol_version >> 16;
         if major != PROTOCOL_MAJOR {
             return Err(SyncError::Protocol {
@@ -129,7 +129,7 @@ impl Admission {
                 "too many centres above it in its SignedIn",
             ));
         }
-        Ok(Admission {
+        Ok(SignInAnswer {
             remote_id: remote_id
                 .ok_or_else(|| SyncError::malformed("the remote id in its SignedIn is no UUID"))?,
             token: some(signed_in.token),

@@ -1,14 +1,14 @@
 //! What a connection is beside one sync: the syncs after it, pings, its end.
 
 use tidewater_protocol::Code;
-use tidewater_protocol::message::{Control, Failure, Ping, Pong, UploadState};
+use tidewater_protocol::message::{Control, FailureNotice, Ping, Pong, UploadState};
 
 use super::*;
 use crate::scripted::{
     NOW, Remote, Reply, SILENCE, Sent, later_reply, options, schema, signed_in, welcome,
 };
 
-fn events(connection: &mut Connection) -> Vec<Event> {
+fn events(connection: &mut RemoteConnection) -> Vec<DriverEvent> {
     std::iter::from_fn(|| connection.poll_event()).collect()
 }
 
@@ -30,11 +30,11 @@ fn two_syncs_on_one_connection_sign_in_once() {
     connection.work(NOW);
     let told = events(&mut connection);
     assert!(
-        matches!(told[..], [Event::SignedIn, Event::SyncDone]),
+        matches!(told[..], [DriverEvent::SignedIn, DriverEvent::SyncDone]),
         "{told:?}"
     );
     let (database, outcome) = connection.end_sync().unwrap();
-    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
 
     remote.run("INSERT INTO item VALUES (8, 'eight')");
     assert!(connection.can_sync());
@@ -46,7 +46,7 @@ fn two_syncs_on_one_connection_sign_in_once() {
     connection.handle_bytes(&Reply::default().later(&sent).0, NOW);
     connection.work(NOW);
     let outcome = connection.end_sync().unwrap().1;
-    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
     assert_eq!(remote.open().subscriptions().unwrap()[0].sequence, 2);
 }
 
@@ -65,7 +65,7 @@ fn a_sync_that_begins_anew_stays_on_its_connection_and_is_not_mixed_with_the_las
         .control(Control::Welcome(compare));
     connection.handle_bytes(&reply.0, NOW);
     let (database, outcome) = connection.end_sync().unwrap();
-    assert!(matches!(outcome, Outcome::Again(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Again(_)), "{outcome:?}");
     assert!(connection.can_sync());
     connection.sync(database, options(), [9; 32]);
     sent.frames.clear();
@@ -80,7 +80,7 @@ fn a_sync_that_begins_anew_stays_on_its_connection_and_is_not_mixed_with_the_las
     connection.handle_bytes(&reply.0, NOW);
     connection.work(NOW);
     let outcome = connection.end_sync().unwrap().1;
-    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_remote_that_became_another_one_signs_in_on_another_connection() {
     let reply = Reply::default().welcome(UploadState::NewIdentity, None);
     connection.handle_bytes(&reply.0, NOW);
     let outcome = connection.end_sync().unwrap().1;
-    assert!(matches!(outcome, Outcome::Again(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Again(_)), "{outcome:?}");
     assert!(!connection.can_sync());
 }
 
@@ -107,7 +107,7 @@ fn pings_are_answered_while_somebody_is_at_work_whose_word_counts() {
     sent.take(|| connection.poll_transmit());
     assert_eq!(sent.names().last(), Some(&"Pong"));
     // All has come: neither the end of the connection nor a late reason makes a difference.
-    let failure = Control::Failure(Failure::new(Code::ShuttingDown, "bye", ""));
+    let failure = Control::Failure(FailureNotice::new(Code::ShuttingDown, "bye", ""));
     connection.handle_bytes(&Reply::default().connection(failure).0, NOW);
     connection.handle_end(None);
     connection.cancel();
@@ -117,13 +117,13 @@ fn pings_are_answered_while_somebody_is_at_work_whose_word_counts() {
     }
     connection.handle_work(work);
     let outcome = connection.end_sync().unwrap().1;
-    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
     assert!(!connection.can_sync());
 }
 
 #[test]
 fn a_connection_without_a_sync_pings_and_tells_how_it_ends() {
-    let mut connection = Connection::dial("test", SILENCE, NOW);
+    let mut connection = RemoteConnection::dial("test", SILENCE, NOW);
     connection.ping(5);
     let mut sent = Sent::default();
     sent.take(|| connection.poll_transmit());
@@ -136,7 +136,7 @@ fn a_connection_without_a_sync_pings_and_tells_how_it_ends() {
     connection.handle_bytes(&reply.0, NOW);
     let told = events(&mut connection);
     assert!(
-        matches!(&told[..], [Event::Pong(pong)] if pong.nonce == 5),
+        matches!(&told[..], [DriverEvent::Pong(pong)] if pong.nonce == 5),
         "{told:?}"
     );
     // Nobody has asked to be let in.
@@ -144,7 +144,7 @@ fn a_connection_without_a_sync_pings_and_tells_how_it_ends() {
     connection.handle_bytes(&reply.0, NOW);
     connection.handle_end(None);
     let told = events(&mut connection);
-    let [Event::Failed(error)] = &told[..] else {
+    let [DriverEvent::Failed(error)] = &told[..] else {
         panic!("{told:?}");
     };
     assert_eq!(error.code(), Code::UnexpectedMessage);

@@ -11,12 +11,12 @@ use rusqlite::Connection;
 use tidewater_protocol::Value;
 
 use super::quote;
-use super::row::Bind;
-use super::tables::Names;
+use super::row::BoundValue;
+use super::tables::QuotedNames;
 
 /// A change of a key.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rekeyed {
+pub(crate) struct KeyChange {
     pub(crate) old: Vec<Value>,
     pub(crate) new: Vec<Value>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Rekeyed {
 /// Whether keys were changed in a generation.
 pub(crate) fn any_rekeyed(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     generation: i64,
 ) -> rusqlite::Result<bool> {
     connection
@@ -38,10 +38,10 @@ pub(crate) fn any_rekeyed(
 /// The change of a key in a generation, by the old key or by the new one.
 pub(crate) fn rekeyed(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     generation: i64,
     key: &[Value],
-) -> rusqlite::Result<Option<Rekeyed>> {
+) -> rusqlite::Result<Option<KeyChange>> {
     for known in [&names.old_key, &names.new_key] {
         let mut statement = connection.prepare_cached(&format!(
             "SELECT {}, {} FROM {} WHERE {} AND generation = ?{}",
@@ -55,7 +55,7 @@ pub(crate) fn rekeyed(
         statement.raw_bind_parameter(key.len() + 1, generation)?;
         let mut rows = statement.raw_query();
         if let Some(found) = rows.next()? {
-            return Ok(Some(Rekeyed {
+            return Ok(Some(KeyChange {
                 old: super::row::owned(found, 0, key.len())?,
                 new: super::row::owned(found, key.len(), key.len())?,
             }));
@@ -68,7 +68,7 @@ pub(crate) fn rekeyed(
 /// change. To be called when the generation is taken.
 pub(super) fn keep_whole(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     generation: i64,
 ) -> rusqlite::Result<()> {
     if !any_rekeyed(connection, names, generation)? {
@@ -113,7 +113,7 @@ pub(super) fn keep_whole(
 /// Whether a change of a key is recorded in a generation.
 pub(crate) fn has_change(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     key: &[Value],
     generation: i64,
 ) -> rusqlite::Result<bool> {
@@ -132,7 +132,7 @@ pub(crate) fn has_change(
 /// The next generation after this one in which a row was changed again, under any of its keys.
 pub(crate) fn later_than(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     key: &[Value],
     generation: i64,
 ) -> rusqlite::Result<Option<i64>> {
@@ -147,7 +147,7 @@ pub(crate) fn later_than(
 /// The next generation after this one in which a change of this key is recorded.
 pub(crate) fn next_of(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     key: &[Value],
     generation: i64,
 ) -> rusqlite::Result<Option<i64>> {
@@ -166,7 +166,7 @@ pub(crate) fn next_of(
 /// The keys under which a change is recorded.
 fn keys_of_change(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     generation: i64,
     key: &[Value],
 ) -> rusqlite::Result<Vec<Vec<Value>>> {
@@ -180,7 +180,7 @@ fn keys_of_change(
 /// pre-image of the one that is there already. Returns the key by which the change is known.
 pub(crate) fn move_to(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     key: &[Value],
     from: i64,
     to: i64,
@@ -198,7 +198,7 @@ pub(crate) fn move_to(
 /// Forgets a change, under all its keys.
 pub(crate) fn forget(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     key: &[Value],
     generation: i64,
 ) -> rusqlite::Result<()> {
@@ -222,7 +222,7 @@ pub(crate) fn forget(
 
 fn move_record(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     key: &[Value],
     from: i64,
     to: i64,
@@ -250,8 +250,8 @@ fn move_record(
 /// generation where it goes, that one counts; if the keys mean other rows there, none does.
 fn move_rekeyed(
     connection: &Connection,
-    names: &Names,
-    pair: &Rekeyed,
+    names: &QuotedNames,
+    pair: &KeyChange,
     from: i64,
     to: i64,
 ) -> rusqlite::Result<()> {
@@ -260,7 +260,7 @@ fn move_rekeyed(
         let mut statement = connection.prepare_cached(sql)?;
         names.bind_key(&mut statement, &pair.old)?;
         for (index, (value, is_bytes)) in pair.new.iter().zip(names.key_is_bytes()).enumerate() {
-            let value = Bind::of_key(value.as_ref(), is_bytes);
+            let value = BoundValue::for_key(value.as_ref(), is_bytes);
             statement.raw_bind_parameter(count + 1 + index, value)?;
         }
         statement.raw_bind_parameter(2 * count + 1, from)?;
@@ -307,7 +307,7 @@ fn move_rekeyed(
 /// Both keys are recorded in it.
 pub(super) fn note_rekeyed(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     old: &[Value],
     new: &[Value],
     generation: i64,
@@ -334,7 +334,7 @@ pub(super) fn note_rekeyed(
     ))?;
     names.bind_key(&mut insert, new)?;
     for (index, (value, is_bytes)) in origin.iter().zip(names.key_is_bytes()).enumerate() {
-        let value = Bind::of_key(value.as_ref(), is_bytes);
+        let value = BoundValue::for_key(value.as_ref(), is_bytes);
         insert.raw_bind_parameter(count + 1 + index, value)?;
     }
     insert.raw_bind_parameter(2 * count + 1, generation)?;
@@ -343,7 +343,7 @@ pub(super) fn note_rekeyed(
 
 fn forget_rekeyed(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     new: &[Value],
     generation: i64,
 ) -> rusqlite::Result<()> {
@@ -361,7 +361,7 @@ fn forget_rekeyed(
 /// Whether something is different under a key after a generation than it was before.
 pub(super) fn is_net(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     key: &[Value],
     generation: i64,
 ) -> rusqlite::Result<bool> {
@@ -405,7 +405,7 @@ fn is_bound(columns: &[String], first: usize) -> String {
 /// `to`, which must exist, and removes the former.
 fn merge_into(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     key: &[Value],
     from: i64,
     to: i64,

@@ -9,10 +9,10 @@ use tidewater_protocol::compare::{CompareError, Ranges, pack_key, rows_per_range
 use tidewater_protocol::message::KeyRange;
 use tidewater_protocol::{ColumnType, Datum, PublicationSchema, Table};
 
-use super::tables::Names;
-use super::triggers::{Missed, Untracked};
-use super::{CompareDue, Database, SubscriptionState, quote, row};
-use crate::error::{Doing, RemoteError};
+use super::tables::QuotedNames;
+use super::triggers::{MissedChanges, UntrackedTable};
+use super::{CompareDue, RemoteDatabase, SubscriptionState, quote, row};
+use crate::error::{ErrorContext, RemoteError};
 
 /// A longer key is no bound: it would have to travel.
 const MAX_BOUND_BYTES: usize = 2 << 10;
@@ -22,7 +22,7 @@ const RANGE_BYTES: usize = 24;
 
 const DOING: &str = "comparing tables";
 
-impl Database {
+impl RemoteDatabase {
     /// The ranges of a table's agreed view. They take about `limit_bytes` on the way at most.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ impl Database {
         limit_bytes: usize,
     ) -> Result<Vec<KeyRange>, RemoteError> {
         let snapshot = self.connection.unchecked_transaction().doing(DOING)?;
-        let view = AgreedView::of(&snapshot, table);
+        let view = AgreedView::new(&snapshot, table);
         let mut bounds = view.bounds().doing(DOING)?;
         let unusable = |error: CompareError| RemoteError::BadRows {
             table: table.name.clone(),
@@ -104,11 +104,11 @@ pub(crate) fn make_verify_due(connection: &Connection, subscription: i64) -> rus
 /// counted; both are in the centre, and the user decides which goes.
 pub(crate) fn note_untracked(
     connection: &Connection,
-    untracked: &[Untracked],
+    untracked: &[UntrackedTable],
 ) -> rusqlite::Result<()> {
     for table in untracked {
         make_due(connection, table.subscription)?;
-        if table.uploads && table.missed == Missed::Anything {
+        if table.uploads && table.missed == MissedChanges::Anything {
             connection.execute(
                 "INSERT INTO tidewater_untracked (table_name) VALUES (?1) ON CONFLICT DO NOTHING",
                 [&table.table],
@@ -135,7 +135,7 @@ pub(crate) fn note_forgotten(
             )?;
             continue;
         }
-        let names = Names::of(table);
+        let names = QuotedNames::for_table(table);
         connection.execute(
             &format!(
                 "INSERT INTO {change} ({}, generation, present) SELECT {}, ?1, 0 FROM {} AS p \
@@ -231,16 +231,16 @@ fn thin_out(bounds: &mut Vec<Vec<u8>>, limit_bytes: usize) {
 struct AgreedView<'a> {
     connection: &'a Connection,
     table: &'a Table,
-    names: Names,
+    names: QuotedNames,
     types: Vec<ColumnType>,
 }
 
 impl<'a> AgreedView<'a> {
-    fn of(connection: &'a Connection, table: &'a Table) -> AgreedView<'a> {
+    fn new(connection: &'a Connection, table: &'a Table) -> AgreedView<'a> {
         AgreedView {
             connection,
             table,
-            names: Names::of(table),
+            names: QuotedNames::for_table(table),
             types: table.shape().columns,
         }
     }

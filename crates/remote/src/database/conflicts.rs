@@ -9,10 +9,10 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 use serde::Serialize;
 use tidewater_protocol::{Datum, Table, Value};
 
-use super::refused::{Which, exists, kept_values, key_in, key_of, run, value_of};
-use super::tables::Names;
-use super::{BUSY_TIMEOUT, Database, SubscriptionState, changes, quote, row};
-use crate::error::{Doing, RemoteError};
+use super::refused::{RowSelection, exists, kept_values, key_in, key_of, run, value_of};
+use super::tables::QuotedNames;
+use super::{BUSY_TIMEOUT, RemoteDatabase, SubscriptionState, changes, quote, row};
+use crate::error::{ErrorContext, RemoteError};
 
 /// So many are kept in a file, the newest ones.
 pub(crate) const MOST_KEPT: u64 = 10_000;
@@ -22,7 +22,7 @@ const TIME_UNKNOWN: i64 = -1;
 
 /// A change of this device that met somebody else's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Conflict {
+pub struct ConflictedChange {
     /// Its number, for applying it again or dismissing it.
     pub id: i64,
     /// The publication.
@@ -47,25 +47,25 @@ pub struct Conflict {
 
 /// What became of a change that met another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ChangeOutcome {
     /// The centre's row stands.
     Lost,
     /// The row has something of both.
     Merged,
 }
 
-impl Outcome {
+impl ChangeOutcome {
     fn name(self) -> &'static str {
         match self {
-            Outcome::Lost => "lost",
-            Outcome::Merged => "merged",
+            ChangeOutcome::Lost => "lost",
+            ChangeOutcome::Merged => "merged",
         }
     }
 }
 
 /// A change with the rows that it was made from and that it made, as JSON objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Images {
+pub(crate) struct ChangeImages {
     /// The key of the row as it was before.
     pub(crate) key_packed: Vec<u8>,
     /// The same, readable.
@@ -74,16 +74,16 @@ pub(crate) struct Images {
     pub(crate) mine: Option<String>,
 }
 
-impl Images {
+impl ChangeImages {
     /// Reads a change as it was taken: by any of its keys, with the row as it was at the end of
     /// its generation. `None` if there is no such change.
-    pub(crate) fn of_taken(
+    pub(crate) fn from_taken(
         connection: &Connection,
         table: &Table,
         key: &[Value],
         generation: i64,
-    ) -> rusqlite::Result<Option<Images>> {
-        let names = Names::of(table);
+    ) -> rusqlite::Result<Option<ChangeImages>> {
+        let names = QuotedNames::for_table(table);
         let (old, new) = match changes::rekeyed(connection, &names, generation, key)? {
             Some(pair) => (pair.old, pair.new),
             None => (key.to_vec(), key.to_vec()),
@@ -99,7 +99,7 @@ impl Images {
         };
         let types = row::key_types(table);
         let key = row::datums(&types, &old);
-        Ok(Some(Images {
+        Ok(Some(ChangeImages {
             key_packed: row::pack_key(&types, &key),
             key: row::readable_key(&key),
             pre_image: before.map(|values| whole(table, &names, &old, &values)),
@@ -121,7 +121,7 @@ impl Images {
         connection: &Connection,
         (publication, table): (&str, &str),
         theirs: Option<&str>,
-        outcome: Outcome,
+        outcome: ChangeOutcome,
     ) -> rusqlite::Result<()> {
         connection
             .prepare_cached(
@@ -189,7 +189,7 @@ pub(crate) fn object<'n, 'v>(columns: impl Iterator<Item = (&'n str, &'v Datum<'
 /// not there, `None` if nothing was recorded.
 fn recorded(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     key: &[Value],
     generation: i64,
 ) -> rusqlite::Result<Option<Option<Vec<Value>>>> {
@@ -214,7 +214,7 @@ fn recorded(
 /// The values of a row as it is, those of the key aside.
 fn present(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     key: &[Value],
 ) -> rusqlite::Result<Option<Vec<Value>>> {
     let values = quote::list(&names.values, "", |&at| format!(", {}", names.columns[at]));
@@ -232,7 +232,7 @@ fn present(
 }
 
 /// A row as a JSON object, from its key and its other values.
-fn whole(table: &Table, names: &Names, key: &[Value], values: &[Value]) -> String {
+fn whole(table: &Table, names: &QuotedNames, key: &[Value], values: &[Value]) -> String {
     let mut row: Vec<Datum<'_>> = vec![Datum::Null; table.columns.len()];
     let key = table.key.iter().zip(key);
     let values = names.values.iter().zip(values);
@@ -243,20 +243,20 @@ fn whole(table: &Table, names: &Names, key: &[Value], values: &[Value]) -> Strin
     object(names.zip(&row))
 }
 
-impl Database {
+impl RemoteDatabase {
     /// Every conflict that is listed, oldest first.
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn conflicts(&self) -> Result<Vec<Conflict>, RemoteError> {
-        let read = || -> rusqlite::Result<Vec<Conflict>> {
+    pub fn conflicts(&self) -> Result<Vec<ConflictedChange>, RemoteError> {
+        let read = || -> rusqlite::Result<Vec<ConflictedChange>> {
             self.connection
                 .prepare(
                     "SELECT id, publication, table_name, key, operation, pre_image, mine, theirs, \
                      outcome, at FROM tidewater_conflicts ORDER BY id",
                 )?
                 .query_map([], |row| {
-                    Ok(Conflict {
+                    Ok(ConflictedChange {
                         id: row.get(0)?,
                         publication: row.get(1)?,
                         table: row.get(2)?,
@@ -278,16 +278,16 @@ impl Database {
     ///
     /// # Errors
     /// The file is locked, or SQLite failed.
-    pub fn dismiss_conflicts(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+    pub fn dismiss_conflicts(&mut self, which: RowSelection<'_>) -> Result<u64, RemoteError> {
         let doing = "dismissing conflicts";
         let transaction = self.write(doing)?;
         let mut dismissed = 0;
         match which {
-            Which::All => {
+            RowSelection::All => {
                 let sql = "DELETE FROM tidewater_conflicts";
                 dismissed += transaction.execute(sql, []).doing(doing)?;
             }
-            Which::Ids(ids) => {
+            RowSelection::Ids(ids) => {
                 for id in ids {
                     dismissed += take_off(&transaction, *id).doing(doing)?;
                 }
@@ -303,7 +303,7 @@ impl Database {
     ///
     /// # Errors
     /// One of them cannot be written, and why; the file is locked, or SQLite failed.
-    pub fn apply_conflicts(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+    pub fn apply_conflicts(&mut self, which: RowSelection<'_>) -> Result<u64, RemoteError> {
         let conflicts = self.conflicts()?;
         let subscriptions = self.subscriptions()?;
         let doing = "applying conflicts again";
@@ -325,7 +325,7 @@ impl Database {
             let Some(key_packed) = key_packed else {
                 continue;
             };
-            let wanted = Wanted::of(conflict, &key_packed, &subscriptions)
+            let wanted = RowToReapply::from_conflict(conflict, &key_packed, &subscriptions)
                 .map_err(|what| conflict.cannot_be_applied(&what))?;
             match wanted.write(&transaction) {
                 Ok(true) => {}
@@ -352,7 +352,7 @@ impl Database {
     }
 }
 
-impl Conflict {
+impl ConflictedChange {
     fn cannot_be_applied(&self, what: &str) -> RemoteError {
         RemoteError::Usage {
             what: format!(
@@ -389,8 +389,8 @@ pub(crate) fn as_application(path: &std::path::Path) -> rusqlite::Result<Connect
 }
 
 /// A row that is to be written once more.
-struct Wanted {
-    names: Names,
+struct RowToReapply {
+    names: QuotedNames,
     /// The key that it had, and the one that it is to have.
     known: Vec<Value>,
     key: Vec<Value>,
@@ -398,14 +398,14 @@ struct Wanted {
     values: Option<Vec<(usize, Value)>>,
 }
 
-impl Wanted {
+impl RowToReapply {
     /// # Errors
     /// It cannot be written: why.
-    fn of(
-        conflict: &Conflict,
+    fn from_conflict(
+        conflict: &ConflictedChange,
         key_packed: &[u8],
         subscriptions: &[SubscriptionState],
-    ) -> Result<Wanted, String> {
+    ) -> Result<RowToReapply, String> {
         let table = subscriptions.iter().find_map(|subscription| {
             let schema = subscription.schema.as_deref()?;
             schema.table(&conflict.table)
@@ -415,9 +415,9 @@ impl Wanted {
             return Err("its table takes no changes from remotes any more".into());
         }
         let known = key_of(table, key_packed).ok_or("its table has another key now")?;
-        let names = Names::of(table);
+        let names = QuotedNames::for_table(table);
         let Some(mine) = &conflict.mine else {
-            return Ok(Wanted {
+            return Ok(RowToReapply {
                 names,
                 key: known.clone(),
                 known,
@@ -431,7 +431,7 @@ impl Wanted {
             Some((at, value_of(column.column_type, value)))
         };
         let values = table.columns.iter().enumerate().filter_map(value);
-        Ok(Wanted {
+        Ok(RowToReapply {
             values: Some(values.collect()),
             names,
             known,

@@ -6,13 +6,15 @@ use serde_json::Value as Json;
 use tidewater_protocol::{ColumnType, Datum, Fit, Table, Value};
 
 use super::apply::row_values;
-use super::conflicts::Images;
+use super::conflicts::ChangeImages;
 use super::refused::{exists, value_of};
 use super::subscription::load_all;
-use super::tables::Names;
+use super::tables::QuotedNames;
 use super::take::PARKED;
-use super::{Conflict, Database, RefusedRow, SettledRow, StaleRow, SubscriptionState, row};
-use crate::error::{Doing, RemoteError};
+use super::{
+    ConflictedChange, RefusedRow, RemoteDatabase, SettledChange, StaleRow, SubscriptionState, row,
+};
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "looking for a row";
 
@@ -36,9 +38,9 @@ pub struct ExplainedRow {
     /// Changes that the centre has refused.
     pub refused: Vec<RefusedRow>,
     /// Those among the refused that are settled.
-    pub settled: Vec<SettledRow>,
+    pub settled: Vec<SettledChange>,
     /// Changes that met somebody else's, and lost or were merged.
-    pub conflicts: Vec<Conflict>,
+    pub conflicts: Vec<ConflictedChange>,
     /// Why the centre's row is not here yet, if it came and could not be applied.
     pub stale: Option<String>,
     /// When the publication last synced, in milliseconds since 1970.
@@ -61,7 +63,7 @@ pub struct PendingChange {
     pub row: Option<String>,
 }
 
-impl Database {
+impl RemoteDatabase {
     /// What is known of a row. The key is a JSON array, or the values separated by commas.
     ///
     /// # Errors
@@ -80,7 +82,7 @@ impl Database {
         let refused = self.refused()?.into_iter();
         let settled = self.settled_refused()?.into_iter();
         let conflicts = self.conflicts()?.into_iter();
-        let names = Names::of(table);
+        let names = QuotedNames::for_table(table);
         let is_here = exists(&snapshot, &names, &values).doing(DOING)?;
         let row = is_here.then(|| row_values(&snapshot, table, &values));
         Ok(ExplainedRow {
@@ -140,7 +142,7 @@ fn pending(
     table: &Table,
     key: &[Value],
 ) -> rusqlite::Result<Vec<PendingChange>> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let mut statement = connection.prepare(&format!(
         "SELECT generation FROM {} WHERE {} AND generation > {PARKED} ORDER BY generation",
         names.change,
@@ -154,7 +156,7 @@ fn pending(
     }
     let mut pending = Vec::new();
     for generation in generations {
-        let Some(images) = Images::of_taken(connection, table, key, generation)? else {
+        let Some(images) = ChangeImages::from_taken(connection, table, key, generation)? else {
             continue;
         };
         // A row that came and went between two syncs is nothing to anybody.

@@ -9,8 +9,8 @@ use rusqlite::{Connection, OpenFlags, params};
 use tidewater_protocol::RemoteId;
 
 use super::subscription::load_all;
-use super::{CompareDue, Database, configure};
-use crate::error::{Doing, RemoteError};
+use super::{CompareDue, RemoteDatabase, configure};
+use crate::error::{ErrorContext, RemoteError};
 
 /// Of whose rows an image is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ DELETE FROM tidewater_interest;
 DELETE FROM sqlite_sequence WHERE name GLOB 'tidewater_*';
 ";
 
-impl Database {
+impl RemoteDatabase {
     /// Writes a copy of the file that is nobody's, for others to begin from. There must not be a
     /// file of this name.
     ///
@@ -81,7 +81,7 @@ impl Database {
         connection
             .execute_batch("PRAGMA journal_mode = DELETE; PRAGMA secure_delete = ON")
             .doing(doing)?;
-        let copy = Database {
+        let copy = RemoteDatabase {
             connection,
             path: to.to_owned(),
             compares_next: false,

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use rusqlite::{Connection, params};
 use serde_json::Value as Json;
 use tidewater_protocol::Value;
-use tidewater_protocol::event::Position;
-use tidewater_protocol::message::{Answer, Argument, Call, Given};
+use tidewater_protocol::event::EventPosition;
+use tidewater_protocol::message::{Answer, Argument, ArgumentValue, Call};
 
-use super::Database;
-use crate::error::{Doing, RemoteError};
+use super::RemoteDatabase;
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "filling the inbox";
 
@@ -21,7 +21,7 @@ const EVENTS_AT_ONCE: i64 = 500;
 
 /// Subjects of a space whose events the application wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interest {
+pub struct EventInterest {
     id: i64,
     /// The space.
     pub space: String,
@@ -33,7 +33,7 @@ pub struct Interest {
 
 /// What is left to do after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Took {
+pub enum InboxProgress {
     /// So many events, and there may be more.
     More(u64),
     /// Nothing: that was all.
@@ -44,35 +44,38 @@ pub enum Took {
 
 /// A row of what the server tells: an event, or only how far it has read. Such a row before others
 /// says that it knows nothing of the place that it was asked for, and begins anew.
-struct Told {
+struct InboxRow {
     position: [u8; 16],
-    event: Option<Event>,
+    event: Option<InboxEvent>,
 }
 
-struct Event {
+struct InboxEvent {
     subject: String,
     payload: rusqlite::types::Value,
     user: String,
     at: Option<i64>,
 }
 
-impl Interest {
+impl EventInterest {
     /// Up to where the file has its events; `None` before the first time.
-    pub fn position(&self) -> Option<Position> {
-        Position::of_bytes(self.position.as_deref()?)
+    pub fn position(&self) -> Option<EventPosition> {
+        EventPosition::from_bytes(self.position.as_deref()?)
     }
 
     /// Asks the server for what comes next.
     pub fn call(&self) -> Call {
-        let text = |name: &str, text: &str| Argument::new(name, Given::from(text));
-        let after = self.position.clone().map(|it| Given::Bytes(it.into()));
+        let text = |name: &str, text: &str| Argument::new(name, ArgumentValue::from(text));
+        let after = self
+            .position
+            .clone()
+            .map(|it| ArgumentValue::Bytes(it.into()));
         Call {
             procedure: "tidewater.events".into(),
             arguments: vec![
                 text("space", &self.space),
                 text("subject", &self.subject),
                 Argument::new("after", after),
-                Argument::new("limit", Given::from(EVENTS_AT_ONCE)),
+                Argument::new("limit", ArgumentValue::from(EVENTS_AT_ONCE)),
             ],
             ..Call::default()
         }
@@ -84,19 +87,19 @@ pub(super) fn publish(space: &str, events: Bytes) -> Call {
     Call {
         procedure: "tidewater.publish".into(),
         arguments: vec![
-            Argument::new("space", Given::from(space)),
-            Argument::new("events", Given::Bytes(events)),
+            Argument::new("space", ArgumentValue::from(space)),
+            Argument::new("events", ArgumentValue::Bytes(events)),
         ],
         ..Call::default()
     }
 }
 
-impl Database {
+impl RemoteDatabase {
     /// What the application is interested in.
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn interests(&self) -> Result<Vec<Interest>, RemoteError> {
+    pub fn interests(&self) -> Result<Vec<EventInterest>, RemoteError> {
         // Whatever the application has written: the server says what is no subject.
         let sql = "SELECT id, space, subject, CAST(position AS BLOB) FROM tidewater_interest \
                    ORDER BY id";
@@ -105,7 +108,7 @@ impl Database {
                 let bytes = row.get_ref(column)?.as_bytes().unwrap_or_default();
                 Ok(String::from_utf8_lossy(bytes).into_owned())
             };
-            Ok(Interest {
+            Ok(EventInterest {
                 id: row.get(0)?,
                 space: text(1)?,
                 subject: text(2)?,
@@ -117,21 +120,21 @@ impl Database {
         interests.collect::<rusqlite::Result<_>>().doing(DOING)
     }
 
-    /// Takes what the server has answered to [`Interest::call`]: events and their place, in one
+    /// Takes what the server has answered to [`EventInterest::call`]: events and their place, in one
     /// transaction. `None`: the answer cannot be read.
     ///
     /// # Errors
     /// The file is locked, or SQLite failed.
     pub fn take_events(
         &mut self,
-        interest: &mut Interest,
+        interest: &mut EventInterest,
         answer: &Answer,
         unix_ms: i64,
-    ) -> Result<Option<Took>, RemoteError> {
+    ) -> Result<Option<InboxProgress>, RemoteError> {
         let Ok(rows) = answer.unpack() else {
             return Ok(None);
         };
-        let told: Option<Vec<Told>> = rows.into_iter().map(Told::of).collect();
+        let told: Option<Vec<InboxRow>> = rows.into_iter().map(InboxRow::from_row).collect();
         let Some(told) = told else {
             return Ok(None);
         };
@@ -140,7 +143,7 @@ impl Database {
         let count = told.iter().filter(|it| it.event.is_some()).count() as u64;
         if count == 0 && position == interest.position {
             self.note_since(interest, unix_ms)?;
-            return Ok(Some(Took::All));
+            return Ok(Some(InboxProgress::All));
         }
         let transaction = self.write(DOING)?;
         let moved = transaction
@@ -151,7 +154,7 @@ impl Database {
             )
             .doing(DOING)?;
         if moved == 0 {
-            return Ok(Some(Took::Others));
+            return Ok(Some(InboxProgress::Others));
         }
         for (at, row) in told.iter().enumerate() {
             // Before others it says that they may have been here before.
@@ -163,8 +166,8 @@ impl Database {
         transaction.commit().doing(DOING)?;
         interest.position = position;
         Ok(Some(match count {
-            0 => Took::All,
-            _ => Took::More(count),
+            0 => InboxProgress::All,
+            _ => InboxProgress::More(count),
         }))
     }
 
@@ -173,9 +176,9 @@ impl Database {
     ///
     /// # Errors
     /// The file is locked, or SQLite failed.
-    pub fn interest_failed(
+    pub fn refuse_interest(
         &mut self,
-        interest: &Interest,
+        interest: &EventInterest,
         code: &str,
         reason: &str,
         unix_ms: i64,
@@ -191,7 +194,7 @@ impl Database {
             .doing(DOING)
     }
 
-    fn note_since(&self, interest: &Interest, unix_ms: i64) -> Result<(), RemoteError> {
+    fn note_since(&self, interest: &EventInterest, unix_ms: i64) -> Result<(), RemoteError> {
         self.connection
             .prepare_cached(
                 "UPDATE tidewater_interest SET since = coalesce(since, ?2), code = NULL, \
@@ -233,9 +236,9 @@ pub(super) fn answer(
         .map(drop)
 }
 
-impl Told {
+impl InboxRow {
     /// A row of the answer: id, check, subject, payload, user, at_ms.
-    fn of(row: Vec<Value>) -> Option<Told> {
+    fn from_row(row: Vec<Value>) -> Option<InboxRow> {
         let mut values = row.into_iter();
         let (id, check) = (values.next()?, values.next()?);
         let mut position = [0; 16];
@@ -250,23 +253,23 @@ impl Told {
         }
         let event = match values.next()? {
             Value::Null => None,
-            Value::Text(subject) => Some(Event::of(subject, values)?),
+            Value::Text(subject) => Some(InboxEvent::from_values(subject, values)?),
             _ => return None,
         };
-        Some(Told { position, event })
+        Some(InboxRow { position, event })
     }
 
     fn write(
         &self,
         connection: &Connection,
-        interest: &Interest,
+        interest: &EventInterest,
         unix_ms: i64,
     ) -> rusqlite::Result<()> {
         let sql = "INSERT INTO tidewater_inbox \
                    (kind, space, subject, payload, position, user, published_at, received_at) \
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         let mut insert = connection.prepare_cached(sql)?;
-        let Interest { space, subject, .. } = interest;
+        let EventInterest { space, subject, .. } = interest;
         let Some(event) = &self.event else {
             let none = rusqlite::types::Null;
             let anew = params!["anew", space, subject, none, none, none, none, unix_ms];
@@ -289,8 +292,8 @@ impl Told {
     }
 }
 
-impl Event {
-    fn of(subject: String, mut values: impl Iterator<Item = Value>) -> Option<Event> {
+impl InboxEvent {
+    fn from_values(subject: String, mut values: impl Iterator<Item = Value>) -> Option<InboxEvent> {
         let payload = match values.next()? {
             Value::Blob(bytes) => match String::from_utf8(bytes) {
                 Ok(text) => text.into(),
@@ -307,7 +310,7 @@ impl Event {
             Some(Value::Integer(at)) => Some(at),
             _ => None,
         };
-        Some(Event {
+        Some(InboxEvent {
             subject,
             payload,
             user,

@@ -5,7 +5,7 @@
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// The format that this program reads and writes.
 pub(crate) const FORMAT_VERSION: i64 = 1;
@@ -41,11 +41,11 @@ pub(crate) fn is_own_trigger(name: &str) -> bool {
 /// refused by the very sync that changed the scope or the schema, and stays listed until then;
 /// `copied` is 1 where it was refused before the file was told that it is a copy.
 /// `tidewater_settled` has what was refused and is settled, by the same ids: see
-/// [`super::refused::settled`]. `tidewater_subscription.deployment` is what the centre last said of
+/// [`super::refused::settled_changes`]. `tidewater_subscription.deployment` is what the centre last said of
 /// its deployment, `settled_after` where it goes on to tell what operators have settled.
 /// `tidewater_conflicts` has what [`super::conflicts`] tells the application; its ids are never given
 /// out again, so that nobody dismisses another one than he has seen.
-/// `tidewater_kept` holds acknowledged uploads as [`super::kept`] packs them; `total_bytes` is the
+/// `tidewater_kept` holds acknowledged uploads as [`super::kept_uploads`] packs them; `total_bytes` is the
 /// sum of `bytes` of this row and of all before it, `remote_id` the id under which the upload went
 /// up, and `centre` where to, if that is not the remote's id any more; without `bytes` it is only
 /// known to have been there. `tidewater_untracked` names the tables that were changed while

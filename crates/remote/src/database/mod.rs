@@ -16,7 +16,7 @@ mod conflicts;
 mod explain;
 mod image;
 mod inbox;
-pub(crate) mod kept;
+pub(crate) mod kept_uploads;
 mod layout;
 mod numbers;
 mod outbox;
@@ -35,20 +35,20 @@ mod unsubscribe;
 mod upload;
 
 pub use apply::{
-    Adopt, Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary, RowDifference,
-    TableDifferences,
+    AdoptionRule, Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary,
+    RowDifference, TableDifferences,
 };
-pub use conflicts::Conflict;
+pub use conflicts::ConflictedChange;
 pub use explain::{ExplainedRow, PendingChange};
 pub use image::{ImageContent, ImageStart};
-pub use inbox::{Interest, Took};
-pub(crate) use kept::Former;
-pub use kept::{CentreState, Giving, KeptLimits};
-pub use outbox::{Emptying, OutboxCall, OutboxCounts, OutboxOutcome};
-pub use parameter::Parameters;
-pub use refused::settled::SettledRow;
-pub use refused::{RefusedRow, Which};
-pub use status::{OutboxStatus, StaleRow, Status, SubscriptionStatus, TableStatus};
+pub use inbox::{EventInterest, InboxProgress};
+pub(crate) use kept_uploads::FormerIdentity;
+pub use kept_uploads::{CentreState, GivenBackUpload, KeptLimits};
+pub use outbox::{OutboxCall, OutboxCounts, OutboxOutcome, OutboxRun};
+pub use parameter::ParameterSet;
+pub use refused::settled_changes::SettledChange;
+pub use refused::{RefusedRow, RowSelection};
+pub use status::{OutboxStatus, RemoteStatus, StaleRow, SubscriptionStatus, TableStatus};
 pub use subscription::{CompareDue, SubscriptionState};
 pub use unsubscribe::LeftTable;
 pub(crate) use upload::UploadBeginning;
@@ -62,14 +62,14 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionB
 use tidewater_protocol::message::{MAX_DEVICE_NAME, NumberBlock, is_device_name};
 use tidewater_protocol::{RemoteId, UploadId};
 
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// How long we wait for a lock that the application holds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A remote database file.
 #[derive(Debug)]
-pub struct Database {
+pub struct RemoteDatabase {
     connection: Connection,
     path: PathBuf,
     /// What was pending went up a moment ago, so that tables can be compared now: nothing
@@ -86,12 +86,12 @@ pub struct Database {
 
 /// Whom the remote belongs to, and how it proves it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct RemoteAccount {
     /// Given by the server at the first sync.
     pub remote_id: Option<RemoteId>,
-    /// The server's URL; empty before the first [`Database::subscribe`].
+    /// The server's URL; empty before the first [`RemoteDatabase::subscribe`].
     pub server: String,
-    /// The user; empty before the first [`Database::subscribe`].
+    /// The user; empty before the first [`RemoteDatabase::subscribe`].
     pub user: String,
     /// The remote's own credential.
     pub credential: Option<Vec<u8>>,
@@ -107,14 +107,14 @@ pub struct Account {
     pub device_name: String,
 }
 
-impl Database {
+impl RemoteDatabase {
     /// Opens a remote database. A file that does not exist is made; an SQLite file with
     /// tables of its own becomes a remote and keeps them.
     ///
     /// # Errors
     /// The file is no SQLite database, cannot be written, is locked, or was written by a
     /// newer version.
-    pub fn open(path: &Path) -> Result<Database, RemoteError> {
+    pub fn open(path: &Path) -> Result<RemoteDatabase, RemoteError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -128,7 +128,7 @@ impl Database {
         make_private(path);
         let connection = Connection::open_with_flags(path, flags)
             .map_err(|error| not_a_remote(error.to_string()))?;
-        let mut database = Database {
+        let mut database = RemoteDatabase {
             connection,
             path: path.to_owned(),
             compares_next: false,
@@ -200,10 +200,10 @@ impl Database {
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn account(&self) -> Result<Account, RemoteError> {
+    pub fn account(&self) -> Result<RemoteAccount, RemoteError> {
         let read = |row: &rusqlite::Row<'_>| {
             let remote_id: Option<Vec<u8>> = row.get(1)?;
-            Ok(Account {
+            Ok(RemoteAccount {
                 remote_id: remote_id.and_then(|bytes| RemoteId::from_slice(&bytes)),
                 server: row.get(2)?,
                 user: row.get(3)?,
@@ -223,7 +223,7 @@ impl Database {
 
     /// Subscribes to publications; those that the remote has already stay as they are. As
     /// long as it has never signed in, server and user may still change. Afterwards the
-    /// server stays as it is, too: [`Database::store_server`] is for when another address
+    /// server stays as it is, too: [`RemoteDatabase::store_server`] is for when another address
     /// has proven to be right.
     ///
     /// # Errors
@@ -505,7 +505,7 @@ impl Database {
     /// SQLite failed, or the file is not as it was said to be.
     pub fn adopt_identity(
         &mut self,
-        said: Said<'_>,
+        said: HelloState<'_>,
         identity: &NewIdentity<'_>,
         new_upload_id: &mut dyn FnMut() -> UploadId,
     ) -> Result<(), RemoteError> {
@@ -546,12 +546,12 @@ impl Database {
             numbers::forget(&transaction)?;
             unsubscribe::start_over(&transaction)?;
             let before = (said.remote_id, account.centre.as_str());
-            kept::adopt(&transaction, before, identity.centre)
+            kept_uploads::adopt(&transaction, before, identity.centre)
         };
         adopt().doing("taking a new identity")?;
         refused::try_families_again(&transaction)?;
         refused::rejoin_taken(&transaction, new_upload_id)?;
-        kept::settle(&transaction)?;
+        kept_uploads::settle(&transaction)?;
         transaction.commit().doing("taking a new identity")
     }
 
@@ -592,14 +592,14 @@ impl Database {
     }
 
     /// Another session of the same sync follows; whether it compares: see
-    /// [`Database::begin_sync`].
-    pub(crate) fn sync_goes_on(&mut self, compares_next: bool) {
+    /// [`RemoteDatabase::begin_sync`].
+    pub(crate) fn continue_sync(&mut self, compares_next: bool) {
         self.compares_next = compares_next;
         self.goes_on = true;
     }
 
     /// The sync is over: what it refused was refused earlier from now on.
-    pub(crate) fn sync_is_over(&mut self) {
+    pub(crate) fn finish_sync(&mut self) {
         self.compares_next = false;
         self.goes_on = false;
     }
@@ -633,14 +633,14 @@ pub struct NewIdentity<'a> {
 
 /// What a session's Hello said of the file.
 #[derive(Clone, Copy, Debug)]
-pub struct Said<'a> {
+pub struct HelloState<'a> {
     /// Who it is.
     pub remote_id: Option<RemoteId>,
     /// What it has.
     pub subscriptions: &'a [SubscriptionState],
 }
 
-impl Said<'_> {
+impl HelloState<'_> {
     /// Whether the file is still like that; in the transaction that relies on it.
     fn still_holds(&self, connection: &Connection) -> Result<(), RemoteError> {
         let now = subscription::load_all(connection)?;

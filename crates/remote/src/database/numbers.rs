@@ -11,7 +11,7 @@ use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{RemoteId, Table};
 
 use super::quote;
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// How many numbers a subscription has left, by table.
 pub(super) fn left(

@@ -6,7 +6,7 @@
 //! executable once nothing that was taken waits for its acknowledgement. The key in each row makes
 //! the centre do it once, whoever sends it however often.
 //!
-//! Owns the rows and their states. Sending is left to whoever drives: [`Database::next_of_outbox`]
+//! Owns the rows and their states. Sending is left to whoever drives: [`RemoteDatabase::next_of_outbox`]
 //! gives one call after the other, and is told what came of each.
 
 use std::collections::BTreeSet;
@@ -19,8 +19,8 @@ use serde_json::Value as Json;
 use tidewater_protocol::message::{Answer, Call, CallFailed};
 use tidewater_protocol::{Code, event, json};
 
-use super::{Database, inbox};
-use crate::error::{Doing, RemoteError};
+use super::{RemoteDatabase, inbox};
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "emptying the outbox";
 
@@ -64,11 +64,11 @@ pub enum OutboxOutcome {
 
 /// The way through the outbox, row after row.
 #[derive(Debug, Default)]
-pub struct Emptying {
+pub struct OutboxRun {
     last: i64,
     under_way: Option<UnderWay>,
     /// Procedures that nobody provides at the moment, and of whom: what is behind waits, too.
-    not_provided: BTreeSet<Wanted>,
+    not_provided: BTreeSet<ProcedureTarget>,
     /// Something is in the way of all of them.
     stopped: bool,
     counts: OutboxCounts,
@@ -77,7 +77,7 @@ pub struct Emptying {
 
 /// A procedure, and who is to do it: anybody, if that is empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Wanted {
+struct ProcedureTarget {
     name: String,
     recipient: String,
 }
@@ -85,13 +85,13 @@ struct Wanted {
 #[derive(Debug)]
 struct UnderWay {
     id: i64,
-    wanted: Wanted,
+    wanted: ProcedureTarget,
     is_call: bool,
     /// It may have been done by an earlier sync.
     was_sent: bool,
 }
 
-impl Emptying {
+impl OutboxRun {
     /// What was answered and what failed so far, and how many rows came into the inbox.
     pub fn counts(&self) -> (OutboxCounts, u64) {
         (self.counts, self.inbox)
@@ -99,7 +99,7 @@ impl Emptying {
 }
 
 /// A row of the outbox as it is stored, whatever that is.
-struct Stored {
+struct OutboxRow {
     id: i64,
     kind: String,
     name: Option<String>,
@@ -133,21 +133,21 @@ enum Deadline {
 }
 
 /// Why a row cannot be executed.
-struct Unfit {
+struct UnfitOutboxRow {
     code: Code,
     reason: String,
 }
 
-impl Unfit {
-    fn bad(reason: impl Into<String>) -> Unfit {
-        Unfit {
+impl UnfitOutboxRow {
+    fn bad(reason: impl Into<String>) -> UnfitOutboxRow {
+        UnfitOutboxRow {
             code: Code::BadArgument,
             reason: reason.into(),
         }
     }
 }
 
-impl Database {
+impl RemoteDatabase {
     /// The next call that the outbox has, once it is told what came of the one before. It is
     /// marked as sent before it is given: whatever happens, it will be asked for again under the
     /// same key. What cannot be executed fails on the way. `None`: there is nothing more to do now.
@@ -156,7 +156,7 @@ impl Database {
     /// The file is locked, or SQLite failed. What came of the call before is asked for again.
     pub fn next_of_outbox(
         &mut self,
-        emptying: &mut Emptying,
+        emptying: &mut OutboxRun,
         outcome: Option<OutboxOutcome>,
         unix_ms: i64,
     ) -> Result<Option<OutboxCall>, RemoteError> {
@@ -250,7 +250,7 @@ fn has_executable(connection: &Connection) -> Result<bool, RemoteError> {
 
 fn choose(
     connection: &Connection,
-    emptying: &mut Emptying,
+    emptying: &mut OutboxRun,
     unix_ms: i64,
 ) -> rusqlite::Result<Option<OutboxCall>> {
     let sql = format!(
@@ -294,7 +294,7 @@ fn choose(
     }
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<Stored> {
+fn read(row: &Row<'_>) -> rusqlite::Result<OutboxRow> {
     let text = |column| -> rusqlite::Result<Option<String>> {
         Ok(match row.get_ref(column)? {
             ValueRef::Text(text) => String::from_utf8(text.to_vec()).ok(),
@@ -310,7 +310,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Stored> {
         },
         _ => Deadline::Unfit,
     };
-    Ok(Stored {
+    Ok(OutboxRow {
         id: row.get(0)?,
         kind: text(1)?.unwrap_or_default(),
         name: text(2)?,
@@ -332,23 +332,23 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Stored> {
     })
 }
 
-impl Stored {
+impl OutboxRow {
     /// What is to be called, and under what it is known that nobody provides it.
-    fn call(&self, unix_ms: i64) -> Result<(OutboxCall, Wanted), Unfit> {
-        let key = self
-            .key
-            .ok_or_else(|| Unfit::bad("its key has not 16 bytes: leave it out of the INSERT"))?;
+    fn call(&self, unix_ms: i64) -> Result<(OutboxCall, ProcedureTarget), UnfitOutboxRow> {
+        let key = self.key.ok_or_else(|| {
+            UnfitOutboxRow::bad("its key has not 16 bytes: leave it out of the INSERT")
+        })?;
         let name = self.name.as_deref().filter(|name| !name.is_empty());
-        let name = name.ok_or_else(|| Unfit::bad("it has no name"))?;
+        let name = name.ok_or_else(|| UnfitOutboxRow::bad("it has no name"))?;
         let recipient = match &self.recipient {
             Recipient::Anybody => String::new(),
             Recipient::One(_) if self.kind == "event" => {
-                return Err(Unfit::bad(
+                return Err(UnfitOutboxRow::bad(
                     "an event has no recipient: it reaches whoever subscribed",
                 ));
             }
             Recipient::One(recipient) => recipient.clone(),
-            Recipient::Unfit => return Err(Unfit::bad("its recipient is no text")),
+            Recipient::Unfit => return Err(UnfitOutboxRow::bad("its recipient is no text")),
         };
         let within_ms = self.left(unix_ms)?;
         let mut call = match self.kind.as_str() {
@@ -356,7 +356,7 @@ impl Stored {
             "event" => self.event(name)?,
             kind => {
                 let reason = format!("its kind is {kind:?}, and there are call and event");
-                return Err(Unfit::bad(reason));
+                return Err(UnfitOutboxRow::bad(reason));
             }
         };
         call.key = Bytes::copy_from_slice(&key);
@@ -367,7 +367,7 @@ impl Stored {
             call,
             within_ms,
         };
-        let wanted = Wanted {
+        let wanted = ProcedureTarget {
             name: name.to_owned(),
             recipient,
         };
@@ -375,38 +375,38 @@ impl Stored {
     }
 
     /// How much time there is.
-    fn left(&self, unix_ms: i64) -> Result<Option<u64>, Unfit> {
+    fn left(&self, unix_ms: i64) -> Result<Option<u64>, UnfitOutboxRow> {
         let at = match self.deadline {
             Deadline::None => return Ok(None),
             Deadline::At(at) => at,
             Deadline::Unfit => {
-                return Err(Unfit::bad(
+                return Err(UnfitOutboxRow::bad(
                     "its deadline is no time in UTC like 2026-11-26T10:00:00Z",
                 ));
             }
         };
         match at.checked_sub(unix_ms) {
             Some(left) if left > 0 => Ok(Some(left.unsigned_abs())),
-            _ if self.was_sent => Err(Unfit {
+            _ if self.was_sent => Err(UnfitOutboxRow {
                 code: Code::OutcomeUnknown,
                 reason: "it was sent, no answer came, and its deadline has passed: it may have \
                          been done or not"
                     .into(),
             }),
-            _ => Err(Unfit {
+            _ => Err(UnfitOutboxRow {
                 code: Code::DeadlineExceeded,
                 reason: "its deadline had passed before it could be sent: it was not done".into(),
             }),
         }
     }
 
-    fn procedure(&self, name: &str) -> Result<Call, Unfit> {
+    fn procedure(&self, name: &str) -> Result<Call, UnfitOutboxRow> {
         if name.starts_with("tidewater.") {
-            return Err(Unfit::bad(
+            return Err(UnfitOutboxRow::bad(
                 "procedures of the server's own cannot be called from here",
             ));
         }
-        let none = || Unfit::bad("its arguments are no JSON object");
+        let none = || UnfitOutboxRow::bad("its arguments are no JSON object");
         let arguments = match &self.arguments {
             Arguments::None => Vec::new(),
             Arguments::Text(text) => match serde_json::from_str(text) {
@@ -414,7 +414,7 @@ impl Stored {
                 Ok(_) => return Err(none()),
                 Err(error) => {
                     let reason = format!("its arguments are no JSON: {error}");
-                    return Err(Unfit::bad(reason));
+                    return Err(UnfitOutboxRow::bad(reason));
                 }
             },
             Arguments::Bytes(_) | Arguments::Unfit => return Err(none()),
@@ -426,19 +426,21 @@ impl Stored {
         })
     }
 
-    fn event(&self, name: &str) -> Result<Call, Unfit> {
+    fn event(&self, name: &str) -> Result<Call, UnfitOutboxRow> {
         let payload = match &self.arguments {
             Arguments::None => &[],
             Arguments::Text(text) => text.as_bytes(),
             Arguments::Bytes(bytes) => &bytes[..],
-            Arguments::Unfit => return Err(Unfit::bad("its payload is neither text nor bytes")),
+            Arguments::Unfit => {
+                return Err(UnfitOutboxRow::bad("its payload is neither text nor bytes"));
+            }
         };
         let space = match name.split_once('/') {
             Some((space, subject)) if !space.is_empty() && !subject.is_empty() => space,
-            _ => return Err(Unfit::bad("the name of an event is SPACE/SUBJECT")),
+            _ => return Err(UnfitOutboxRow::bad("the name of an event is SPACE/SUBJECT")),
         };
         let mut packed = BytesMut::new();
-        event::put_event(&mut packed, name, None, payload).map_err(|error| Unfit {
+        event::put_event(&mut packed, name, None, payload).map_err(|error| UnfitOutboxRow {
             code: error.code(),
             reason: error.to_string(),
         })?;
@@ -448,7 +450,7 @@ impl Stored {
 
 fn settle(
     connection: &Connection,
-    emptying: &mut Emptying,
+    emptying: &mut OutboxRun,
     under_way: UnderWay,
     outcome: OutboxOutcome,
     unix_ms: i64,

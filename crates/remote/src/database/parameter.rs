@@ -1,18 +1,18 @@
 //! The parameters of subscriptions: what the remote says of itself at each sync.
 
 use rusqlite::{Connection, params};
-use tidewater_protocol::message::{MAX_PARAMETERS, Parameter};
+use tidewater_protocol::message::{MAX_PARAMETERS, SubscriptionParameter};
 
-use super::Database;
-use crate::error::{Doing, RemoteError};
+use super::RemoteDatabase;
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "setting a parameter";
 
 /// What all subscriptions have set: publication, name and value of each parameter.
 #[derive(Clone, Debug)]
-pub struct Parameters(Vec<[String; 3]>);
+pub struct ParameterSet(Vec<[String; 3]>);
 
-impl Database {
+impl RemoteDatabase {
     /// Sets a parameter of every subscription, or of one; `None` drops it. What the remote holds
     /// follows with the next sync.
     ///
@@ -29,11 +29,11 @@ impl Database {
             what,
             hint: hint.into(),
         };
-        if !Parameter::is_name(name) {
+        if !SubscriptionParameter::is_name(name) {
             let what = format!("{name:?} can be no name of a parameter");
             return Err(usage(what, "letters, digits and underscores can"));
         }
-        if value.is_some_and(|value| !Parameter::is_value(value)) {
+        if value.is_some_and(|value| !SubscriptionParameter::is_value(value)) {
             let what = format!("the value of the parameter {name:?} cannot be sent");
             return Err(usage(what, "write at most 1024 bytes, without zero bytes"));
         }
@@ -76,21 +76,21 @@ impl Database {
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn parameters(&mut self) -> Result<Parameters, RemoteError> {
+    pub fn parameters(&mut self) -> Result<ParameterSet, RemoteError> {
         let read = || -> rusqlite::Result<Vec<[String; 3]>> {
             self.connection
                 .prepare_cached("SELECT publication, name, value FROM tidewater_parameter")?
                 .query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]))?
                 .collect()
         };
-        Ok(Parameters(read().doing("reading parameters")?))
+        Ok(ParameterSet(read().doing("reading parameters")?))
     }
 
     /// Sets all parameters to what they were.
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn restore_parameters(&mut self, before: &Parameters) -> Result<(), RemoteError> {
+    pub fn restore_parameters(&mut self, before: &ParameterSet) -> Result<(), RemoteError> {
         let transaction = self.write(DOING)?;
         let set = || -> rusqlite::Result<()> {
             transaction.execute("DELETE FROM tidewater_parameter", [])?;
@@ -110,13 +110,16 @@ impl Database {
 }
 
 /// The parameters of a subscription.
-pub(super) fn of(connection: &Connection, publication: &str) -> rusqlite::Result<Vec<Parameter>> {
+pub(super) fn read(
+    connection: &Connection,
+    publication: &str,
+) -> rusqlite::Result<Vec<SubscriptionParameter>> {
     connection
         .prepare_cached(
             "SELECT name, value FROM tidewater_parameter WHERE publication = ?1 ORDER BY name",
         )?
         .query_map([publication], |row| {
-            Ok(Parameter {
+            Ok(SubscriptionParameter {
                 name: row.get(0)?,
                 value: row.get(1)?,
             })

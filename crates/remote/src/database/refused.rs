@@ -8,10 +8,10 @@
 //! the remote has no parked row any more, only all the values of the row: see [`restore`].
 
 mod edit;
+pub(crate) mod linked_refusals;
 mod new_key;
 mod restore;
-pub(crate) mod settled;
-pub(crate) mod together;
+pub(crate) mod settled_changes;
 
 use std::collections::HashSet;
 
@@ -23,15 +23,15 @@ pub(crate) use restore::{
     exists, kept_values, key_in, key_of, run, settle_written, value_of, write_pending,
 };
 
-use self::settled::End;
+use self::settled_changes::SettledEnd;
 use super::apply::{ApplySummary, fire_harmless_triggers, row_values};
 use super::changes::{self, has_change, move_to};
 use super::subscription::load_all;
-use super::tables::Names;
+use super::tables::QuotedNames;
 use super::take::{PARKED, keys_of};
 use super::upload::mark_stale;
-use super::{Database, SubscriptionState, row};
-use crate::error::{Doing, RemoteError};
+use super::{RemoteDatabase, SubscriptionState, row};
+use crate::error::{ErrorContext, RemoteError};
 
 /// A change that the centre refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -79,23 +79,23 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<RefusedRow> {
 
 /// Which refused rows or conflicts are meant.
 #[derive(Clone, Copy, Debug)]
-pub enum Which<'a> {
+pub enum RowSelection<'a> {
     /// Every one.
     All,
     /// Those of these numbers.
     Ids(&'a [i64]),
 }
 
-impl Which<'_> {
+impl RowSelection<'_> {
     pub(crate) fn includes(&self, id: i64) -> bool {
         match self {
-            Which::All => true,
-            Which::Ids(ids) => ids.contains(&id),
+            RowSelection::All => true,
+            RowSelection::Ids(ids) => ids.contains(&id),
         }
     }
 }
 
-impl Database {
+impl RemoteDatabase {
     /// Every refused change, oldest first.
     ///
     /// # Errors
@@ -116,15 +116,15 @@ impl Database {
     ///
     /// # Errors
     /// The file is locked or SQLite failed.
-    pub fn retry_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+    pub fn retry_refused(&mut self, which: RowSelection<'_>) -> Result<u64, RemoteError> {
         let doing = "retrying refused rows";
         let with = match which {
-            Which::All => Vec::new(),
-            Which::Ids(ids) => together::with(self, ids)?,
+            RowSelection::All => Vec::new(),
+            RowSelection::Ids(ids) => linked_refusals::with(self, ids)?,
         };
         let which = match which {
-            Which::All => which,
-            Which::Ids(_) => Which::Ids(&with),
+            RowSelection::All => which,
+            RowSelection::Ids(_) => RowSelection::Ids(&with),
         };
         self.decide(which, doing, RowsChange::No, |connection, found| {
             let Some(parked) = &found.parked else {
@@ -133,7 +133,7 @@ impl Database {
             if parked.waits_its_turn {
                 let sql = "UPDATE tidewater_refused SET again = 1 WHERE id = ?1";
                 connection.execute(sql, [found.id])?;
-                return Ok(Some(Decision::Waits));
+                return Ok(Some(RefusalDecision::Waits));
             }
             move_to(
                 connection,
@@ -142,7 +142,9 @@ impl Database {
                 PARKED,
                 parked.generation,
             )?;
-            Ok(Some(Decision::Settled(End::retried(parked.generation))))
+            Ok(Some(RefusalDecision::Settled(SettledEnd::retried(
+                parked.generation,
+            ))))
         })
     }
 
@@ -153,15 +155,15 @@ impl Database {
     /// # Errors
     /// A row that refers to one of them was not sent yet, the file is locked, such a trigger forbids
     /// it, or SQLite failed.
-    pub fn discard_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+    pub fn discard_refused(&mut self, which: RowSelection<'_>) -> Result<u64, RemoteError> {
         let doing = "discarding refused rows";
         let with = match which {
-            Which::All => Vec::new(),
-            Which::Ids(ids) => together::with(self, ids)?,
+            RowSelection::All => Vec::new(),
+            RowSelection::Ids(ids) => linked_refusals::with(self, ids)?,
         };
         let which = match which {
-            Which::All => which,
-            Which::Ids(_) => Which::Ids(&with),
+            RowSelection::All => which,
+            RowSelection::Ids(_) => RowSelection::Ids(&with),
         };
         self.check_left_behind(which)?;
         self.decide(which, doing, RowsChange::Yes, |connection, found| {
@@ -169,13 +171,13 @@ impl Database {
                 give_up(connection, parked)?;
                 mark_stale(connection, &parked.table.name, &found.key_packed)?;
             }
-            Ok(Some(Decision::Settled(End::given_up())))
+            Ok(Some(RefusalDecision::Settled(SettledEnd::given_up())))
         })
     }
 
     /// Whether rows that were not sent yet refer to inserts that are given up: the centre may have
     /// another row under the key, to which they would belong then.
-    fn check_left_behind(&self, which: Which<'_>) -> Result<(), RemoteError> {
+    fn check_left_behind(&self, which: RowSelection<'_>) -> Result<(), RemoteError> {
         let doing = "looking for rows that refer to refused ones";
         let entries = self.refused()?;
         let subscriptions = load_all(&self.connection)?;
@@ -197,7 +199,7 @@ impl Database {
             let Some(schema) = subscription.and_then(|it| it.schema.as_deref()) else {
                 continue;
             };
-            let family = new_key::Family {
+            let family = new_key::RowFamily {
                 connection: &self.connection,
                 schema,
             };
@@ -220,10 +222,13 @@ impl Database {
     /// how.
     fn decide(
         &mut self,
-        which: Which<'_>,
+        which: RowSelection<'_>,
         doing: &str,
         rows_change: RowsChange,
-        decision: impl Fn(&Connection, &Found<'_>) -> rusqlite::Result<Option<Decision>>,
+        decision: impl Fn(
+            &Connection,
+            &RefusalToDecide<'_>,
+        ) -> rusqlite::Result<Option<RefusalDecision>>,
     ) -> Result<u64, RemoteError> {
         let entries: Vec<RefusedRow> = self.refused()?;
         let transaction = self.write(doing)?;
@@ -237,12 +242,12 @@ impl Database {
                         None => Ok(None),
                     })
                     .doing(doing)?;
-                if let Some(Decision::Settled(end)) = &decided {
-                    settled::settle(&transaction, entry.id, end).doing(doing)?;
+                if let Some(RefusalDecision::Settled(end)) = &decided {
+                    settled_changes::settle(&transaction, entry.id, end).doing(doing)?;
                 }
                 settled += u64::from(decided.is_some());
             }
-            settled::drop_oldest(&transaction).doing(doing)?;
+            settled_changes::drop_oldest(&transaction).doing(doing)?;
             Ok(settled)
         };
         let settled = match rows_change {
@@ -255,9 +260,9 @@ impl Database {
 }
 
 /// What was decided of a refused change.
-enum Decision {
+enum RefusalDecision {
     /// It is settled.
-    Settled(End<'static>),
+    Settled(SettledEnd<'static>),
     /// It goes up as a transaction of its own, in its turn.
     Waits,
 }
@@ -270,15 +275,15 @@ enum RowsChange {
 }
 
 /// A refused row with what is parked of it.
-struct Found<'a> {
+struct RefusalToDecide<'a> {
     id: i64,
     key_packed: Vec<u8>,
-    parked: Option<Parked<'a>>,
+    parked: Option<ParkedChange<'a>>,
 }
 
-struct Parked<'a> {
+struct ParkedChange<'a> {
     table: &'a Table,
-    names: Names,
+    names: QuotedNames,
     key: Vec<Value>,
     /// The subscription's current generation.
     generation: i64,
@@ -291,7 +296,7 @@ fn find<'a>(
     connection: &Connection,
     subscriptions: &'a [SubscriptionState],
     entry: &RefusedRow,
-) -> rusqlite::Result<Option<Found<'a>>> {
+) -> rusqlite::Result<Option<RefusalToDecide<'a>>> {
     let mut statement =
         connection.prepare_cached("SELECT key_packed FROM tidewater_refused WHERE id = ?1")?;
     let mut rows = statement.query([entry.id])?;
@@ -308,9 +313,9 @@ fn find<'a>(
         && let Ok(key) = row::unpack_key(&row::key_types(table), &key_packed)
     {
         let key: Vec<Value> = key.iter().map(|datum| datum.to_value()).collect();
-        let names = Names::of(table);
+        let names = QuotedNames::for_table(table);
         if entry.values.is_none() && is_parked(connection, &names, &key)? {
-            parked = Some(Parked {
+            parked = Some(ParkedChange {
                 table,
                 names,
                 key,
@@ -319,20 +324,24 @@ fn find<'a>(
             });
         }
     }
-    Ok(Some(Found {
+    Ok(Some(RefusalToDecide {
         id: entry.id,
         key_packed,
         parked,
     }))
 }
 
-fn is_parked(connection: &Connection, names: &Names, key: &[Value]) -> rusqlite::Result<bool> {
+fn is_parked(
+    connection: &Connection,
+    names: &QuotedNames,
+    key: &[Value],
+) -> rusqlite::Result<bool> {
     has_change(connection, names, key, PARKED)
 }
 
 /// Which parked changes are to be tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
+pub(crate) enum RetryScope {
     /// Those of rows that the centre never had.
     Inserts,
     /// Every one.
@@ -344,17 +353,17 @@ pub(crate) fn unpark_all(
     connection: &Connection,
     table: &Table,
     generation: i64,
-    which: Again,
+    which: RetryScope,
 ) -> Result<(), RemoteError> {
     if !exist(connection, &table.name)? {
         return Ok(());
     }
     let doing = "trying refused rows again";
     let (is_meant, refusal_is_meant) = match which {
-        Again::Inserts => (" AND NOT present", " AND operation = 'insert'"),
-        Again::All => ("", ""),
+        RetryScope::Inserts => (" AND NOT present", " AND operation = 'insert'"),
+        RetryScope::All => ("", ""),
     };
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let sql = format!(
         "SELECT {} FROM {} WHERE generation = {PARKED}{is_meant}",
         names.change_key.join(", "),
@@ -368,7 +377,7 @@ pub(crate) fn unpark_all(
         let packed = row::pack_key(&types, &row::datums(&types, &key));
         if pair.is_none_or(|pair| pair.old == key) && !fresh.contains(&packed) {
             move_to(connection, &names, &key, PARKED, generation).doing(doing)?;
-            settled::retried(connection, &table.name, &packed, generation)?;
+            settled_changes::retried(connection, &table.name, &packed, generation)?;
         }
     }
     connection
@@ -480,7 +489,7 @@ pub(crate) fn unpark_waiting(
     connection: &Connection,
     subscription: &SubscriptionState,
     generation: i64,
-    which: Which<'_>,
+    which: RowSelection<'_>,
 ) -> Result<(), RemoteError> {
     let doing = "trying refused rows again";
     for table in subscription.schema.iter().flat_map(|schema| &schema.tables) {
@@ -494,7 +503,7 @@ pub(crate) fn unpark_waiting(
             .query_map([&table.name], |row| Ok((row.get(0)?, row.get(1)?)))
             .and_then(Iterator::collect)
             .doing(doing)?;
-        let names = Names::of(table);
+        let names = QuotedNames::for_table(table);
         let meant = packed.iter().filter(|(id, _)| which.includes(*id));
         for (_, packed) in meant {
             let Ok(key) = row::unpack_key(&row::key_types(table), packed) else {
@@ -503,7 +512,7 @@ pub(crate) fn unpark_waiting(
             let key: Vec<Value> = key.iter().map(|datum| datum.to_value()).collect();
             if is_parked(connection, &names, &key).doing(doing)? {
                 move_to(connection, &names, &key, PARKED, generation).doing(doing)?;
-                settled::retried(connection, &table.name, packed, generation)?;
+                settled_changes::retried(connection, &table.name, packed, generation)?;
             }
             forget(connection, &table.name, packed)?;
         }
@@ -532,7 +541,7 @@ pub(crate) fn rejoin_taken(
             connection.execute(sql, [subscription.id]).doing(doing)?;
             continue;
         }
-        unpark_waiting(connection, &subscription, taken, Which::All)?;
+        unpark_waiting(connection, &subscription, taken, RowSelection::All)?;
         let sql = "UPDATE tidewater_subscription SET taken_upload_id = ?2 WHERE id = ?1";
         connection
             .execute(sql, params![subscription.id, new_upload_id().0])
@@ -565,7 +574,7 @@ pub(crate) fn try_families_again(connection: &Connection) -> Result<(), RemoteEr
 
 /// Puts the pre-image of a parked change back into the user table. Tracking and foreign-key
 /// actions are off.
-fn give_up(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()> {
+fn give_up(connection: &Connection, parked: &ParkedChange<'_>) -> rusqlite::Result<()> {
     let (names, key) = (&parked.names, &parked.key);
     if let Some(later) = changes::later_than(connection, names, key, PARKED)? {
         // Changed again since: the newer change stays pending, against the centre's row.
@@ -578,7 +587,7 @@ fn give_up(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()>
     changes::forget(connection, names, key, PARKED)
 }
 
-fn delete_row(connection: &Connection, names: &Names, key: &[Value]) -> rusqlite::Result<()> {
+fn delete_row(connection: &Connection, names: &QuotedNames, key: &[Value]) -> rusqlite::Result<()> {
     let mut delete = connection.prepare_cached(&format!(
         "DELETE FROM {} WHERE {}",
         names.table,
@@ -588,7 +597,7 @@ fn delete_row(connection: &Connection, names: &Names, key: &[Value]) -> rusqlite
     delete.raw_execute().map(drop)
 }
 
-fn restore_row(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()> {
+fn restore_row(connection: &Connection, parked: &ParkedChange<'_>) -> rusqlite::Result<()> {
     let names = &parked.names;
     delete_row(connection, names, &parked.key)?;
     let columns: Vec<&str> = names
@@ -632,7 +641,7 @@ pub(crate) fn exist(connection: &Connection, table: &str) -> Result<bool, Remote
 /// Whether a key is refused with these values already.
 pub(crate) fn is_recorded(
     connection: &Connection,
-    refusal: &Refusal<'_>,
+    refusal: &NewRefusal<'_>,
 ) -> rusqlite::Result<bool> {
     connection
         .prepare_cached(
@@ -672,7 +681,7 @@ pub(crate) fn supersede(
     table: &str,
     key_packed: &[u8],
 ) -> Result<(), RemoteError> {
-    settled::refused_again(connection, table, key_packed).doing("forgetting a refusal")?;
+    settled_changes::refused_again(connection, table, key_packed).doing("forgetting a refusal")?;
     forget(connection, table, key_packed)
 }
 
@@ -685,7 +694,7 @@ pub(crate) fn code_name(code: u32) -> String {
 }
 
 /// A refusal to be written down.
-pub(crate) struct Refusal<'a> {
+pub(crate) struct NewRefusal<'a> {
     pub(crate) publication: &'a str,
     pub(crate) table: &'a str,
     pub(crate) key: &'a str,
@@ -701,7 +710,7 @@ pub(crate) struct Refusal<'a> {
 pub(crate) const TIME_UNKNOWN: i64 = -1;
 
 /// Writes a refusal down.
-pub(crate) fn record(connection: &Connection, refusal: &Refusal<'_>) -> rusqlite::Result<()> {
+pub(crate) fn record(connection: &Connection, refusal: &NewRefusal<'_>) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
             "INSERT INTO tidewater_refused (publication, table_name, key, key_packed, operation, \

@@ -11,16 +11,16 @@ use super::apply::{ApplySummary, keep_values};
 use super::refused::TIME_UNKNOWN;
 use super::subscription::load_all;
 use super::tables::{
-    Names, aside_name, change_table, create_change_table, create_indexes, create_rekeyed_table,
-    create_user_table, name_is_taken, rekeyed_table,
+    QuotedNames, aside_name, change_table, create_change_table, create_indexes,
+    create_rekeyed_table, create_user_table, name_is_taken, rekeyed_table,
 };
-use super::triggers::{self, Lack};
-use super::{Database, SubscriptionState, compare, quote};
-use crate::error::{Doing, RemoteError};
+use super::triggers::{self, TableLack};
+use super::{RemoteDatabase, SubscriptionState, compare, quote};
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "making synced tables again";
 
-impl Database {
+impl RemoteDatabase {
     /// Makes tables again that are missing, or are not as they were published; returns
     /// their names. A compare is due then. The time is in milliseconds since 1970.
     ///
@@ -36,9 +36,11 @@ impl Database {
             };
             for table in &schema.tables {
                 match rebuild(&transaction, subscription, table, schema)? {
-                    Rebuilt::Not => continue,
-                    Rebuilt::Made => made.push(table.name.clone()),
-                    Rebuilt::Completed(columns) => completed.push((table.name.clone(), columns)),
+                    TableRebuild::Not => continue,
+                    TableRebuild::Made => made.push(table.name.clone()),
+                    TableRebuild::Completed(columns) => {
+                        completed.push((table.name.clone(), columns))
+                    }
                 }
                 rebuilt.push(table.name.clone());
             }
@@ -65,7 +67,7 @@ impl Database {
 }
 
 /// What was done with a table.
-enum Rebuilt {
+enum TableRebuild {
     /// Nothing: it is as it was published.
     Not,
     /// It was made anew, without rows.
@@ -80,18 +82,18 @@ fn rebuild(
     subscription: &SubscriptionState,
     table: &Table,
     schema: &PublicationSchema,
-) -> Result<Rebuilt, RemoteError> {
+) -> Result<TableRebuild, RemoteError> {
     match triggers::lack(connection, table)? {
-        None => return Ok(Rebuilt::Not),
-        Some(Lack::Columns(columns)) => {
+        None => return Ok(TableRebuild::Not),
+        Some(TableLack::Columns(columns)) => {
             for &index in &columns {
                 add_column(connection, table, index).doing(DOING)?;
             }
             let names = columns.iter().map(|&index| &table.columns[index].name);
-            return Ok(Rebuilt::Completed(names.cloned().collect()));
+            return Ok(TableRebuild::Completed(names.cloned().collect()));
         }
-        Some(Lack::Table) => {}
-        Some(Lack::Broken) => set_aside(connection, subscription, table)?,
+        Some(TableLack::Table) => {}
+        Some(TableLack::Broken) => set_aside(connection, subscription, table)?,
     }
     if name_is_taken(connection, &table.name)? {
         return Err(RemoteError::TableInTheWay {
@@ -100,7 +102,7 @@ fn rebuild(
         });
     }
     create(connection, table, schema).doing(DOING)?;
-    Ok(Rebuilt::Made)
+    Ok(TableRebuild::Made)
 }
 
 /// Makes an empty table. Changes of the old one have no values any more: what they would say
@@ -132,7 +134,7 @@ fn create(
 /// Adds a column that a tool left out. Rows with local changes get the value that was last
 /// recorded; others get the centre's by the compare.
 fn add_column(connection: &Connection, table: &Table, index: usize) -> rusqlite::Result<()> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let column = &table.columns[index];
     let default = match &column.default {
         // SQLite adds no column with a default that is not constant.

@@ -6,11 +6,11 @@ use tidewater_protocol::pack::{pack_values, unpack_values};
 use tidewater_protocol::{ColumnType, Datum, Fit, Table, UnpackError, Value, ValueRef};
 
 /// A value of the protocol as a parameter of a statement.
-pub(crate) struct Bind<'a>(SqlRef<'a>);
+pub(crate) struct BoundValue<'a>(SqlRef<'a>);
 
-impl<'a> Bind<'a> {
-    pub(crate) fn of(value: ValueRef<'a>) -> Bind<'a> {
-        Bind(match value {
+impl<'a> BoundValue<'a> {
+    pub(crate) fn new(value: ValueRef<'a>) -> BoundValue<'a> {
+        BoundValue(match value {
             ValueRef::Null => SqlRef::Null,
             ValueRef::Integer(integer) => SqlRef::Integer(integer),
             ValueRef::Real(real) => SqlRef::Real(real),
@@ -21,17 +21,17 @@ impl<'a> Bind<'a> {
 
     /// A value of a key column, which may be of bytes. In any other, TEXT that is no UTF-8 was
     /// read as a blob (see [`value`]), but its row is found as TEXT only.
-    pub(crate) fn of_key(value: ValueRef<'a>, of_bytes: bool) -> Bind<'a> {
+    pub(crate) fn for_key(value: ValueRef<'a>, of_bytes: bool) -> BoundValue<'a> {
         match value {
             ValueRef::Blob(blob) if !of_bytes && std::str::from_utf8(blob).is_err() => {
-                Bind(SqlRef::Text(blob))
+                BoundValue(SqlRef::Text(blob))
             }
-            value => Bind::of(value),
+            value => BoundValue::new(value),
         }
     }
 }
 
-impl ToSql for Bind<'_> {
+impl ToSql for BoundValue<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(self.0))
     }
@@ -70,7 +70,7 @@ pub(crate) fn bind(
     scratch: &mut String,
 ) -> rusqlite::Result<()> {
     for (index, datum) in values.iter().enumerate() {
-        statement.raw_bind_parameter(first + index, Bind::of(datum.stored(scratch)))?;
+        statement.raw_bind_parameter(first + index, BoundValue::new(datum.stored(scratch)))?;
     }
     Ok(())
 }
@@ -110,7 +110,10 @@ fn bind_key_column(
     scratch: &mut String,
 ) -> rusqlite::Result<()> {
     let of_bytes = matches!(datum, Datum::Bytes(_));
-    statement.raw_bind_parameter(parameter, Bind::of_key(datum.stored(scratch), of_bytes))
+    statement.raw_bind_parameter(
+        parameter,
+        BoundValue::for_key(datum.stored(scratch), of_bytes),
+    )
 }
 
 /// The types of a table's key columns, in key order.

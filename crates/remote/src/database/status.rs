@@ -6,17 +6,17 @@ use tidewater_protocol::{Datum, PublicationSchema, Table, Value};
 
 use super::apply::referring_row;
 use super::subscription::load_all;
-use super::tables::Names;
+use super::tables::QuotedNames;
 use super::take::PARKED;
 use super::upload::stale_keys;
 use super::{
-    CompareDue, Database, SubscriptionState, changes, conflicts, inbox, outbox, quote, row,
+    CompareDue, RemoteDatabase, SubscriptionState, changes, conflicts, inbox, outbox, quote, row,
 };
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// The state of a remote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Status {
+pub struct RemoteStatus {
     /// The remote's id, once it has one.
     pub remote_id: Option<String>,
     /// What people call the device; empty if nobody has named it.
@@ -83,12 +83,12 @@ pub struct TableStatus {
     pub stale: u64,
 }
 
-impl Database {
+impl RemoteDatabase {
     /// The state of the remote.
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn status(&self) -> Result<Status, RemoteError> {
+    pub fn status(&self) -> Result<RemoteStatus, RemoteError> {
         let account = self.account()?;
         let doing = "reading the state of the remote";
         // One snapshot for all the counts.
@@ -110,7 +110,7 @@ impl Database {
         };
         let inbox = inbox::count(&snapshot).doing(doing)?;
         let conflicts = conflicts::count(&snapshot).doing(doing)?;
-        Ok(Status {
+        Ok(RemoteStatus {
             conflicts,
             outbox,
             inbox,
@@ -162,7 +162,7 @@ fn subscription_status(
 }
 
 /// The query for how many keys of a table have changes that wait.
-fn pending(names: &Names) -> String {
+fn pending(names: &QuotedNames) -> String {
     format!(
         "SELECT count(*) FROM (SELECT DISTINCT {} FROM {} WHERE generation > {PARKED})",
         names.change_key.join(", "),
@@ -171,7 +171,7 @@ fn pending(names: &Names) -> String {
 }
 
 fn table_status(connection: &Connection, table: &Table) -> rusqlite::Result<TableStatus> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let name = quote::text(&table.name);
     let count = |sql: &str| -> rusqlite::Result<u64> {
         connection.query_row(sql, [], |row| Ok(row.get::<_, i64>(0)?.unsigned_abs()))
@@ -206,7 +206,7 @@ const REFUSED: &str = "a change of it is refused";
 const KEPT: &str =
     "it arrives with the next sync, unless something of the application keeps it out";
 
-impl Database {
+impl RemoteDatabase {
     /// How many keys have changes that wait for a sync, and how many changes are refused. What it
     /// costs depends on them and not on the size of the tables.
     ///
@@ -223,7 +223,7 @@ impl Database {
         let mut waiting = 0;
         for subscription in self.subscriptions()? {
             for table in subscription.schema.iter().flat_map(|it| &it.tables) {
-                waiting += count(&pending(&Names::of(table)))?;
+                waiting += count(&pending(&QuotedNames::for_table(table)))?;
             }
         }
         Ok((waiting, count("SELECT count(*) FROM tidewater_refused")?))
@@ -274,7 +274,7 @@ fn keeps(
     table: &Table,
     key: &[Value],
 ) -> rusqlite::Result<String> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     if changes::later_than(connection, &names, key, PARKED)?.is_some() {
         return Ok(CHANGED.into());
     }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
-use tidewater_protocol::message::{Parameter, Verified};
+use tidewater_protocol::message::{SubscriptionParameter, VerifiedTables};
 use tidewater_protocol::{PublicationSchema, UploadId};
 
-use super::kept::{self, Former, Giving};
+use super::kept_uploads::{self, FormerIdentity, GivenBackUpload};
 use super::numbers;
 use super::parameter;
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// Whether the tables of a subscription must be compared with the centre.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,9 +71,9 @@ pub struct SubscriptionState {
     pub compare_due: CompareDue,
     /// The first of the kept uploads that the centre has forgotten, and is given again before
     /// anything that is pending.
-    pub giving: Option<Giving>,
+    pub giving: Option<GivenBackUpload>,
     /// The ids that the remote had before, under which it has uploaded what it still keeps.
-    pub(crate) formers: Vec<Former>,
+    pub(crate) formers: Vec<FormerIdentity>,
     /// When the newest kept upload of the file was acknowledged, or given back, in milliseconds
     /// since 1970.
     pub(crate) last_kept_ms: Option<i64>,
@@ -94,11 +94,11 @@ pub struct SubscriptionState {
     /// How many numbers are left for the rows of its tables, where there are any.
     pub(crate) numbers: Vec<(String, u64)>,
     /// What the server is to hear of the last compare that it had asked for.
-    pub(crate) verified: Option<Verified>,
+    pub(crate) verified: Option<VerifiedTables>,
     /// The hash of the image whose the checkpoint is; empty if it is the remote's own.
     pub(crate) image: Vec<u8>,
     /// What the remote has set.
-    pub parameters: Vec<Parameter>,
+    pub parameters: Vec<SubscriptionParameter>,
     /// Whether the sync under way compares the tables: what it brings settles the compare.
     pub compares: bool,
     /// The generation that changes are recorded under now.
@@ -173,17 +173,19 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
         let (mut subscription, has) = read(row).doing(doing)?;
         let id = subscription.id;
         if has.giving {
-            subscription.giving = kept::giving(connection, id, kept::End::First).doing(doing)?;
+            subscription.giving =
+                kept_uploads::giving(connection, id, kept_uploads::GiveBackEnd::First)
+                    .doing(doing)?;
         }
         if has.formers {
-            subscription.formers = kept::formers(connection, id).doing(doing)?;
+            subscription.formers = kept_uploads::formers(connection, id).doing(doing)?;
         }
         if has.numbers {
             subscription.numbers = numbers::left(connection, id).doing(doing)?;
         }
         if has.parameters {
             subscription.parameters =
-                parameter::of(connection, &subscription.publication).doing(doing)?;
+                parameter::read(connection, &subscription.publication).doing(doing)?;
         }
         if let Some(schema) = row.get_ref(6).and_then(as_blob).doing(doing)? {
             subscription.schema = Some(Arc::new(PublicationSchema::decode(schema)?));
@@ -202,7 +204,7 @@ pub(crate) fn leave_out_dropped(subscriptions: &mut Vec<SubscriptionState>) {
 }
 
 /// What most files have nothing of, and is only then read.
-struct Has {
+struct FilledTables {
     giving: bool,
     formers: bool,
     numbers: bool,
@@ -213,11 +215,11 @@ fn as_blob(value: ValueRef<'_>) -> rusqlite::Result<Option<&[u8]>> {
     Ok(value.as_blob_or_null()?)
 }
 
-fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Has)> {
+fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, FilledTables)> {
     let id = |column| -> rusqlite::Result<Option<UploadId>> {
         Ok(as_blob(row.get_ref(column)?)?.and_then(UploadId::from_slice))
     };
-    let has = Has {
+    let has = FilledTables {
         giving: row.get(13)?,
         formers: row.get(14)?,
         numbers: row.get(15)?,
@@ -250,7 +252,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Has)> {
         refused_from: row.get::<_, Option<i64>>(21)?.unwrap_or(0).unsigned_abs(),
         any_unsettled: row.get(22)?,
         // What cannot be read is not told.
-        verified: as_blob(row.get_ref(23)?)?.and_then(Verified::from_bytes),
+        verified: as_blob(row.get_ref(23)?)?.and_then(VerifiedTables::from_bytes),
         image: row.get::<_, Option<Vec<u8>>>(24)?.unwrap_or_default(),
         copied_until: row.get(25)?,
         is_dropped: row.get(26)?,

@@ -14,14 +14,14 @@ use tidewater_protocol::{
 
 use super::layout::PREFIX;
 use super::{quote, row};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// So many tables are looked at by one statement: what SQLite takes in one is limited.
 pub(crate) const TABLES_AT_ONCE: usize = 100;
 
 /// The names of a published table in SQL, quoted.
 #[derive(Clone, Debug)]
-pub(crate) struct Names {
+pub(crate) struct QuotedNames {
     /// The user table.
     pub(crate) table: String,
     /// The change table.
@@ -45,8 +45,8 @@ pub(crate) struct Names {
     pub(crate) old_key: Vec<String>,
 }
 
-impl Names {
-    pub(crate) fn of(table: &Table) -> Names {
+impl QuotedNames {
+    pub(crate) fn for_table(table: &Table) -> QuotedNames {
         let change_column = |prefix: &str, index: usize| {
             quote::name(&format!("{prefix}{}", table.columns[index].name))
         };
@@ -57,7 +57,7 @@ impl Names {
         let values: Vec<usize> = (0..table.columns.len())
             .filter(|index| !table.key.contains(index))
             .collect();
-        Names {
+        QuotedNames {
             table: quote::name(&table.name),
             change: quote::name(&change_table(&table.name)),
             columns: table
@@ -124,7 +124,7 @@ impl Names {
     ) -> rusqlite::Result<()> {
         for (index, (value, column_type)) in key.iter().zip(&self.key_types).enumerate() {
             let of_bytes = *column_type == ColumnType::Bytes;
-            let value = row::Bind::of_key(value.as_ref(), of_bytes);
+            let value = row::BoundValue::for_key(value.as_ref(), of_bytes);
             statement.raw_bind_parameter(index + 1, value)?;
         }
         Ok(())
@@ -282,7 +282,7 @@ pub(crate) fn key_checks<'t>(
 
 /// The statement that creates a user table under the given name.
 pub(crate) fn create_user_table(table: &Table, schema: &PublicationSchema, name: &str) -> String {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let mut parts = Vec::new();
     for (index, column) in table.columns.iter().enumerate() {
         let mut part = format!(
@@ -353,7 +353,7 @@ pub(crate) fn enforceable(foreign_key: &ForeignKey, schema: &PublicationSchema) 
     wanted == key && foreign_key.parent_columns.len() == key.len()
 }
 
-fn foreign_key_clause(foreign_key: &ForeignKey, names: &Names) -> String {
+fn foreign_key_clause(foreign_key: &ForeignKey, names: &QuotedNames) -> String {
     let action = |action: ForeignKeyAction| match action {
         ForeignKeyAction::NoAction => "NO ACTION",
         ForeignKeyAction::Restrict => "RESTRICT",
@@ -377,7 +377,7 @@ fn foreign_key_clause(foreign_key: &ForeignKey, names: &Names) -> String {
 /// The statement that creates a change table under the given name. Its columns are declared
 /// like the user table's, so that affinity changes nothing on the way.
 pub(crate) fn create_change_table(table: &Table, name: &str) -> String {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let mut parts = Vec::new();
     for (name, column) in names.change_key.iter().zip(table.key_columns()) {
         parts.push(format!(
@@ -406,7 +406,7 @@ pub(crate) fn create_change_table(table: &Table, name: &str) -> String {
 
 /// The statements that create the table of a table's changed keys: see [`super::rekeyed`].
 pub(crate) fn create_rekeyed_table(table: &Table) -> String {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let columns = quote::list([&names.new_key, &names.old_key], "", |columns| {
         quote::list(
             columns.iter().zip(table.key_columns()),
@@ -428,7 +428,7 @@ pub(crate) fn create_rekeyed_table(table: &Table) -> String {
 /// The statements that create a user table's secondary indexes: for the centre's unique
 /// constraints and for references. What the primary key already finds gets none.
 pub(crate) fn create_indexes(table: &Table) -> Vec<String> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let wanted = table.unique.iter().chain(
         table
             .foreign_keys

@@ -10,19 +10,19 @@ use tidewater_protocol::{PublicationSchema, Table, UploadId};
 use super::outbox;
 use super::refused;
 use super::subscription::{leave_out_dropped, load_all};
-use super::tables::{Names, TABLES_AT_ONCE, change_table};
+use super::tables::{QuotedNames, TABLES_AT_ONCE, change_table};
 use super::transactions::{self, STEP};
 use super::{
-    CompareDue, Database, SubscriptionState, Which, changes, compare, data_version, quote, row,
-    triggers,
+    CompareDue, RemoteDatabase, RowSelection, SubscriptionState, changes, compare, data_version,
+    quote, row, triggers,
 };
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 use crate::session::SyncDirection;
 
 /// The generation of refused changes: they wait here for the user or for another try.
 pub(crate) const PARKED: i64 = 0;
 
-impl Database {
+impl RemoteDatabase {
     /// Begins a sync: restores tracking triggers that are missing (their tables are compared
     /// then) and, unless only a download is wanted, takes what is pending as the next upload of
     /// each subscription. What is in the outbox may be executed after that, if nothing is left to
@@ -121,7 +121,7 @@ impl Database {
             return Ok(());
         }
         transactions::unite(&transaction, schema, (taken - 1, now.generation))?;
-        refused::settled::taken_back(&transaction, &now.publication, (taken, now.generation))
+        refused::settled_changes::taken_back(&transaction, &now.publication, (taken, now.generation))
             .doing(doing)?;
         // What another copy may have sent is in a later generation now. What is in the outbox waits
         // for the changes before it again.
@@ -180,7 +180,8 @@ fn can_take(
     let publication = &subscription.publication;
     Ok(
         subscription.any_refused && refused::wait_for_another_try(connection, publication)?
-            || subscription.any_unsettled && refused::settled::has_untold(connection, publication)?,
+            || subscription.any_unsettled
+                && refused::settled_changes::has_untold(connection, publication)?,
     )
 }
 
@@ -311,23 +312,25 @@ fn take(
         .as_ref()
         .map_or(subscription.generation, |it| it.generation);
     if subscription.any_refused {
-        let again = next.as_ref().map_or(Which::All, |it| Which::Ids(&it.again));
+        let again = next
+            .as_ref()
+            .map_or(RowSelection::All, |it| RowSelection::Ids(&it.again));
         refused::unpark_waiting(connection, subscription, generation, again)?;
-        refused::together::take(connection, subscription, generation)?;
+        refused::linked_refusals::take(connection, subscription, generation)?;
     }
     if let Some(schema) = &subscription.schema {
         for table in &schema.tables {
             if subscription.any_refused {
                 adopt_parked(connection, table, generation)?;
             }
-            changes::keep_whole(connection, &Names::of(table), generation)
+            changes::keep_whole(connection, &QuotedNames::for_table(table), generation)
                 .doing("taking an upload")?;
         }
     }
     // Trying again may have settled the first ones.
     if subscription.any_unsettled || subscription.any_refused {
-        refused::settled::give_up_vanished(connection, subscription, generation)?;
-        refused::settled::take(connection, &subscription.publication, generation)
+        refused::settled_changes::give_up_vanished(connection, subscription, generation)?;
+        refused::settled_changes::take(connection, &subscription.publication, generation)
             .doing("taking an upload")?;
     }
     subscription.any_unsettled |= subscription.any_refused;
@@ -363,7 +366,7 @@ fn adopt_parked(
     if !refused::exist(connection, &table.name)? {
         return Ok(());
     }
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let keys = quote::list(&names.change_key, ", ", |key| format!("p.{key}"));
     let same = quote::list(&names.change_key, " AND ", |key| {
         format!("p.{key} = c.{key}")
@@ -381,7 +384,7 @@ fn adopt_parked(
             &row::key_types(table),
             &row::datums(&row::key_types(table), &key),
         );
-        refused::settled::retried(connection, &table.name, &packed, generation)?;
+        refused::settled_changes::retried(connection, &table.name, &packed, generation)?;
     }
     Ok(())
 }

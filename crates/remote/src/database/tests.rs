@@ -31,17 +31,17 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{
-    Column, ColumnType, Datum, Direction, Op, PublicationSchema, Row, RowsReader, RowsWriter,
-    Table, UploadId, Value,
+    Column, ColumnType, Datum, Direction, Op, PublicationSchema, RowsReader, RowsWriter, Table,
+    UnpackedRow, UploadId, Value,
 };
 
-use super::{Applier, ApplySummary, Database, SubscriptionState, UploadCursor};
+use super::{Applier, ApplySummary, RemoteDatabase, SubscriptionState, UploadCursor};
 use crate::RemoteError;
 use crate::session::SyncDirection;
 
 /// A remote with one subscription, and the application beside it.
 struct Remote {
-    database: Option<Database>,
+    database: Option<RemoteDatabase>,
     schema: PublicationSchema,
     folder: TempDir,
     next_upload_id: u8,
@@ -73,7 +73,7 @@ impl Remote {
                 "PRAGMA encoding = '{encoding}'; CREATE TABLE t (x); DROP TABLE t"
             ))
             .unwrap();
-        let mut database = Database::open(&path).unwrap();
+        let mut database = RemoteDatabase::open(&path).unwrap();
         database
             .subscribe("tcp://127.0.0.1", "ann", &[&schema.name])
             .unwrap();
@@ -114,11 +114,11 @@ impl Remote {
             .to_string()
     }
 
-    fn database(&self) -> &Database {
+    fn database(&self) -> &RemoteDatabase {
         self.database.as_ref().unwrap()
     }
 
-    fn database_mut(&mut self) -> &mut Database {
+    fn database_mut(&mut self) -> &mut RemoteDatabase {
         self.database.as_mut().unwrap()
     }
 
@@ -174,7 +174,7 @@ impl Remote {
                 .unwrap()
                 .shape();
             let mut reader = RowsReader::new(&shape, packed);
-            let mut row = Row::default();
+            let mut row = UnpackedRow::default();
             while reader.next(&mut row).unwrap() {
                 let values = |datums: &[Datum<'_>]| datums.iter().map(Datum::to_value).collect();
                 changes.push(Change {
@@ -321,7 +321,7 @@ impl Sender<'_> {
         let table = self.schema.table(table).unwrap();
         let begin = TableBegin {
             replace,
-            ..TableBegin::of(table)
+            ..TableBegin::for_table(table)
         };
         self.applier.table_begin(&begin).unwrap();
         let shape = table.shape();

@@ -12,11 +12,11 @@
 use rusqlite::Connection;
 use tidewater_protocol::{PublicationSchema, Table};
 
-use super::refused::{self, together};
-use super::tables::{Names, TABLES_AT_ONCE, change_table};
+use super::refused::{self, linked_refusals};
+use super::tables::{QuotedNames, TABLES_AT_ONCE, change_table};
 use super::take::{PARKED, keys_of};
 use super::{CompareDue, SubscriptionState, changes, quote};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// From one generation to the next.
 pub(crate) const STEP: i64 = 2;
@@ -24,7 +24,7 @@ pub(crate) const STEP: i64 = 2;
 const DOING: &str = "looking for transactions to upload";
 
 /// What the next upload of a subscription is.
-pub(super) struct Next {
+pub(super) struct NextUpload {
     pub(super) generation: i64,
     /// The refused changes that are sent again with it.
     pub(super) again: Vec<i64>,
@@ -67,16 +67,17 @@ pub(super) fn next(
     connection: &Connection,
     subscription: &SubscriptionState,
     schema: &PublicationSchema,
-) -> Result<Next, RemoteError> {
+) -> Result<NextUpload, RemoteError> {
     let (mut generation, mut again) = (subscription.generation, Vec::new());
     if subscription.any_refused {
-        again = together::first_waiting(connection, subscription)?;
+        again = linked_refusals::first_waiting(connection, subscription)?;
     }
     if let Some(oldest) = oldest(connection, schema, PARKED)? {
         generation = oldest;
         while again.is_empty()
             && subscription.any_refused
-            && let Some(last) = together::last_taken_over(connection, subscription, generation)?
+            && let Some(last) =
+                linked_refusals::last_taken_over(connection, subscription, generation)?
         {
             unite(connection, schema, (generation - 1, last))?;
             generation = last;
@@ -85,7 +86,7 @@ pub(super) fn next(
     if !again.is_empty() {
         generation -= 1;
     }
-    Ok(Next { generation, again })
+    Ok(NextUpload { generation, again })
 }
 
 /// Whether anything waits behind what was just taken as `taken`.
@@ -127,7 +128,7 @@ pub(super) fn unite(
     (after, last): (i64, i64),
 ) -> Result<(), RemoteError> {
     for table in schema.tables.iter().filter(|it| it.direction.uploads()) {
-        let names = Names::of(table);
+        let names = QuotedNames::for_table(table);
         let waiting: Vec<i64> = connection
             .prepare_cached(&format!(
                 "SELECT DISTINCT generation FROM {} WHERE generation > ?1 AND generation < ?2 \

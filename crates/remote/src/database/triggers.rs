@@ -15,41 +15,41 @@
 //! `INSERT OR IGNORE`: an `OR` clause of the application's statement overrides those of its
 //! triggers.
 
-mod altered;
+mod altered_tables;
 mod spelling;
+mod trigger_writer;
 mod unique;
-mod writer;
 
 use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension};
 use tidewater_protocol::Table;
 
-pub(crate) use altered::{Lack, lack, missing_columns};
+pub(crate) use altered_tables::{TableLack, lack, missing_columns};
 use unique::has_unique_index;
 pub(crate) use unique::{UniqueIndex, unique_indexes};
 
 use super::SubscriptionState;
 use super::layout::{PREFIX, STATE, is_own_trigger};
-use super::tables::{self, Names};
+use super::tables::{self, QuotedNames};
 use super::upload::in_step;
 use super::{numbers, quote};
-use crate::error::{Doing, RemoteError};
-use writer::Writer;
+use crate::error::{ErrorContext, RemoteError};
+use trigger_writer::TriggerWriter;
 
 /// A table that was not tracked, or not wholly: it may have been changed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Untracked {
+pub(crate) struct UntrackedTable {
     pub(crate) subscription: i64,
     pub(crate) table: String,
     /// Changes of it can be uploaded.
     pub(crate) uploads: bool,
-    pub(crate) missed: Missed,
+    pub(crate) missed: MissedChanges,
 }
 
 /// What may have happened to a table without being tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Missed {
+pub(crate) enum MissedChanges {
     /// Anything: its triggers were gone.
     Anything,
     /// Rows that `REPLACE` pushed out through a unique index that is new.
@@ -64,7 +64,7 @@ pub(crate) enum Missed {
 pub(crate) fn ensure(
     connection: &Connection,
     subscriptions: &[SubscriptionState],
-) -> Result<Vec<Untracked>, RemoteError> {
+) -> Result<Vec<UntrackedTable>, RemoteError> {
     ensure_all(connection, subscriptions, true)
 }
 
@@ -81,7 +81,7 @@ fn ensure_all(
     connection: &Connection,
     subscriptions: &[SubscriptionState],
     spells: bool,
-) -> Result<Vec<Untracked>, RemoteError> {
+) -> Result<Vec<UntrackedTable>, RemoteError> {
     let mut untracked = Vec::new();
     let existing = existing(connection)?;
     let mut is_plain = true;
@@ -93,7 +93,7 @@ fn ensure_all(
             // What only remotes write cannot be compared: nobody sends it.
             let missed = ensure_table(connection, subscription, table, (&existing, spells))?;
             if let Some(missed) = missed.filter(|_| table.direction.downloads()) {
-                untracked.push(Untracked {
+                untracked.push(UntrackedTable {
                     subscription: subscription.id,
                     table: table.name.clone(),
                     uploads: table.direction.uploads(),
@@ -161,12 +161,12 @@ pub(crate) fn schema_version(connection: &Connection) -> rusqlite::Result<i64> {
 
 /// A trigger that has the name of one of ours. Where a table was renamed, and another took its
 /// name, its triggers went with it.
-struct Found {
+struct NamesakeTrigger {
     table: String,
     sql: String,
 }
 
-fn existing(connection: &Connection) -> Result<BTreeMap<String, Found>, RemoteError> {
+fn existing(connection: &Connection) -> Result<BTreeMap<String, NamesakeTrigger>, RemoteError> {
     let doing = "looking for tracking triggers";
     let mut statement = connection
         .prepare(
@@ -177,7 +177,7 @@ fn existing(connection: &Connection) -> Result<BTreeMap<String, Found>, RemoteEr
     let rows = statement
         .query_map([], |row| {
             let (table, sql) = (row.get(1)?, row.get(2)?);
-            Ok((row.get(0)?, Found { table, sql }))
+            Ok((row.get(0)?, NamesakeTrigger { table, sql }))
         })
         .doing(doing)?;
     rows.collect::<rusqlite::Result<_>>().doing(doing)
@@ -189,13 +189,13 @@ fn ensure_table(
     connection: &Connection,
     subscription: &SubscriptionState,
     table: &Table,
-    (existing, spells): (&BTreeMap<String, Found>, bool),
-) -> Result<Option<Missed>, RemoteError> {
+    (existing, spells): (&BTreeMap<String, NamesakeTrigger>, bool),
+) -> Result<Option<MissedChanges>, RemoteError> {
     let without_rowid = is_without_rowid(connection, &table.name)?;
-    altered::check(connection, table)?;
+    altered_tables::check(connection, table)?;
     let unique = unique_indexes(connection, &table.name)?;
-    let writer = Writer {
-        names: Names::of(table),
+    let writer = TriggerWriter {
+        names: QuotedNames::for_table(table),
         table,
         subscription: subscription.id,
         defaults: defaults(connection, &table.name)?,
@@ -209,11 +209,11 @@ fn ensure_table(
         is_there.then_some(&found.sql)
     };
     if has_new_index(&writer, &unique, of_table("displacing_insert")) {
-        missed = Some(Missed::Displaced);
+        missed = Some(MissedChanges::Displaced);
     }
     let is_gone = |kind| wanted.contains_key(kind) && of_table(kind).is_none();
     if RECORDING.into_iter().any(is_gone) {
-        missed = Some(Missed::Anything);
+        missed = Some(MissedChanges::Anything);
     }
     let respells = spells
         && match table.direction.uploads() {
@@ -224,7 +224,7 @@ fn ensure_table(
     if respells {
         drop_table_triggers(connection, &table.name)?;
         if spelling::respell(connection, subscription, table)? {
-            missed = Some(Missed::Anything);
+            missed = Some(MissedChanges::Anything);
         }
     }
     for &kind in KINDS.into_iter().flatten() {
@@ -249,7 +249,11 @@ fn ensure_table(
 }
 
 /// Whether there is a unique index through which `REPLACE` was not tracked by this trigger.
-fn has_new_index(writer: &Writer<'_>, unique: &[UniqueIndex], displaces: Option<&String>) -> bool {
+fn has_new_index(
+    writer: &TriggerWriter<'_>,
+    unique: &[UniqueIndex],
+    displaces: Option<&String>,
+) -> bool {
     let mut known = unique.iter().filter(|index| index.is_known());
     writer.table.direction.uploads()
         && known.any(|index| {
@@ -338,7 +342,7 @@ fn trigger_name(kind: &str, table: &str) -> String {
 
 /// The triggers that a table should have, by kind.
 fn statements(
-    writer: &Writer<'_>,
+    writer: &TriggerWriter<'_>,
     unique: &[UniqueIndex],
     without_rowid: bool,
 ) -> BTreeMap<&'static str, String> {

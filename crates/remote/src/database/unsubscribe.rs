@@ -9,10 +9,12 @@ use tidewater_protocol::Table;
 
 use super::apply::{ApplySummary, keep_values};
 use super::subscription::{leave_out_dropped, load_all};
-use super::tables::{Names, name_is_taken};
+use super::tables::{QuotedNames, name_is_taken};
 use super::take::PARKED;
-use super::{CompareDue, Database, SubscriptionState, compare, inbox, outbox, quote, triggers};
-use crate::error::{Doing, RemoteError};
+use super::{
+    CompareDue, RemoteDatabase, SubscriptionState, compare, inbox, outbox, quote, triggers,
+};
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "ending a subscription";
 
@@ -34,7 +36,7 @@ pub struct LeftTable {
     pub refused: u64,
 }
 
-impl Database {
+impl RemoteDatabase {
     /// Whether something of a subscription waits for a sync: changes, an upload without its
     /// result, a compare.
     ///
@@ -180,7 +182,7 @@ fn has_pending(
 
 /// How many rows of a table have pending changes.
 fn pending(connection: &Connection, table: &Table) -> rusqlite::Result<u64> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let sql = format!(
         "SELECT count(*) FROM (SELECT DISTINCT {} FROM {} WHERE generation > {PARKED})",
         names.change_key.join(", "),
@@ -198,7 +200,7 @@ fn drop_table(
     table: &Table,
     refuses: bool,
 ) -> Result<LeftTable, RemoteError> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let pending = pending(connection, table).doing(DOING)?;
     let mut rows = 0;
     // A table that was dropped or taken apart has nothing more to tell.

@@ -5,10 +5,10 @@
 //! way, whatever the application does; so every piece is a short read of its own, and a retry
 //! is the same to the byte.
 
+mod change_packer;
+mod change_reader;
 mod order;
-mod packer;
-mod read;
-mod too_long;
+mod too_long_row;
 
 use std::collections::VecDeque;
 
@@ -16,12 +16,12 @@ use rusqlite::Connection;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Op, RowsWriter, Table, Value};
 
-pub(super) use self::read::in_step;
-use self::read::{Part, Piece, read};
-use super::tables::{Names, TABLES_AT_ONCE, change_table};
+pub(super) use self::change_reader::in_step;
+use self::change_reader::{PackedPiece, ReadPart, read};
+use super::tables::{QuotedNames, TABLES_AT_ONCE, change_table};
 use super::triggers::{self, schema_version};
-use super::{Database, SubscriptionState, data_version, quote, row};
-use crate::error::{Doing, RemoteError};
+use super::{RemoteDatabase, SubscriptionState, data_version, quote, row};
+use crate::error::{ErrorContext, RemoteError};
 
 /// A piece ends after the row that reaches so many packed bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -39,7 +39,7 @@ pub struct UploadCursor {
     /// Whether rows of the table were handed out already.
     begun: bool,
     /// What is known of changes of the table after the taking.
-    later: Later,
+    later: LaterChanges,
     /// The file's schema version, and whether changes and table are read side by side
     /// under it.
     in_step: Option<(i64, bool)>,
@@ -52,7 +52,7 @@ pub struct UploadCursor {
 
 /// What is known of changes that the application made to a table after the taking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Later {
+enum LaterChanges {
     /// Nothing yet.
     #[default]
     Unknown,
@@ -90,7 +90,7 @@ pub struct UploadChunk {
     pub deletes: u64,
 }
 
-impl Database {
+impl RemoteDatabase {
     /// Reads the next piece of the taken upload, about 64 KiB; `None` at its end, also when
     /// nothing was taken.
     ///
@@ -115,13 +115,13 @@ impl Database {
                     .doing("reading an upload")?;
                 self.mark_stale(table, &piece.respelled)?;
                 self.set_aside(subscription, table, generation, &piece.too_long)?;
-                let begin = (!cursor.begun).then(|| TableBegin::of(table));
+                let begin = (!cursor.begun).then(|| TableBegin::for_table(table));
                 let more = piece.last.is_some();
                 cursor.after = piece.last;
                 cursor.begun = more;
                 if !more {
                     cursor.table += 1;
-                    cursor.later = Later::Unknown;
+                    cursor.later = LaterChanges::Unknown;
                     cursor.in_step = None;
                 }
                 if piece.packed_rows > 0 {
@@ -145,7 +145,7 @@ impl Database {
         generation: i64,
         taken_under: Option<i64>,
         cursor: &mut UploadCursor,
-    ) -> rusqlite::Result<Piece> {
+    ) -> rusqlite::Result<PackedPiece> {
         // An apply reads in its own transaction.
         let transaction = match self.connection.is_autocommit() {
             true => Some(self.connection.unchecked_transaction()?),
@@ -153,16 +153,18 @@ impl Database {
         };
         let snapshot = &self.connection;
         let data_version = data_version(snapshot)?;
-        if cursor.later == Later::Unknown && taken_under == Some(data_version) {
-            cursor.later = Later::None { data_version };
+        if cursor.later == LaterChanges::Unknown && taken_under == Some(data_version) {
+            cursor.later = LaterChanges::None { data_version };
         }
         cursor.later = match cursor.later {
             // The whole table is looked through once, not once for every piece.
-            Later::Unknown => match has_later(snapshot, table, generation)? {
-                true => Later::Possible,
-                false => Later::None { data_version },
+            LaterChanges::Unknown => match has_later(snapshot, table, generation)? {
+                true => LaterChanges::Possible,
+                false => LaterChanges::None { data_version },
             },
-            Later::None { data_version: then } if then != data_version => Later::Possible,
+            LaterChanges::None { data_version: then } if then != data_version => {
+                LaterChanges::Possible
+            }
             known => known,
         };
         let schema_version = schema_version(snapshot)?;
@@ -172,9 +174,9 @@ impl Database {
             _ => triggers::are_plain(snapshot)? || in_step(snapshot, table)?,
         };
         cursor.in_step = Some((schema_version, in_step));
-        let part = Part {
+        let part = ReadPart {
             generation,
-            may_have_later: cursor.later == Later::Possible,
+            may_have_later: cursor.later == LaterChanges::Possible,
             in_step,
             limit_bytes: CHUNK_BYTES,
             limit_rows: u64::MAX,
@@ -312,7 +314,7 @@ impl Database {
         let generation = subscription.taken_generation.unwrap_or_default();
         let mut bytes = 0;
         for (table, &count) in tables.zip(counts).filter(|(_, count)| **count > 0) {
-            let part = Part {
+            let part = ReadPart {
                 generation,
                 may_have_later: true,
                 in_step: false,
@@ -355,7 +357,7 @@ impl Database {
             if rows > 0 {
                 let begin = TableBegin {
                     expected_rows: rows,
-                    ..TableBegin::of(table)
+                    ..TableBegin::for_table(table)
                 };
                 requests.push((begin, packed));
             }
@@ -384,7 +386,7 @@ fn request_rows(
     table: &Table,
     taken: Option<i64>,
 ) -> rusqlite::Result<(u64, Vec<u8>)> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let types = row::key_types(table);
     let shape = table.shape();
     let mut writer = RowsWriter::new(&shape);
@@ -421,7 +423,7 @@ pub(crate) fn stale_keys(connection: &Connection, table: &Table) -> rusqlite::Re
 
 /// Whether a table has changes of generations after this one.
 fn has_later(connection: &Connection, table: &Table, generation: i64) -> rusqlite::Result<bool> {
-    let change = Names::of(table).change;
+    let change = QuotedNames::for_table(table).change;
     connection
         .prepare_cached(&format!(
             "SELECT EXISTS (SELECT 1 FROM {change} WHERE generation > ?1)"

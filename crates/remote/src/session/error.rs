@@ -2,10 +2,10 @@
 
 use std::io;
 
-use tidewater_connection::Fault;
+use tidewater_connection::ConnectionFault;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::{FrameError, HEADER_BYTES};
-use tidewater_protocol::message::Failure;
+use tidewater_protocol::message::FailureNotice;
 
 use crate::error::RemoteError;
 
@@ -254,8 +254,8 @@ impl From<FrameError> for SyncError {
 }
 
 /// The server broke the rules of the connection.
-impl From<Fault> for SyncError {
-    fn from(fault: Fault) -> SyncError {
+impl From<ConnectionFault> for SyncError {
+    fn from(fault: ConnectionFault) -> SyncError {
         SyncError::Protocol {
             code: fault.code(),
             what: fault.to_string(),
@@ -264,8 +264,8 @@ impl From<Fault> for SyncError {
 }
 
 /// What a server says is shown to people: it gets no control characters through.
-impl From<Failure> for SyncError {
-    fn from(failure: Failure) -> SyncError {
+impl From<FailureNotice> for SyncError {
+    fn from(failure: FailureNotice) -> SyncError {
         let code = known_code(failure.code);
         let mut message = printable(&failure.message);
         if message.is_empty() {
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_servers_words_cannot_move_the_cursor_of_a_terminal() {
-        let failure = Failure {
+        let failure = FailureNotice {
             code: 399,
             message: "no\x1b[2J\nway".into(),
             hint: String::new(),

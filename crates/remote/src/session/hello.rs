@@ -2,13 +2,13 @@
 
 use tidewater_protocol::message::{self, Control, Hello, HelloSubscription, NumbersLeft};
 
-use super::parts::Parts;
-use crate::database::{CompareDue, Former, SubscriptionState};
+use super::download_parts::DownloadParts;
+use crate::database::{CompareDue, FormerIdentity, SubscriptionState};
 
 /// The Hello. `downloads`: whether more than results is asked for.
 pub(super) fn hello(
     subscriptions: &[SubscriptionState],
-    parts: &Parts,
+    parts: &DownloadParts,
     downloads: bool,
 ) -> Control {
     let subscriptions = subscriptions.iter().enumerate();
@@ -52,8 +52,8 @@ pub(super) fn hello(
     })
 }
 
-fn former(former: &Former) -> message::Former {
-    message::Former {
+fn former(former: &FormerIdentity) -> message::FormerId {
+    message::FormerId {
         remote_id: former.remote_id.to_vec(),
         sequence: former.sequence,
         upload_id: former.upload_id.to_vec(),

@@ -4,23 +4,23 @@
 //! credit, sign-in and time to [`crate::connection`]; the order of the server's messages to
 //! `incoming`, what they mean to `receive`, sending to `outgoing`, applying to `work`.
 
-mod applying;
+mod applier_feed;
+mod apply_work;
+mod download_parts;
 mod error;
 mod hello;
-mod incoming;
-mod outgoing;
-mod parts;
+mod incoming_messages;
+mod outgoing_messages;
 mod progress;
 mod receive;
 mod welcome;
-mod work;
 
-pub(crate) use outgoing::Output;
+pub(crate) use outgoing_messages::OutgoingFrame;
 
+pub use apply_work::ApplyWork;
 pub(crate) use error::BEFORE_A_WORD;
 pub use error::SyncError;
-pub use progress::{Phase, Progress};
-pub use work::Work;
+pub use progress::{SyncPhase, SyncProgress};
 
 use std::fmt;
 
@@ -28,13 +28,15 @@ use sha2::{Digest, Sha256};
 use tidewater_protocol::message::Proof;
 use tidewater_protocol::{PublicationSchema, RemoteId, UploadId};
 
-use self::applying::Feed;
-use self::incoming::Incoming;
-use self::outgoing::Outgoing;
-use self::parts::Parts;
-use crate::database::{Account, Adopt, Applier, CompareDue, Database, SubscriptionState};
+use self::applier_feed::ApplierFeed;
+use self::download_parts::DownloadParts;
+use self::incoming_messages::IncomingMessages;
+use self::outgoing_messages::OutgoingMessages;
+use crate::database::{
+    AdoptionRule, Applier, CompareDue, RemoteAccount, RemoteDatabase, SubscriptionState,
+};
 use crate::report::Report;
-use crate::spool::{Keep, Spool};
+use crate::spool::{DownloadStore, Spool};
 
 /// The time, on two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +61,7 @@ pub enum SyncDirection {
 
 /// Whether a session compares all tables, whatever is known of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verify {
+pub enum VerifyMode {
     /// Only what is due.
     #[default]
     No,
@@ -119,7 +121,7 @@ pub struct SessionOptions {
     /// Which way the sync goes.
     pub direction: SyncDirection,
     /// Whether everything is compared. Nothing is uploaded then.
-    pub verify: Verify,
+    pub verify: VerifyMode,
     /// For the first sync, or when the credential is no longer enough.
     pub user_proof: Option<UserProof>,
     /// Where the server is, to be remembered when it lets the remote in.
@@ -128,19 +130,19 @@ pub struct SessionOptions {
     pub other_centre: bool,
     /// What becomes of tables of the application's that have the names of published ones; without
     /// it they are in the way.
-    pub adopt: Option<Adopt>,
-    /// The proof to begin with; [`Outcome::Again`] says which.
+    pub adopt: Option<AdoptionRule>,
+    /// The proof to begin with; [`SessionOutcome::Again`] says which.
     pub first_proof: ProofKind,
     /// Where the download waits until it is complete.
     pub spool: Box<dyn Spool>,
     /// Where what comes of downloads is kept, should the sync break.
-    pub keep: Box<dyn Keep>,
+    pub keep: Box<dyn DownloadStore>,
 }
 
 /// How a session ended.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum SessionOutcome {
     /// Everything is committed.
     Done(Report),
     /// What went up is committed, and the sync goes on with another session at once: uploads
@@ -156,12 +158,12 @@ pub enum Outcome {
 }
 
 /// Where the database is.
-enum Store {
-    Idle(Database),
+enum SessionStore {
+    Idle(RemoteDatabase),
     /// All is applied as it comes.
     Applying(Applier),
     /// All has come.
-    Ready(Box<Work>),
+    Ready(Box<ApplyWork>),
     /// Somebody does the work.
     Away,
     /// Only while a method moves it from one to the other.
@@ -170,7 +172,7 @@ enum Store {
 
 /// How far the session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum SessionStage {
     /// Messages go back and forth.
     Exchange,
     /// All has come, and is to be applied and committed.
@@ -180,13 +182,13 @@ enum Stage {
 }
 
 /// One sync.
-pub(crate) struct Session {
-    store: Store,
+pub(crate) struct SyncSession {
+    store: SessionStore,
     remote_id: Option<RemoteId>,
     subscriptions: Vec<SubscriptionState>,
     schemas: Vec<Option<PublicationSchema>>,
     direction: SyncDirection,
-    verify: Verify,
+    verify: VerifyMode,
     /// Only uploads, and another session follows.
     prepares: bool,
     /// The server's new address.
@@ -194,20 +196,20 @@ pub(crate) struct Session {
     /// The name of the one centre that may let us in; empty: any.
     centre: String,
     other_centre: bool,
-    adopt: Option<Adopt>,
+    adopt: Option<AdoptionRule>,
     /// The name of the centre that has let us in.
     let_in_by: Option<String>,
     /// The remote has become another one.
     starts_over: bool,
     ids: UploadIds,
-    stage: Stage,
-    outcome: Option<Outcome>,
-    incoming: Incoming,
-    outgoing: Outgoing,
-    feed: Feed,
+    stage: SessionStage,
+    outcome: Option<SessionOutcome>,
+    incoming: IncomingMessages,
+    outgoing: OutgoingMessages,
+    feed: ApplierFeed,
     spool: Option<Box<dyn Spool>>,
-    keep: Box<dyn Keep>,
-    parts: Parts,
+    keep: Box<dyn DownloadStore>,
+    parts: DownloadParts,
     /// Bytes of rows in the spool.
     spooled: usize,
     /// Whether a table is made, changed or replaced.
@@ -215,20 +217,24 @@ pub(crate) struct Session {
     /// Whether there is anything in what has come for the file to keep.
     brings_something: bool,
     report: Report,
-    progress: Progress,
+    progress: SyncProgress,
 }
 
-impl Session {
+impl SyncSession {
     /// A sync that has not begun. `seed` must be random.
-    pub(crate) fn new(database: Database, options: SessionOptions, seed: [u8; 32]) -> Session {
-        Session {
-            store: Store::Idle(database),
+    pub(crate) fn new(
+        database: RemoteDatabase,
+        options: SessionOptions,
+        seed: [u8; 32],
+    ) -> SyncSession {
+        SyncSession {
+            store: SessionStore::Idle(database),
             remote_id: None,
             subscriptions: Vec::new(),
             schemas: Vec::new(),
             direction: match options.verify {
-                Verify::No => options.direction,
-                Verify::Look | Verify::Repair => SyncDirection::DownloadOnly,
+                VerifyMode::No => options.direction,
+                VerifyMode::Look | VerifyMode::Repair => SyncDirection::DownloadOnly,
             },
             verify: options.verify,
             prepares: false,
@@ -239,34 +245,34 @@ impl Session {
             let_in_by: None,
             starts_over: false,
             ids: UploadIds { seed, count: 0 },
-            stage: Stage::Exchange,
+            stage: SessionStage::Exchange,
             outcome: None,
-            incoming: Incoming::new(),
-            outgoing: Outgoing::default(),
-            feed: Feed::default(),
+            incoming: IncomingMessages::new(),
+            outgoing: OutgoingMessages::default(),
+            feed: ApplierFeed::default(),
             spool: Some(options.spool),
             keep: options.keep,
-            parts: Parts::default(),
+            parts: DownloadParts::default(),
             spooled: 0,
             alters: false,
             brings_something: false,
             report: Report::default(),
-            progress: Progress::default(),
+            progress: SyncProgress::default(),
         }
     }
 
     /// Whom the remote belongs to.
-    pub(crate) fn account(&mut self) -> Result<Account, SyncError> {
+    pub(crate) fn account(&mut self) -> Result<RemoteAccount, SyncError> {
         Ok(self.database()?.account()?)
     }
 
     /// Takes what is pending, and has the first flight ready.
-    pub(crate) fn begin(&mut self, account: Account) -> Result<(), SyncError> {
-        let Store::Idle(database) = &mut self.store else {
+    pub(crate) fn begin(&mut self, account: RemoteAccount) -> Result<(), SyncError> {
+        let SessionStore::Idle(database) = &mut self.store else {
             return Err(MOVING);
         };
         let download_only = self.direction == SyncDirection::DownloadOnly;
-        let adopts = self.adopt == Some(Adopt::Mine);
+        let adopts = self.adopt == Some(AdoptionRule::Mine);
         self.subscriptions =
             database.begin_sync(self.direction, adopts, &mut || self.ids.next())?;
         if self.subscriptions.is_empty() {
@@ -291,11 +297,12 @@ impl Session {
                 let keeps = !it.compares && !is_from_image;
                 keeps.then(|| (&*it.publication, hello::checkpoint(it, true)))
             });
-            self.parts = Parts::open(&mut *self.keep, self.remote_id, kept);
+            self.parts = DownloadParts::open(&mut *self.keep, self.remote_id, kept);
             self.progress.bytes_kept = self.parts.kept_bytes();
         }
         let hello = hello::hello(&self.subscriptions, &self.parts, !upload_only);
-        self.outgoing = Outgoing::new(hello, &self.subscriptions, !download_only, upload_only);
+        self.outgoing =
+            OutgoingMessages::new(hello, &self.subscriptions, !download_only, upload_only);
         let holds_rows = self.subscriptions.iter().any(|it| it.schema.is_some());
         if holds_rows && !self.other_centre {
             self.centre = account.centre;
@@ -318,7 +325,7 @@ impl Session {
             self.direction = SyncDirection::UploadOnly;
         } else if !upload_only {
             for subscription in subscriptions.iter_mut() {
-                let compares = is_due(subscription) || self.verify != Verify::No;
+                let compares = is_due(subscription) || self.verify != VerifyMode::No;
                 subscription.compares = compares && subscription.schema.is_some();
             }
         }
@@ -326,20 +333,20 @@ impl Session {
 
     /// Ends the session, unless all has come and somebody is at work.
     pub(crate) fn fail(&mut self, error: SyncError) {
-        if self.stage != Stage::Finished && !matches!(self.store, Store::Away) {
-            self.end(Outcome::Failed(error));
+        if self.stage != SessionStage::Finished && !matches!(self.store, SessionStore::Away) {
+            self.end(SessionOutcome::Failed(error));
         }
     }
 
     /// The sync begins anew at once, with this proof.
-    pub(crate) fn again(&mut self, proof: ProofKind) {
-        self.end(Outcome::Again(proof));
+    pub(crate) fn end_for_retry(&mut self, proof: ProofKind) {
+        self.end(SessionOutcome::Again(proof));
     }
 
     /// What is to be applied and committed, once.
-    pub(crate) fn take_work(&mut self) -> Option<Work> {
-        match std::mem::replace(&mut self.store, Store::Away) {
-            Store::Ready(work) => Some(*work),
+    pub(crate) fn take_work(&mut self) -> Option<ApplyWork> {
+        match std::mem::replace(&mut self.store, SessionStore::Away) {
+            SessionStore::Ready(work) => Some(*work),
             other => {
                 self.store = other;
                 None
@@ -348,17 +355,17 @@ impl Session {
     }
 
     /// The work is done, or given up.
-    pub(crate) fn worked(&mut self, work: Work) {
+    pub(crate) fn take_back_work(&mut self, work: ApplyWork) {
         let (database, progress, result) = work.end();
-        self.store = Store::Idle(database);
-        self.progress = Progress {
+        self.store = SessionStore::Idle(database);
+        self.progress = SyncProgress {
             bytes_sent: self.progress.bytes_sent,
             bytes_received: self.progress.bytes_received,
             bytes_kept: self.progress.bytes_kept,
             ..progress
         };
         match result {
-            Some(Ok(summary)) => self.committed(summary),
+            Some(Ok(summary)) => self.note_committed(summary),
             Some(Err(error)) => self.fail(error),
             None => self.fail(SyncError::Cancelled),
         }
@@ -366,21 +373,21 @@ impl Session {
 
     /// The next message or piece of rows to send, if there is one; of rows, what there is room
     /// for.
-    pub(crate) fn poll_output(&mut self, room: usize) -> Option<Output> {
-        if self.stage != Stage::Exchange {
+    pub(crate) fn poll_output(&mut self, room: usize) -> Option<OutgoingFrame> {
+        if self.stage != SessionStage::Exchange {
             return None;
         }
         let database = match &self.store {
-            Store::Idle(database) => database,
-            Store::Applying(applier) => applier.database(),
-            Store::Ready(_) | Store::Away | Store::Moving => return None,
+            SessionStore::Idle(database) => database,
+            SessionStore::Applying(applier) => applier.database(),
+            SessionStore::Ready(_) | SessionStore::Away | SessionStore::Moving => return None,
         };
         let was_requested = self.outgoing.is_requested();
         let polled = self
             .outgoing
             .poll(room, database, &self.subscriptions, &mut self.progress);
         if !was_requested && self.outgoing.is_requested() {
-            self.progress.phase(Phase::Waiting { ahead: 0 });
+            self.progress.enter_phase(SyncPhase::Waiting { ahead: 0 });
         }
         polled.unwrap_or_else(|error| {
             self.fail(error);
@@ -399,7 +406,7 @@ impl Session {
     }
 
     /// How far the sync is.
-    pub(crate) fn progress(&self) -> &Progress {
+    pub(crate) fn progress(&self) -> &SyncProgress {
         &self.progress
     }
 
@@ -411,11 +418,11 @@ impl Session {
 
     /// Whether messages still go back and forth.
     pub(crate) fn is_exchanging(&self) -> bool {
-        self.stage == Stage::Exchange
+        self.stage == SessionStage::Exchange
     }
 
     /// How it ended.
-    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+    pub(crate) fn outcome(&self) -> Option<&SessionOutcome> {
         self.outcome.as_ref()
     }
 
@@ -425,43 +432,43 @@ impl Session {
     }
 
     /// Gives the database back and tells how the sync ended.
-    pub(crate) fn finish(self) -> Option<(Database, Outcome)> {
-        let Store::Idle(database) = self.store else {
+    pub(crate) fn finish(self) -> Option<(RemoteDatabase, SessionOutcome)> {
+        let SessionStore::Idle(database) = self.store else {
             return None;
         };
         Some((database, self.outcome?))
     }
 
-    fn database(&mut self) -> Result<&mut Database, SyncError> {
+    fn database(&mut self) -> Result<&mut RemoteDatabase, SyncError> {
         match &mut self.store {
-            Store::Idle(database) => Ok(database),
+            SessionStore::Idle(database) => Ok(database),
             _ => Err(MOVING),
         }
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    fn end(&mut self, outcome: SessionOutcome) {
         self.outgoing.stop();
-        self.store = match std::mem::replace(&mut self.store, Store::Moving) {
-            Store::Applying(applier) => Store::Idle(applier.abort()),
-            Store::Ready(work) => Store::Idle(work.end().0),
+        self.store = match std::mem::replace(&mut self.store, SessionStore::Moving) {
+            SessionStore::Applying(applier) => SessionStore::Idle(applier.abort()),
+            SessionStore::Ready(work) => SessionStore::Idle(work.end().0),
             other => other,
         };
-        if let Store::Idle(database) = &mut self.store {
+        if let SessionStore::Idle(database) = &mut self.store {
             match outcome {
-                Outcome::Done(_) | Outcome::Failed(_) => database.sync_is_over(),
-                Outcome::More(_) => {
+                SessionOutcome::Done(_) | SessionOutcome::Failed(_) => database.finish_sync(),
+                SessionOutcome::More(_) => {
                     // What is pending behind an upload that was on its way already was made from
                     // the same history, and goes before the compare, too.
                     let was_on_its_way =
                         |it: &SubscriptionState| it.taken.is_some() && it.taken_under.is_none();
                     let mut subscriptions = self.subscriptions.iter();
                     let takes = subscriptions.any(|it| it.giving.is_some() || was_on_its_way(it));
-                    database.sync_goes_on(self.prepares && !takes);
+                    database.continue_sync(self.prepares && !takes);
                 }
-                Outcome::Again(_) => {}
+                SessionOutcome::Again(_) => {}
             }
         }
-        self.stage = Stage::Finished;
+        self.stage = SessionStage::Finished;
         self.outcome = Some(outcome);
     }
 }

@@ -7,7 +7,7 @@ use tidewater_protocol::Code;
 /// What a sync is at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Phase {
+pub enum SyncPhase {
     /// Reaching the server and signing in.
     #[default]
     Connecting,
@@ -42,9 +42,9 @@ pub enum Phase {
 /// How far a sync is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Progress {
+pub struct SyncProgress {
     /// What it is at.
-    pub phase: Phase,
+    pub phase: SyncPhase,
     /// The table it is at.
     pub table: Option<Arc<str>>,
     /// Rows of this table so far.
@@ -59,24 +59,24 @@ pub struct Progress {
     pub bytes_kept: u64,
 }
 
-impl Progress {
+impl SyncProgress {
     /// A sync waits to be tried again.
-    pub fn retrying(reason: Code, in_ms: u64) -> Progress {
-        Progress {
-            phase: Phase::Retrying { reason, in_ms },
-            ..Progress::default()
+    pub fn retrying(reason: Code, in_ms: u64) -> SyncProgress {
+        SyncProgress {
+            phase: SyncPhase::Retrying { reason, in_ms },
+            ..SyncProgress::default()
         }
     }
 
     /// Everything is committed, and calls are made.
-    pub fn calling() -> Progress {
-        Progress {
-            phase: Phase::Calling,
-            ..Progress::default()
+    pub fn calling() -> SyncProgress {
+        SyncProgress {
+            phase: SyncPhase::Calling,
+            ..SyncProgress::default()
         }
     }
 
-    pub(crate) fn phase(&mut self, phase: Phase) {
+    pub(crate) fn enter_phase(&mut self, phase: SyncPhase) {
         if self.phase != phase {
             self.phase = phase;
             self.table = None;
@@ -85,7 +85,7 @@ impl Progress {
         }
     }
 
-    pub(crate) fn table(&mut self, phase: Phase, table: &str, expected_rows: u64) {
+    pub(crate) fn enter_table(&mut self, phase: SyncPhase, table: &str, expected_rows: u64) {
         self.phase = phase;
         self.table = Some(table.into());
         self.rows = 0;

@@ -1,17 +1,20 @@
 //! What the session does with each message of the server.
 
 use bytes::Bytes;
-use tidewater_protocol::message::{Control, Failure, Welcome};
+use tidewater_protocol::message::{Control, FailureNotice, Welcome};
 use tidewater_protocol::{Code, RemoteId};
 
-use super::applying::{keep_control, keep_rows};
-use super::progress::Phase;
-use super::welcome::Answer;
-use super::work::{Beginning, Work};
-use super::{MOVING, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, Verify};
-use crate::connection::Admission;
-use crate::database::{ApplySummary, CompareDue, NewIdentity, Said, SubscriptionState};
-use crate::report::Uploaded;
+use super::applier_feed::{keep_control, keep_rows};
+use super::apply_work::{ApplyStart, ApplyWork};
+use super::progress::SyncPhase;
+use super::welcome::WelcomeAnswer;
+use super::{
+    MOVING, ProofKind, SessionOutcome, SessionStage, SessionStore, SyncDirection, SyncError,
+    SyncSession, VerifyMode,
+};
+use crate::connection::SignInAnswer;
+use crate::database::{ApplySummary, CompareDue, HelloState, NewIdentity, SubscriptionState};
+use crate::report::UploadedRows;
 
 /// So many bytes of rows are applied in some milliseconds.
 const SHORT_BYTES: usize = 256 << 10;
@@ -19,23 +22,23 @@ const SHORT_BYTES: usize = 256 << 10;
 /// In a file of so many bytes even tables are made, changed or replaced in some milliseconds.
 const SMALL_FILE_BYTES: u64 = 1 << 20;
 
-impl Session {
+impl SyncSession {
     /// Takes a message. Once everything has come, nothing else matters.
-    pub(crate) fn control(&mut self, control: Control) -> Result<(), SyncError> {
-        if self.stage != Stage::Exchange {
+    pub(crate) fn handle_control(&mut self, control: Control) -> Result<(), SyncError> {
+        if self.stage != SessionStage::Exchange {
             return Ok(());
         }
         match control {
-            Control::Welcome(welcome) => self.welcome(welcome),
+            Control::Welcome(welcome) => self.handle_welcome(welcome),
             Control::Busy(busy) => Err(SyncError::Busy {
                 retry_after_ms: busy.retry_after_ms,
             }),
-            Control::Failure(failure) => self.failure(failure),
+            Control::Failure(failure) => self.handle_failure(failure),
             Control::Waiting(waiting) => {
                 if self.outgoing.is_requested() {
-                    self.progress.phase(match waiting.handler {
-                        true => Phase::WaitingForHandler,
-                        false => Phase::Waiting {
+                    self.progress.enter_phase(match waiting.handler {
+                        true => SyncPhase::WaitingForHandler,
+                        false => SyncPhase::Waiting {
                             ahead: waiting.ahead,
                         },
                     });
@@ -50,13 +53,13 @@ impl Session {
             | Control::TableBegin(_)
             | Control::SyncEnd(_) => {
                 let outgoing = &self.outgoing;
-                self.incoming.control(
+                self.incoming.check_control(
                     &control,
                     &self.subscriptions,
                     |index| outgoing.upload_is_over(index),
                     outgoing.is_requested(),
                 )?;
-                self.ordered(control)
+                self.handle_in_order(control)
             }
             other => Err(SyncError::unexpected(format!(
                 "it sent a {} on the channel of a sync",
@@ -66,18 +69,20 @@ impl Session {
     }
 
     /// Takes a piece of rows.
-    pub(crate) fn rows(&mut self, bytes: &Bytes) -> Result<(), SyncError> {
-        if self.stage != Stage::Exchange {
+    pub(crate) fn handle_rows(&mut self, bytes: &Bytes) -> Result<(), SyncError> {
+        if self.stage != SessionStage::Exchange {
             return Ok(());
         }
-        self.incoming.rows(bytes)?;
-        let is_applied = matches!(self.store, Store::Applying(_));
-        if self.parts.rows(bytes, is_applied)? && !is_applied {
+        self.incoming.check_rows(bytes)?;
+        let is_applied = matches!(self.store, SessionStore::Applying(_));
+        if self.parts.keep_rows(bytes, is_applied)? && !is_applied {
             self.spooled += bytes.len();
             return Ok(());
         }
         match (&mut self.store, &mut self.spool) {
-            (Store::Applying(applier), _) => self.feed.rows(applier, bytes, &mut self.progress),
+            (SessionStore::Applying(applier), _) => {
+                self.feed.apply_rows(applier, bytes, &mut self.progress)
+            }
             (_, Some(spool)) => {
                 self.spooled += bytes.len();
                 keep_rows(&mut **spool, bytes).map(|_| ())
@@ -88,11 +93,11 @@ impl Session {
 
     /// A message that passed the check of its order: it is applied at once, or kept until all
     /// has come.
-    fn ordered(&mut self, control: Control) -> Result<(), SyncError> {
+    fn handle_in_order(&mut self, control: Control) -> Result<(), SyncError> {
         let progress = &mut self.progress;
         match &control {
             Control::TableBegin(begin) => {
-                progress.table(Phase::Downloading, &begin.table, begin.expected_rows);
+                progress.enter_table(SyncPhase::Downloading, &begin.table, begin.expected_rows);
                 self.alters |= begin.replace || !begin.ranges.is_empty();
                 self.brings_something = true;
             }
@@ -107,25 +112,25 @@ impl Session {
                 self.brings_something |= !is_empty;
             }
             Control::ResultEnd(end) => {
-                self.report.uploaded.add(Uploaded {
+                self.report.uploaded.add(UploadedRows {
                     inserts: end.inserts,
                     updates: end.updates,
                     deletes: end.deletes,
                 });
             }
-            Control::SyncEnd(_) => return self.all_has_come(),
+            Control::SyncEnd(_) => return self.finish_receiving(),
             _ => {}
         }
-        let is_applied = matches!(self.store, Store::Applying(_));
+        let is_applied = matches!(self.store, SessionStore::Applying(_));
         if let Control::DownloadBegin(begin) = &control {
             self.report.bytes_kept += self.parts.begin(begin, is_applied)?;
-        } else if self.parts.control(&control, is_applied)? && !is_applied {
+        } else if self.parts.keep_control(&control, is_applied)? && !is_applied {
             return Ok(());
         }
         match (&mut self.store, &mut self.spool) {
-            (Store::Applying(applier), _) => {
+            (SessionStore::Applying(applier), _) => {
                 self.feed
-                    .control(applier, &control, Phase::Downloading, progress)
+                    .apply_control(applier, &control, SyncPhase::Downloading, progress)
             }
             (_, Some(spool)) => keep_control(&mut **spool, control).map(|_| ()),
             _ => Err(MOVING),
@@ -133,7 +138,7 @@ impl Session {
     }
 
     /// The server has let the remote in.
-    pub(crate) fn signed_in(&mut self, admission: &Admission) -> Result<(), SyncError> {
+    pub(crate) fn handle_sign_in(&mut self, admission: &SignInAnswer) -> Result<(), SyncError> {
         // Before anything is remembered of it.
         self.check_above(admission)?;
         self.let_in(&admission.centre)?;
@@ -158,7 +163,7 @@ impl Session {
     }
 
     /// A branch's file does not sync with the branch's own server, nor with one below it.
-    fn check_above(&mut self, admission: &Admission) -> Result<(), SyncError> {
+    fn check_above(&mut self, admission: &SignInAnswer) -> Result<(), SyncError> {
         let Some(own) = self.database()?.own_centre()? else {
             return Ok(());
         };
@@ -178,17 +183,17 @@ impl Session {
         Ok(())
     }
 
-    fn welcome(&mut self, welcome: Welcome) -> Result<(), SyncError> {
+    fn handle_welcome(&mut self, welcome: Welcome) -> Result<(), SyncError> {
         if self.let_in_by.is_none() || self.incoming.is_welcomed() {
             return Err(SyncError::unexpected("a Welcome out of turn"));
         }
-        let answer = Answer::read(welcome, &self.subscriptions)?;
+        let answer = WelcomeAnswer::read(welcome, &self.subscriptions)?;
         let has_told = self.subscriptions.iter().any(|it| it.verified.is_some());
-        let said = Said {
+        let said = HelloState {
             remote_id: self.remote_id,
             subscriptions: &self.subscriptions,
         };
-        let Store::Idle(database) = &mut self.store else {
+        let SessionStore::Idle(database) = &mut self.store else {
             return Err(MOVING);
         };
         if has_told {
@@ -200,13 +205,13 @@ impl Session {
             };
             let ids = &mut self.ids;
             database.accept_centre_state(said, &states, &mut || ids.next())?;
-            self.again(ProofKind::Token);
+            self.end_for_retry(ProofKind::Token);
             return Ok(());
         }
         if !answer.forgotten.is_empty() {
             let ids = &mut self.ids;
             database.accept_centre_state(said, &answer.forgotten, &mut || ids.next())?;
-            self.again(ProofKind::Token);
+            self.end_for_retry(ProofKind::Token);
             return Ok(());
         }
         if !answer.blocks.is_empty() {
@@ -231,10 +236,10 @@ impl Session {
         token: Option<&[u8]>,
         credential: Option<&[u8]>,
     ) -> Result<(), SyncError> {
-        let Store::Idle(database) = &mut self.store else {
+        let SessionStore::Idle(database) = &mut self.store else {
             return Err(MOVING);
         };
-        let said = Said {
+        let said = HelloState {
             remote_id: self.remote_id,
             subscriptions: &self.subscriptions,
         };
@@ -247,12 +252,12 @@ impl Session {
         let ids = &mut self.ids;
         database.adopt_identity(said, &identity, &mut || ids.next())?;
         self.starts_over = true;
-        self.again(ProofKind::Token);
+        self.end_for_retry(ProofKind::Token);
         Ok(())
     }
 
     /// Settles what follows the Welcome.
-    fn agree(&mut self, answer: Answer) -> Result<(), SyncError> {
+    fn agree(&mut self, answer: WelcomeAnswer) -> Result<(), SyncError> {
         let mut results = Vec::new();
         self.outgoing.welcomed(answer.received);
         for (index, &applied) in answer.already_applied.iter().enumerate() {
@@ -273,7 +278,7 @@ impl Session {
         } else {
             self.subscriptions.len()
         };
-        self.incoming.welcomed(results, downloads);
+        self.incoming.begin_results(results, downloads);
         let remote_id = self.remote_id;
         let answers = self.subscriptions.iter().zip(answer.schemas).enumerate();
         for (index, (subscription, schema)) in answers {
@@ -299,9 +304,9 @@ impl Session {
     }
 
     /// The server cannot go on.
-    fn failure(&mut self, mut failure: Failure) -> Result<(), SyncError> {
+    fn handle_failure(&mut self, mut failure: FailureNotice) -> Result<(), SyncError> {
         if failure.code == Code::UnknownPublication.number()
-            && let Store::Idle(database) = &mut self.store
+            && let SessionStore::Idle(database) = &mut self.store
         {
             // Most likely mistyped: it would make every further sync fail.
             database.forget_never_synced(&[])?;
@@ -316,7 +321,7 @@ impl Session {
             }
         }
         if failure.code == Code::ScriptFailed.number()
-            && let Store::Idle(database) = &mut self.store
+            && let SessionStore::Idle(database) = &mut self.store
             && let mut subscriptions = self.subscriptions.iter()
             && let Some(said) = subscriptions.find(|it| it.publication == failure.subject)
         {
@@ -326,15 +331,15 @@ impl Session {
     }
 
     /// The server does not like the proof that was presented.
-    pub(crate) fn proof_refused(&mut self, next: ProofKind) -> Result<(), SyncError> {
+    pub(crate) fn retry_with_proof(&mut self, next: ProofKind) -> Result<(), SyncError> {
         self.database()?.forget_token()?;
-        self.again(next);
+        self.end_for_retry(next);
         Ok(())
     }
 
     /// What an apply begins with.
-    fn beginning(&mut self) -> Beginning {
-        Beginning {
+    fn take_apply_start(&mut self) -> ApplyStart {
+        ApplyStart {
             subscriptions: self.subscriptions.clone(),
             schemas: std::mem::take(&mut self.schemas),
             verify: self.verify,
@@ -344,12 +349,12 @@ impl Session {
     }
 
     fn begin_apply(&mut self) -> Result<(), SyncError> {
-        let beginning = self.beginning();
-        match std::mem::replace(&mut self.store, Store::Moving) {
-            Store::Idle(database) => match beginning.begin(database) {
-                Ok(applier) => self.store = Store::Applying(applier),
+        let beginning = self.take_apply_start();
+        match std::mem::replace(&mut self.store, SessionStore::Moving) {
+            SessionStore::Idle(database) => match beginning.begin(database) {
+                Ok(applier) => self.store = SessionStore::Applying(applier),
                 Err(refused) => {
-                    self.store = Store::Idle(refused.database);
+                    self.store = SessionStore::Idle(refused.database);
                     return Err(refused.error.into());
                 }
             },
@@ -358,31 +363,31 @@ impl Session {
         Ok(())
     }
 
-    fn all_has_come(&mut self) -> Result<(), SyncError> {
-        self.progress.phase(Phase::Applying);
+    fn finish_receiving(&mut self) -> Result<(), SyncError> {
+        self.progress.enter_phase(SyncPhase::Applying);
         let mut spool = self.spool.take().ok_or(MOVING)?;
         spool.rewind().map_err(SyncError::Spool)?;
         let bytes = self.spooled as u64 + self.report.bytes_kept;
         let (alters, little) = (self.alters, bytes <= SHORT_BYTES as u64);
         let idle_since_ms = self.idle_since_ms();
-        let beginning = self.beginning();
+        let beginning = self.take_apply_start();
         let progress = self.progress.clone();
         let parts = std::mem::take(&mut self.parts);
-        self.store = match std::mem::replace(&mut self.store, Store::Moving) {
-            Store::Idle(database) => {
+        self.store = match std::mem::replace(&mut self.store, SessionStore::Moving) {
+            SessionStore::Idle(database) => {
                 // If that cannot be told now, what follows will say why.
                 let is_small = || database.bytes().is_ok_and(|it| it <= SMALL_FILE_BYTES);
                 let short = little && (!alters || is_small());
                 let kept = (spool, parts);
-                let work = Work::replay(database, beginning, kept, progress, short);
-                Store::Ready(Box::new(work.idle_since(idle_since_ms)))
+                let work = ApplyWork::replay(database, beginning, kept, progress, short);
+                SessionStore::Ready(Box::new(work.idle_since(idle_since_ms)))
             }
-            Store::Applying(applier) => {
-                Store::Ready(Box::new(Work::commit(applier, parts, progress)))
+            SessionStore::Applying(applier) => {
+                SessionStore::Ready(Box::new(ApplyWork::commit(applier, parts, progress)))
             }
             other => other,
         };
-        self.stage = Stage::Work;
+        self.stage = SessionStage::Work;
         Ok(())
     }
 
@@ -402,18 +407,18 @@ impl Session {
         self.subscriptions.iter().map(|it| it.last_sync_ms).min()?
     }
 
-    pub(super) fn committed(&mut self, summary: ApplySummary) {
+    pub(super) fn note_committed(&mut self, summary: ApplySummary) {
         // What waited for the compare, or is pending since, goes up with the same sync.
         let tracks_again = summary.tracks_again
             && self.direction == SyncDirection::Both
-            && self.verify == Verify::No;
+            && self.verify == VerifyMode::No;
         // The server hears at once of what it wanted to be sure of.
-        let has_verified = summary.has_verified && self.verify == Verify::No;
-        self.report.applied(summary);
+        let has_verified = summary.has_verified && self.verify == VerifyMode::No;
+        self.report.add_applied(summary);
         let report = std::mem::take(&mut self.report);
         self.end(match self.prepares || tracks_again || has_verified {
-            true => Outcome::More(report),
-            false => Outcome::Done(report),
+            true => SessionOutcome::More(report),
+            false => SessionOutcome::Done(report),
         });
     }
 }

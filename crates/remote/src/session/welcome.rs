@@ -8,7 +8,7 @@ use crate::database::{CentreState, CompareDue, SubscriptionState};
 
 /// A Welcome that makes sense.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct WelcomeAnswer {
     /// Whether the server takes us for a restored or copied remote: its new id and credential.
     pub(super) new_identity: Option<(RemoteId, Vec<u8>)>,
     /// For each subscription: the last upload that the centre says it has, if we are at odds.
@@ -26,11 +26,11 @@ pub(super) struct Answer {
     pub(super) received: Vec<(u64, u32)>,
 }
 
-impl Answer {
+impl WelcomeAnswer {
     pub(super) fn read(
         welcome: Welcome,
         subscriptions: &[SubscriptionState],
-    ) -> Result<Answer, SyncError> {
+    ) -> Result<WelcomeAnswer, SyncError> {
         if welcome.subscriptions.len() != subscriptions.len() {
             return Err(SyncError::malformed(format!(
                 "its Welcome answers to {} subscriptions; we have {}",
@@ -39,7 +39,7 @@ impl Answer {
             )));
         }
         let mut new_identity = false;
-        let mut read = Answer {
+        let mut read = WelcomeAnswer {
             new_identity: None,
             has: Vec::new(),
             forgotten: Vec::new(),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_protocol::event::Position;
-use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, Given};
+use tidewater_protocol::event::EventPosition;
+use tidewater_protocol::message::{Answer, Argument, ArgumentValue, Call, CallFailed};
 use tidewater_protocol::{Code, ColumnType, Datum};
 
 use super::Caller;
@@ -33,8 +33,8 @@ pub(super) fn leaving(servers: &[String], pause: Duration) -> Call {
     Call {
         procedure: "tidewater.leaving".into(),
         arguments: vec![
-            Argument::new("servers", Given::from(servers.join(" "))),
-            Argument::new("pause_ms", Given::from(pause)),
+            Argument::new("servers", ArgumentValue::from(servers.join(" "))),
+            Argument::new("pause_ms", ArgumentValue::from(pause)),
         ],
         ..Call::default()
     }
@@ -85,7 +85,7 @@ async fn of_events(
     if call.procedure == PUBLISH {
         let [space, events] = given(call, ["space", "events"])?;
         let space = as_text("space", space)?;
-        let Some(Given::Bytes(events)) = events else {
+        let Some(ArgumentValue::Bytes(events)) = events else {
             return Err(CallFailed::argument("events", "is not packed events"));
         };
         let key = super::key(call)?;
@@ -97,7 +97,7 @@ async fn of_events(
     let after = as_after(after)?.unwrap_or(After::Beginning);
     let limit = match limit {
         None => None,
-        Some(Given::Integer(limit)) if *limit > 0 => Some(limit.unsigned_abs()),
+        Some(ArgumentValue::Integer(limit)) if *limit > 0 => Some(limit.unsigned_abs()),
         Some(_) => return Err(CallFailed::argument("limit", "is no number of events")),
     };
     requests::events(server, user, caller, pattern, after, limit).await
@@ -156,21 +156,21 @@ pub(crate) fn over_http(call: &Call) -> Result<Answer, CallFailed> {
     }
 }
 
-fn echo(given: Option<&Given>) -> Answer {
+fn echo(given: Option<&ArgumentValue>) -> Answer {
     let (column_type, datum) = match given {
         None => (ColumnType::Text, Datum::Null),
-        Some(Given::Boolean(boolean)) => (ColumnType::Boolean, Datum::Boolean(*boolean)),
-        Some(Given::Integer(integer)) => (ColumnType::Integer, Datum::Integer(*integer)),
-        Some(Given::Real(real)) => (ColumnType::Real, Datum::Real(*real)),
-        Some(Given::Text(text)) => (ColumnType::Text, Datum::Text(text)),
-        Some(Given::Bytes(bytes)) => (ColumnType::Bytes, Datum::Bytes(bytes)),
-        Some(Given::Json(text)) => (ColumnType::Json, Datum::Text(text)),
+        Some(ArgumentValue::Boolean(boolean)) => (ColumnType::Boolean, Datum::Boolean(*boolean)),
+        Some(ArgumentValue::Integer(integer)) => (ColumnType::Integer, Datum::Integer(*integer)),
+        Some(ArgumentValue::Real(real)) => (ColumnType::Real, Datum::Real(*real)),
+        Some(ArgumentValue::Text(text)) => (ColumnType::Text, Datum::Text(text)),
+        Some(ArgumentValue::Bytes(bytes)) => (ColumnType::Bytes, Datum::Bytes(bytes)),
+        Some(ArgumentValue::Json(text)) => (ColumnType::Json, Datum::Text(text)),
     };
     Answer::value(column_type, &datum)
 }
 
 /// The value of the one argument.
-fn only<'c>(call: &'c Call, name: &str) -> Result<Option<&'c Given>, CallFailed> {
+fn only<'c>(call: &'c Call, name: &str) -> Result<Option<&'c ArgumentValue>, CallFailed> {
     match &call.arguments[..] {
         [Argument { name: one, given }] if one == name => Ok(given.as_ref()),
         [] => Err(CallFailed::argument(name, "is missing")),
@@ -187,7 +187,7 @@ fn only<'c>(call: &'c Call, name: &str) -> Result<Option<&'c Given>, CallFailed>
 
 fn text<'c>(call: &'c Call, name: &str) -> Result<&'c str, CallFailed> {
     match only(call, name)? {
-        Some(Given::Text(text)) => Ok(text),
+        Some(ArgumentValue::Text(text)) => Ok(text),
         _ => Err(CallFailed::argument(name, "is no text")),
     }
 }
@@ -196,7 +196,7 @@ fn text<'c>(call: &'c Call, name: &str) -> Result<&'c str, CallFailed> {
 fn given<'c, const N: usize>(
     call: &'c Call,
     names: [&str; N],
-) -> Result<[Option<&'c Given>; N], CallFailed> {
+) -> Result<[Option<&'c ArgumentValue>; N], CallFailed> {
     let mut values = [None; N];
     let mut seen = [false; N];
     for argument in &call.arguments {
@@ -212,19 +212,19 @@ fn given<'c, const N: usize>(
     Ok(values)
 }
 
-fn as_text<'c>(name: &str, given: Option<&'c Given>) -> Result<&'c str, CallFailed> {
+fn as_text<'c>(name: &str, given: Option<&'c ArgumentValue>) -> Result<&'c str, CallFailed> {
     match given {
         None => Err(CallFailed::argument(name, "is missing")),
-        Some(Given::Text(text)) => Ok(text),
+        Some(ArgumentValue::Text(text)) => Ok(text),
         Some(_) => Err(CallFailed::argument(name, "is no text")),
     }
 }
 
-fn as_after(given: Option<&Given>) -> Result<Option<After>, CallFailed> {
+fn as_after(given: Option<&ArgumentValue>) -> Result<Option<After>, CallFailed> {
     let after = match given {
         None => return Ok(None),
-        Some(Given::Text(text)) if text == "first" => Some(After::Beginning),
-        Some(Given::Bytes(bytes)) => Position::of_bytes(bytes).map(After::Position),
+        Some(ArgumentValue::Text(text)) if text == "first" => Some(After::Beginning),
+        Some(ArgumentValue::Bytes(bytes)) => EventPosition::from_bytes(bytes).map(After::Position),
         Some(_) => None,
     };
     after.map(Some).ok_or_else(|| {
@@ -235,7 +235,7 @@ fn as_after(given: Option<&Given>) -> Result<Option<After>, CallFailed> {
     })
 }
 
-fn of_position(position: Option<Position>) -> Answer {
+fn of_position(position: Option<EventPosition>) -> Answer {
     match position {
         None => Answer::nothing(),
         Some(position) => Answer::value(ColumnType::Bytes, &Datum::Bytes(&position.to_bytes())),

@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use prost::Message as _;
 use tokio::time::timeout;
 
-use tidewater_connection::Incoming;
+use tidewater_connection::ChannelInput;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Call, CallFailed, CallKind};
@@ -147,9 +147,9 @@ impl<'a> Desk<'a> {
         Ok(())
     }
 
-    fn take(&mut self, incoming: Incoming) -> Result<(), Fault> {
+    fn take(&mut self, incoming: ChannelInput) -> Result<(), Fault> {
         let credit = incoming.credit();
-        let Incoming::Message(message) = incoming else {
+        let ChannelInput::Message(message) = incoming else {
             return Err(Fault::unexpected("something else than a call"));
         };
         self.channel.consumed(credit);

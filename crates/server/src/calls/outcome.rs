@@ -134,7 +134,7 @@ pub(crate) fn of_fault(fault: Fault) -> CallFailed {
 
 pub(super) fn headers(columns: &Arc<[AnswerColumn]>) -> Vec<ColumnHeader> {
     let columns = columns.iter();
-    let headers = columns.map(|it| ColumnHeader::of(it.name.as_str(), it.column_type));
+    let headers = columns.map(|it| ColumnHeader::new(it.name.as_str(), it.column_type));
     headers.collect()
 }
 

@@ -9,7 +9,7 @@ use tidewater_centre::{
     Replay, RuleBy, TableSpec, Tracking, UploadMode, UploadOrder, WriteScopeSpec, WritesSpec,
 };
 use tidewater_protocol::Direction;
-use tidewater_protocol::message::Parameter;
+use tidewater_protocol::message::SubscriptionParameter;
 
 use super::acting;
 use super::handler::{HandlerEvent, Handlers, RawUse, TableHandling};
@@ -210,7 +210,7 @@ impl RawPublication {
 impl RawParameter {
     fn read(self, publication: &str, index: usize) -> Result<ParameterSpec, ServerError> {
         let name = self.name.unwrap_or_default();
-        if !Parameter::is_name(&name) {
+        if !SubscriptionParameter::is_name(&name) {
             let number = index + 1;
             return Err(ServerError::configuration(
                 format!(

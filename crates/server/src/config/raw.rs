@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use tidewater_carrier::proxied::{Network, NetworkError, Networks};
-use tidewater_carrier::{Compression, NoCompression, Packing, ServerUrl};
+use tidewater_carrier::proxy_header::{IpNetwork, IpNetworkError, IpNetworks};
+use tidewater_carrier::{Compression, CompressionOptions, NoCompression, ServerUrl};
 use tidewater_centre::{PublicationSpec, nearest};
 use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
 
@@ -288,7 +288,7 @@ pub(super) fn packing(
     section: &str,
     compression: Option<String>,
     level: Option<u64>,
-) -> Result<Packing, ServerError> {
+) -> Result<CompressionOptions, ServerError> {
     let compression = match compression {
         None => Compression::default(),
         Some(text) => text.parse().map_err(|error: NoCompression| {
@@ -311,16 +311,16 @@ pub(super) fn packing(
             }
         },
     };
-    Ok(Packing { compression, level })
+    Ok(CompressionOptions { compression, level })
 }
 
-fn proxies(texts: &[String]) -> Result<Networks, ServerError> {
+fn proxies(texts: &[String]) -> Result<IpNetworks, ServerError> {
     let read = |text: &String| {
-        text.parse::<Network>().map_err(|error| {
+        text.parse::<IpNetwork>().map_err(|error| {
             ServerError::configuration(
                 format!("server.proxies: {text:?} {error}"),
                 match error {
-                    NetworkError::Beyond { network } => format!("write \"{network}\""),
+                    IpNetworkError::Beyond { network } => format!("write \"{network}\""),
                     _ => "write addresses and networks, such as \
                           proxies = [\"10.0.0.0/8\", \"127.0.0.1\", \"fd00::/8\"]"
                         .to_owned(),

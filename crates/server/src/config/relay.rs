@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use tidewater_carrier::listen::{Registration, Token};
+use tidewater_carrier::listen::{RelayToken, ServerRegistration};
 use tidewater_carrier::{ClientCertificate, Pin, ServerUrl, Transport};
 
 use super::ServerConfig;
@@ -33,7 +33,7 @@ pub struct RelayConfig {
 #[derive(Clone, PartialEq, Eq)]
 pub enum RelayProof {
     /// By what only the two know.
-    Token(Token),
+    Token(RelayToken),
     /// The same, in a file.
     TokenFile(PathBuf),
     /// By a certificate that has the name.
@@ -52,7 +52,7 @@ impl RelayProof {
     ///
     /// # Errors
     /// The file cannot be read, or holds none.
-    pub(crate) fn token(&self) -> Result<Option<Token>, ServerError> {
+    pub(crate) fn token(&self) -> Result<Option<RelayToken>, ServerError> {
         match self {
             RelayProof::Token(token) => Ok(Some(token.clone())),
             RelayProof::Certificate(_) => Ok(None),
@@ -104,7 +104,7 @@ impl RawRelay {
         }
         let connect = self.connect.iter().map(|text| url(text, server.insecure));
         let connect = connect.collect::<Result<_, _>>()?;
-        let Some(name) = self.name.as_deref().and_then(Registration::name) else {
+        let Some(name) = self.name.as_deref().and_then(ServerRegistration::name) else {
             return wrong(
                 "relay.name is no host name".into(),
                 "write the name by which devices know this server: name = \"sync.example.com\"",
@@ -151,7 +151,7 @@ impl RawRelay {
     }
 }
 
-fn token(text: &str, key: &str) -> Result<Token, ServerError> {
+fn token(text: &str, key: &str) -> Result<RelayToken, ServerError> {
     text.parse().map_err(|()| {
         ServerError::configuration(
             format!("{key} holds no token"),

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use tidewater_carrier::ServerUrl;
 use tidewater_centre::{ActAs, RuleBy, nearest};
-use tidewater_protocol::message::Parameter;
+use tidewater_protocol::message::SubscriptionParameter;
 
 use super::handler::{Handlers, RawUse};
 use super::raw::{choice, duration};
@@ -242,7 +242,7 @@ impl Config {
                 .chain(query.split("{ml s.claims."));
             named.extend(rest.filter_map(|it| it.split_once('}').map(|(name, _)| name)));
         }
-        let is_one = |name: &&str| Parameter::is_name(name) && !filled.contains(name);
+        let is_one = |name: &&str| SubscriptionParameter::is_name(name) && !filled.contains(name);
         let unfilled = named.into_iter().filter(is_one);
         let warning = |name: &str| {
             let hint = match nearest(name, filled.iter().copied()) {
@@ -510,7 +510,7 @@ fn kept(place: &str, claims: Option<toml::Value>) -> Result<Vec<KeptClaim>, Serv
     };
     let mut seen = HashSet::new();
     for KeptClaim { name, from } in &claims {
-        let what = if !Parameter::is_name(name) {
+        let what = if !SubscriptionParameter::is_name(name) {
             format!("{name:?} can be no name in a query")
         } else if from.is_empty() {
             format!("{name} comes from nowhere")

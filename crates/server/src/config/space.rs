@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use tidewater_spaces::outlet::OUTLET_BYTES;
-use tidewater_spaces::{SubjectError, Template, WhenFull, check_space};
+use tidewater_spaces::receiver_queue::OUTLET_BYTES;
+use tidewater_spaces::{PatternTemplate, SubjectError, WhenFull, check_space};
 
 use super::raw::{RawSize, choice, duration};
 use super::text;
@@ -49,7 +49,7 @@ pub enum Rule {
     /// Subjects of one of these patterns.
     Patterns {
         /// In which the user's name may be a part.
-        patterns: Vec<Template>,
+        patterns: Vec<PatternTemplate>,
         /// A query that must yield a row for the user.
         allow: Option<String>,
     },
@@ -190,7 +190,7 @@ fn patterns(
     key: &str,
     list: toml::Value,
     wrong: &dyn Fn(&str) -> ServerError,
-) -> Result<Vec<Template>, ServerError> {
+) -> Result<Vec<PatternTemplate>, ServerError> {
     let toml::Value::Array(list) = list else {
         return Err(wrong("has patterns that are no list"));
     };
@@ -201,7 +201,7 @@ fn patterns(
         let text = it
             .as_str()
             .ok_or_else(|| wrong("has patterns that are no texts"))?;
-        Template::parse(space, text).map_err(|error| {
+        PatternTemplate::parse(space, text).map_err(|error| {
             ServerError::configuration(format!("space {space:?}: {key}: {error}"), error.hint())
         })
     };
@@ -227,7 +227,7 @@ mod tests {
              [[space]]\nname = \"log\"\npublish = \"nobody\"\n\
              subscribe = { patterns = [\">\"], allow = \"SELECT 1\" }\n",
         );
-        let template = |space, text| Template::parse(space, text).unwrap();
+        let template = |space, text| PatternTemplate::parse(space, text).unwrap();
         let fleet = SpaceConfig {
             name: "fleet".into(),
             publish: Rule::Patterns {

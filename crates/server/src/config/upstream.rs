@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use tidewater_carrier::{Packing, Pin, ServerUrl, ServerUrls};
+use tidewater_carrier::{CompressionOptions, Pin, ServerUrl, ServerUrls};
 
 use super::raw::packing;
 use super::{ServerConfig, text};
@@ -37,7 +37,7 @@ pub struct UpstreamConfig {
     /// The HTTP proxy to go through, or `none`.
     pub proxy: Option<String>,
     /// How what is sent is packed.
-    pub packing: Packing,
+    pub packing: CompressionOptions,
     /// Whether what is not encrypted may leave the machine.
     pub insecure: bool,
 }

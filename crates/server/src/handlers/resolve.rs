@@ -136,7 +136,7 @@ impl<'c> Contest<'c> {
 fn written(table: &Table, columns: &Columns) -> Map<String, Json> {
     let columns = columns.iter().filter_map(|(name, value)| {
         let column = &table.columns[table.column(name)?];
-        Some((name.clone(), json::of_value(column.column_type, value)))
+        Some((name.clone(), json::from_value(column.column_type, value)))
     });
     columns.collect()
 }

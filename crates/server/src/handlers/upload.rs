@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 use tidewater_centre::engine::upload::columns::ColumnMap;
 use tidewater_centre::{CentreError, TableVerdicts, UploadTable, Verdict, nearest};
 use tidewater_protocol::argument::{coerce, type_name};
-use tidewater_protocol::{Code, Datum, Op, Row, RowsReader, Table, Value, json};
+use tidewater_protocol::{Code, Datum, Op, RowsReader, Table, UnpackedRow, Value, json};
 
 use super::document::{Document, kind, objects};
 use super::{About, Handler, Reply};
@@ -129,7 +129,7 @@ impl<'u> Batches<'u> {
             message: format!("an upload's spool file cannot be read: {error}"),
         })?;
         let mut reader = RowsReader::new(&self.map.shape, &bytes);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         loop {
             match reader.next(&mut row) {
                 Ok(true) => {}
@@ -148,7 +148,7 @@ impl<'u> Batches<'u> {
         }
     }
 
-    fn written(&self, op: Op, row: &Row<'_>, number: u64) -> String {
+    fn written(&self, op: Op, row: &UnpackedRow<'_>, number: u64) -> String {
         let mut object = Map::new();
         object.insert(
             "idempotency_key".into(),
@@ -172,7 +172,7 @@ impl<'u> Batches<'u> {
             let value = values.get((*source)?)?.to_value();
             Some((
                 column.name.clone(),
-                json::of_value(column.column_type, &value),
+                json::from_value(column.column_type, &value),
             ))
         });
         sent.collect()
@@ -189,7 +189,7 @@ impl KeyObject for Table {
     fn key_object(&self, key: &[Datum<'_>]) -> Map<String, Json> {
         let columns = self.key_columns().zip(key);
         let columns = columns.map(|(column, datum)| {
-            let value = json::of_value(column.column_type, &datum.to_value());
+            let value = json::from_value(column.column_type, &datum.to_value());
             (column.name.clone(), value)
         });
         columns.collect()

@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
-use tidewater_carrier::listen::{Shown, Stream, accept_key, websocket};
+use tidewater_carrier::listen::{ByteStream, PeerCertificates, accept_key, websocket};
 use tidewater_carrier::{END, MAX_BODY_BYTES, NUMBER, SESSION};
 
 use super::caller::Peer;
@@ -91,7 +91,7 @@ impl From<Refused> for Problem {
 pub(super) async fn carry(
     State(web): State<Web>,
     Extension(Peer(peer)): Extension<Peer>,
-    Extension(shown): Extension<Shown>,
+    Extension(shown): Extension<PeerCertificates>,
     headers: HeaderMap,
     request: Request,
 ) -> axum::response::Result<Response> {
@@ -157,7 +157,11 @@ async fn receive_held(request: Request, budget: &MemoryBudget) -> Result<(Bytes,
 }
 
 /// Begins a connection.
-fn begin(web: &Web, peer: String, shown: Shown) -> Result<(String, Arc<Session>), Problem> {
+fn begin(
+    web: &Web,
+    peer: String,
+    shown: PeerCertificates,
+) -> Result<(String, Arc<Session>), Problem> {
     let guard = web.carried.enter(&web.server)?;
     // Those that have ended are kept for a while.
     let most = web.server.limits.connections.saturating_mul(2);
@@ -178,9 +182,9 @@ fn begin(web: &Web, peer: String, shown: Shown) -> Result<(String, Arc<Session>)
 
 async fn serve(
     server: Arc<Shared>,
-    stream: impl Stream,
+    stream: impl ByteStream,
     peer: String,
-    shown: Shown,
+    shown: PeerCertificates,
     _guard: Guard,
 ) {
     let _counted = server.metrics.connected();
@@ -195,7 +199,7 @@ async fn serve(
 pub(super) async fn upgrade(
     State(web): State<Web>,
     Extension(Peer(peer)): Extension<Peer>,
-    Extension(shown): Extension<Shown>,
+    Extension(shown): Extension<PeerCertificates>,
     mut request: Request,
 ) -> Result<Response, Problem> {
     let headers = request.headers();

@@ -252,13 +252,13 @@ fn parse_after(text: &str) -> Result<After, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use tidewater_protocol::event::Position;
+    use tidewater_protocol::event::EventPosition;
 
     use super::*;
 
     #[test]
     fn a_position_is_read_as_it_is_written() {
-        let position = Position {
+        let position = EventPosition {
             id: 7,
             check: u64::MAX - 3,
         };

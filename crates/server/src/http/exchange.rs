@@ -20,7 +20,7 @@ use tokio::io::{
 use tokio::sync::Mutex as Turn;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use tidewater_carrier::listen::Shown;
+use tidewater_carrier::listen::PeerCertificates;
 use tidewater_carrier::{HOLD, MAX_BODY_BYTES};
 
 use crate::memory::{Held, MemoryBudget};
@@ -78,7 +78,7 @@ pub struct Session {
     asking: AtomicU64,
     /// All was said: it is kept only for whoever has not got the last answer.
     has_ended: AtomicBool,
-    shown: Shown,
+    shown: PeerCertificates,
 }
 
 /// What requests take turns with.
@@ -129,7 +129,7 @@ impl Exchanges {
         &self,
         name: Option<&str>,
         number: u64,
-        shown: &Shown,
+        shown: &PeerCertificates,
     ) -> Result<Option<Arc<Session>>, Refused> {
         let Some(name) = name else {
             return match number {
@@ -143,7 +143,7 @@ impl Exchanges {
     }
 
     /// Begins a connection under a name that nobody guesses. The stream is what it carries.
-    pub fn begin(&self, name: String, shown: Shown) -> (Arc<Session>, DuplexStream) {
+    pub fn begin(&self, name: String, shown: PeerCertificates) -> (Arc<Session>, DuplexStream) {
         let (near, far) = duplex(BUFFER_BYTES);
         let session = Arc::new(Session {
             exchange: Turn::new(Exchange::new(near, self.budget.clone())),
@@ -433,15 +433,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connections_that_have_ended_give_way_and_no_others() {
         let exchanges = Exchanges::new(MemoryBudget::new(1 << 20));
-        let (ended, mut far) = exchanges.begin("ended".into(), Shown::new());
-        let (_goes_on, _other) = exchanges.begin("goes on".into(), Shown::new());
+        let (ended, mut far) = exchanges.begin("ended".into(), PeerCertificates::new());
+        let (_goes_on, _other) = exchanges.begin("goes on".into(), PeerCertificates::new());
         exchanges.forget_ended();
         assert_eq!(exchanges.count(), 2);
         far.shutdown().await.unwrap();
         let last = exchanges.request(ended, 1, Bytes::new(), true).await;
         assert!(last.unwrap().is_last);
         exchanges.forget_ended();
-        let find = |name| exchanges.find(Some(name), 2, &Shown::new());
+        let find = |name| exchanges.find(Some(name), 2, &PeerCertificates::new());
         assert_eq!(find("ended").err(), Some(Refused::Unknown));
         assert!(find("goes on").is_ok());
     }
@@ -449,7 +449,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_repeated_while_the_next_request_is_held() {
         let exchanges = Exchanges::new(MemoryBudget::new(1 << 20));
-        let (session, mut far) = exchanges.begin("name".into(), Shown::new());
+        let (session, mut far) = exchanges.begin("name".into(), PeerCertificates::new());
         far.write_all(b"rows").await.unwrap();
         let begun = Instant::now();
         let ask = |number| exchanges.request(session.clone(), number, Bytes::new(), false);

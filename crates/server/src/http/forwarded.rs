@@ -9,12 +9,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderMap, HeaderName, header};
 
-use tidewater_carrier::proxied::Networks;
+use tidewater_carrier::proxy_header::IpNetworks;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The address of the client of a request that came over a connection from `peer`.
-pub(super) fn client(peer: &str, headers: &HeaderMap, proxies: &Networks) -> String {
+pub(super) fn client(peer: &str, headers: &HeaderMap, proxies: &IpNetworks) -> String {
     let Some(proxy) = peer.parse().ok().filter(|it| proxies.contain(*it)) else {
         return peer.to_owned();
     };
@@ -37,7 +37,7 @@ pub(super) fn client(peer: &str, headers: &HeaderMap, proxies: &Networks) -> Str
 }
 
 /// The first from the right that is no proxy, or the last that somebody to be believed has told.
-fn first_other(proxy: IpAddr, hops: &[Option<IpAddr>], proxies: &Networks) -> IpAddr {
+fn first_other(proxy: IpAddr, hops: &[Option<IpAddr>], proxies: &IpNetworks) -> IpAddr {
     let mut client = proxy;
     for hop in hops.iter().rev() {
         match hop {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidewater_carrier::ServerUrl;
-use tidewater_carrier::listen::Tls;
+use tidewater_carrier::listen::TlsServer;
 
 use crate::config::Config;
 use crate::error::ServerError;
@@ -15,9 +15,9 @@ pub(super) struct Certificate(RwLock<Option<Served>>);
 /// What TLS is set up with at the addresses of each protocol.
 #[derive(Clone)]
 pub(super) struct Served {
-    tidewater: Tls,
+    tidewater: TlsServer,
     /// Browsers would ask their users for a certificate.
-    http: Tls,
+    http: TlsServer,
 }
 
 impl Certificate {
@@ -60,7 +60,7 @@ impl Certificate {
         }
     }
 
-    pub(super) fn current(&self, is_web: bool) -> Option<Tls> {
+    pub(super) fn current(&self, is_web: bool) -> Option<TlsServer> {
         let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let served = current.clone()?;
         Some(if is_web {

@@ -11,9 +11,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 
 use tidewater_carrier::listen::{
-    First, Incoming, Ledger, Listener, Packed, Shown, Stream, first, first_within,
+    BlockStream, ByteAccount, ByteStream, IncomingStream, PeerCertificates, SpokenProtocol,
+    StreamListener, first, first_within,
 };
-use tidewater_carrier::{Packing, SCHEME_HEADER};
+use tidewater_carrier::{CompressionOptions, SCHEME_HEADER};
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, put_control};
 
 use super::{Certificate, Shared};
@@ -46,7 +47,7 @@ pub(super) struct Door {
 }
 
 impl Door {
-    pub(super) async fn accept_all(self: Arc<Door>, mut listener: Box<dyn Listener>) {
+    pub(super) async fn accept_all(self: Arc<Door>, mut listener: Box<dyn StreamListener>) {
         let mut said: Option<Instant> = None;
         loop {
             let incoming = match listener.accept().await {
@@ -80,15 +81,15 @@ impl Door {
     }
 
     /// Finds out what is spoken.
-    async fn hear(&self, mut stream: Box<dyn Stream>) -> io::Result<Heard<'_>> {
+    async fn hear(&self, mut stream: Box<dyn ByteStream>) -> io::Result<Heard<'_>> {
         let (plain, encrypted) = (self.plain.spoken, self.encrypted.spoken);
         let mut begins = None;
         if plain.any() && (encrypted.any() || plain.tidewater && plain.any_http()) {
             let (first, again) = first(stream).await?;
             (begins, stream) = (Some(first), again);
         }
-        let is_encrypted = encrypted.any() && begins.is_none_or(|it| it == First::Tls);
-        let mut shown = Shown::new();
+        let is_encrypted = encrypted.any() && begins.is_none_or(|it| it == SpokenProtocol::Tls);
+        let mut shown = PeerCertificates::new();
         if is_encrypted {
             // Browsers would ask their users for a certificate.
             let only_web = encrypted.web && !(encrypted.tidewater || encrypted.http);
@@ -106,7 +107,7 @@ impl Door {
             (begins, stream) = (Some(first), again);
         }
         let is_tidewater = match begins {
-            Some(first) if speaks.spoken.any_http() => first == First::Preface,
+            Some(first) if speaks.spoken.any_http() => first == SpokenProtocol::Preface,
             _ => speaks.spoken.tidewater,
         };
         Ok(Heard {
@@ -121,14 +122,14 @@ impl Door {
     /// One connection from its first byte to its last.
     async fn serve(
         self: Arc<Door>,
-        incoming: Incoming,
+        incoming: IncomingStream,
         _guard: (OwnedSemaphorePermit, mpsc::Sender<()>),
     ) {
         let shared = &self.shared;
         let _counted = shared.metrics.connected();
         let peer = incoming.peer.clone();
         let introduced = timeout(shared.limits.handshake, introduce(shared, incoming));
-        let Incoming { stream, peer } = match introduced.await {
+        let IncomingStream { stream, peer } = match introduced.await {
             Ok(Ok(Some(incoming))) => incoming,
             // A balancer that looked whether somebody is there.
             Ok(Ok(None)) => return,
@@ -188,7 +189,7 @@ impl Door {
 
     /// Busy is an answer, not a dropped socket: whoever is only cut off does not know when to come
     /// back. A crowd that takes its answers slowly waits in the listener's queue.
-    async fn turn_away(self: &Arc<Door>, incoming: Incoming) {
+    async fn turn_away(self: &Arc<Door>, incoming: IncomingStream) {
         let place = self.turned_away.clone().acquire_owned();
         let Ok(Ok(place)) = timeout(LINGER, place).await else {
             return;
@@ -198,7 +199,8 @@ impl Door {
         let door = self.clone();
         tokio::spawn(async move {
             let goodbye = async {
-                let Some(Incoming { stream, .. }) = introduce(&door.shared, incoming).await? else {
+                let Some(IncomingStream { stream, .. }) = introduce(&door.shared, incoming).await?
+                else {
                     return Ok(());
                 };
                 let Heard { stream, router, .. } = door.hear(stream).await?;
@@ -208,7 +210,7 @@ impl Door {
                 } else {
                     let _ = put_control(&mut answer, CONNECTION_CHANNEL, busy.to_control());
                 }
-                let mut stream = Packed::new(stream, Packing::default(), Unheeded);
+                let mut stream = BlockStream::new(stream, CompressionOptions::default(), Unheeded);
                 if router.is_none() {
                     // It says what it can read.
                     stream.read_exact(&mut [0; PREFACE.len()]).await?;
@@ -227,10 +229,10 @@ impl Door {
 
 /// A connection of which it is known what is spoken.
 struct Heard<'d> {
-    stream: Box<dyn Stream>,
-    shown: Shown,
+    stream: Box<dyn ByteStream>,
+    shown: PeerCertificates,
     /// What it begins with, where more than one thing is spoken.
-    begins: Option<First>,
+    begins: Option<SpokenProtocol>,
     /// The scheme of Tidewater's own protocol here.
     scheme: &'static str,
     /// What there is, if it is HTTP.
@@ -240,13 +242,13 @@ struct Heard<'d> {
 /// Hears what a connection begins with, and gives it back; nothing if somebody speaks another protocol,
 /// who has been told.
 async fn meet(
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ByteStream>,
     scheme: &str,
     handshake: Duration,
     peer: &str,
-) -> Option<Box<dyn Stream>> {
+) -> Option<Box<dyn ByteStream>> {
     let (first, stream) = first_within(stream, handshake).await.ok()?;
-    if !matches!(first, First::Http | First::Tls) {
+    if !matches!(first, SpokenProtocol::Http | SpokenProtocol::Tls) {
         return Some(stream);
     }
     tracing::debug!(peer, "somebody speaks another protocol");
@@ -257,7 +259,7 @@ async fn meet(
 
 /// Tells whoever speaks HTTP, or TLS, where neither is spoken for what this is an address. A client of
 /// TLS only learns that it gets no TLS.
-async fn tell_stranger(mut stream: Box<dyn Stream>, scheme: &str) -> io::Result<()> {
+async fn tell_stranger(mut stream: Box<dyn ByteStream>, scheme: &str) -> io::Result<()> {
     let told = format!("A Tidewater server listens here for {scheme}://, and for nothing else.\n");
     let answer = format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\
@@ -274,10 +276,10 @@ async fn tell_stranger(mut stream: Box<dyn Stream>, scheme: &str) -> io::Result<
 /// Of a connection that is turned away nothing is counted. Nothing is read but its preface.
 struct Unheeded;
 
-impl Ledger for Unheeded {
-    fn received(&mut self, _: usize) {}
+impl ByteAccount for Unheeded {
+    fn count_received(&mut self, _: usize) {}
 
-    fn sent(&mut self, _: usize) {}
+    fn count_sent(&mut self, _: usize) {}
 
     fn hold(&mut self, bytes: usize) -> bool {
         bytes == 0
@@ -286,7 +288,10 @@ impl Ledger for Unheeded {
 
 /// Whom a connection comes from, by the word of a balancer that the configuration names and of
 /// nobody else. `None` if a balancer only looked whether somebody is there.
-async fn introduce(shared: &Shared, incoming: Incoming) -> io::Result<Option<Incoming>> {
+async fn introduce(
+    shared: &Shared,
+    incoming: IncomingStream,
+) -> io::Result<Option<IncomingStream>> {
     if shared.proxies.contain_text(&incoming.peer) {
         return incoming.introduced().await;
     }

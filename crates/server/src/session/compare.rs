@@ -114,7 +114,7 @@ fn check(
     let name = &begin.table;
     let published = schema.table(name);
     let published = published.filter(|table| {
-        let header = TableBegin::of(table);
+        let header = TableBegin::for_table(table);
         (&header.columns, &header.key) == (&begin.columns, &begin.key)
     });
     let Some(published) = published else {

@@ -12,7 +12,7 @@ use tidewater_centre::{
     UploadTable, Verdicts,
 };
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
-use tidewater_protocol::{PublicationSchema, RemoteId, Row, RowsReader, Table};
+use tidewater_protocol::{PublicationSchema, RemoteId, RowsReader, Table, UnpackedRow};
 
 use super::reply::Watch;
 use super::{Opened, Sync};
@@ -426,7 +426,7 @@ fn wanted_again(
             continue;
         };
         let mut reader = RowsReader::new(&map.shape, &request.rows);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         while reader.next(&mut row).unwrap_or(false) {
             again.push(table.key_object(&row.key));
         }

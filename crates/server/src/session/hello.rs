@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use tidewater_centre::Checkpoint;
 use tidewater_centre::records::{AskedSubscription, FormerRecord, SubscriptionRecord};
 use tidewater_protocol::message::{
-    self, Hello, HelloSubscription, MAX_FORMERS, NumbersLeft, Parameter, UploadState, Verified,
+    self, Hello, HelloSubscription, MAX_FORMERS, NumbersLeft, SubscriptionParameter, UploadState,
+    VerifiedTables,
 };
 use tidewater_protocol::{Code, PublicationSchema, RemoteId, Table, UploadId};
 
@@ -41,7 +42,7 @@ pub(crate) struct Subscription {
     /// See [`HelloSubscription::refused_from`] and the field behind it.
     pub(crate) refused: [u64; 2],
     /// What was not equal when it verified itself.
-    pub(crate) verified: Option<Verified>,
+    pub(crate) verified: Option<VerifiedTables>,
     /// The checkpoint, once it is found to be what a server signed for the remote of the
     /// Hello under the schema of the Hello.
     pub(crate) genuine: Option<Checkpoint>,
@@ -66,7 +67,7 @@ pub(crate) struct Former {
 }
 
 impl Former {
-    fn check(wire: message::Former) -> Result<Former, Fault> {
+    fn check(wire: message::FormerId) -> Result<Former, Fault> {
         let is_none = || Fault::malformed("a former id without an id");
         Ok(Former {
             remote_id: RemoteId::from_slice(&wire.remote_id).ok_or_else(is_none)?,
@@ -213,10 +214,10 @@ impl Subscription {
         if wire.formers.len() > MAX_FORMERS {
             return Err(Fault::malformed("a subscription with too many former ids"));
         }
-        if let Some(fault) = Parameter::fault(&wire.parameters) {
+        if let Some(fault) = SubscriptionParameter::fault(&wire.parameters) {
             return Err(Fault::malformed(&format!("a subscription with {fault}")));
         }
-        if let Some(fault) = wire.verified.as_ref().and_then(Verified::fault) {
+        if let Some(fault) = wire.verified.as_ref().and_then(VerifiedTables::fault) {
             return Err(Fault::malformed(&format!("a subscription with {fault}")));
         }
         let partial = wire.partial.filter(|it| !it.mark.is_empty());
@@ -390,7 +391,7 @@ mod tests {
             keys: vec!["[1]".into(); MAX_VERIFIED_KEYS + 1],
             ..VerifiedTable::default()
         };
-        talkative.subscriptions[0].verified = Some(Verified {
+        talkative.subscriptions[0].verified = Some(VerifiedTables {
             tables: vec![table],
         });
         let fault = Greeting::check(talkative, 1).err();

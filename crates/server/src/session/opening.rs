@@ -17,7 +17,7 @@ use tidewater_centre::{
     SyncUpload, Verdicts,
 };
 use tidewater_protocol::message::{
-    Control, NumberBlock, UploadState, Verified, Welcome, WelcomeSubscription,
+    Control, NumberBlock, UploadState, VerifiedTables, Welcome, WelcomeSubscription,
 };
 use tidewater_protocol::{RemoteId, UploadId};
 
@@ -394,7 +394,7 @@ impl Sync<'_> {
 }
 
 /// What was not equal, for people.
-fn told(verified: &Verified) -> String {
+fn told(verified: &VerifiedTables) -> String {
     let tables = verified.tables.iter().map(|table| {
         let keys: String = table.keys.join(" ").chars().take(KEYS_TOLD).collect();
         format!(

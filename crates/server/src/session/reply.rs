@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidewater_connection::Incoming;
+use tidewater_connection::ChannelInput;
 use tokio::time::{Instant, sleep_until};
 
 use tidewater_centre::UploadResult;
 use tidewater_protocol::message::{
-    Control, DownloadBegin, DownloadEnd, DownloadMark, ResultBegin, ResultEnd, Waiting,
+    Control, DownloadBegin, DownloadEnd, DownloadMark, ResultBegin, ResultEnd, SyncWaiting,
 };
 
 use super::{Opened, Sync};
@@ -38,8 +38,8 @@ impl<'a> Watch<'a> {
     /// must not say now. Safe to drop.
     pub(super) async fn interrupted(&self) -> Fault {
         match self.channel.incoming_without_flush().await {
-            Ok(Incoming::Control(Control::Cancel(_))) => Fault::cancelled(),
-            Ok(Incoming::Control(Control::Failure(_))) => Fault::gone(),
+            Ok(ChannelInput::Control(Control::Cancel(_))) => Fault::cancelled(),
+            Ok(ChannelInput::Control(Control::Failure(_))) => Fault::gone(),
             Err(fault) => fault,
             Ok(_) => Fault::unexpected("a message after the request for the download"),
         }
@@ -52,7 +52,7 @@ impl<'a> Watch<'a> {
 
     /// Tells it how many syncs are before its own.
     pub(super) fn waiting(&mut self, ahead: u64) -> Result<(), Fault> {
-        self.tell(Waiting {
+        self.tell(SyncWaiting {
             ahead,
             handler: false,
         })
@@ -60,13 +60,13 @@ impl<'a> Watch<'a> {
 
     /// Tells it that a handler has been asked.
     pub(super) fn waiting_for_handler(&mut self) -> Result<(), Fault> {
-        self.tell(Waiting {
+        self.tell(SyncWaiting {
             ahead: 0,
             handler: true,
         })
     }
 
-    fn tell(&mut self, waiting: Waiting) -> Result<(), Fault> {
+    fn tell(&mut self, waiting: SyncWaiting) -> Result<(), Fault> {
         self.next = Instant::now() + self.every;
         self.channel.send(Control::Waiting(waiting))?;
         self.channel.flush();

@@ -10,7 +10,7 @@ use tidewater_protocol::message::{
 };
 use tidewater_protocol::pack::MAX_COLUMNS;
 use tidewater_protocol::{
-    Code, Op, PublicationSchema, Row, RowShape, RowsReader, UnpackError, UploadId,
+    Code, Op, PublicationSchema, RowShape, RowsReader, UnpackError, UnpackedRow, UploadId,
 };
 
 use crate::config::Limits;
@@ -364,7 +364,7 @@ impl<'a> Receiver<'a> {
             return Ok(());
         };
         let mut reader = RowsReader::new(&table.shape, &table.buffer[table.valid..]);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         let uploading = matches!(self.section, Section::Upload(_));
         let complete = loop {
             match reader.next(&mut row) {

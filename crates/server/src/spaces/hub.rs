@@ -12,7 +12,9 @@ use bytes::{Bytes, BytesMut};
 use tidewater_centre::{NewEvents, SpaceRetention};
 use tidewater_protocol::event::{EventError, EventRef, EventsReader};
 use tidewater_spaces::subject::MAX_SUBJECT_BYTES;
-use tidewater_spaces::{Pattern, Receivers, Router, Run, Runs, SubjectCache, check_subject};
+use tidewater_spaces::{
+    Pattern, Receivers, RouteRun, RouteRuns, Router, SubjectCache, check_subject,
+};
 
 use super::inbox::{Peer, Pushed, Space, Waiting};
 use super::kept::Kept;
@@ -300,7 +302,7 @@ impl Hub {
             }
         }
         if events > 0 {
-            let run = Run {
+            let run = RouteRun {
                 bytes: packed.freeze(),
                 route: (),
                 events,
@@ -542,7 +544,7 @@ impl Publishing<'_> {
         let start = published.consumed;
         let chunk = chunk.slice(start..);
         let known = &mut routes.known;
-        let mut runs = Runs::new(&chunk, hub.event_bytes, |event| {
+        let mut runs = RouteRuns::new(&chunk, hub.event_bytes, |event| {
             hub.find(publisher, known, event)
         });
         while let Some(run) = runs.next_run()? {
@@ -571,7 +573,7 @@ impl Publishing<'_> {
                     }
                     let number = publisher.map_or(SERVER, |it| it.number);
                     let others = || receivers.iter().filter(|it| it.number != number);
-                    let mut slice = Run {
+                    let mut slice = RouteRun {
                         bytes: run.bytes.clone(),
                         route: (),
                         events: run.events,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use tidewater_spaces::{LastValues, Outlet, Pattern, Run};
+use tidewater_spaces::{LastValues, Pattern, ReceiverQueue, RouteRun};
 
 use super::refusal::{Refusal, User};
 use crate::config::SpaceConfig;
@@ -62,7 +62,7 @@ pub(crate) enum Notice {
 #[derive(Debug, Default)]
 struct Inbox {
     /// Those in which events wait, in the order of their turns.
-    outlets: VecDeque<(Arc<Space>, Outlet)>,
+    outlets: VecDeque<(Arc<Space>, ReceiverQueue)>,
     /// Nothing more is taken.
     end: Option<Refusal>,
     is_closed: bool,
@@ -206,7 +206,7 @@ impl Peer {
         waiting: &Waiting,
         space: &Arc<Space>,
         publisher: u64,
-        run: &Run<R>,
+        run: &RouteRun<R>,
     ) -> Pushed {
         let mut inbox = self.inbox();
         if inbox.is_closed || inbox.end.is_some() {
@@ -242,7 +242,7 @@ impl Peer {
         &self,
         waiting: &Waiting,
         space: &Arc<Space>,
-        run: &Run<()>,
+        run: &RouteRun<()>,
         forced: bool,
     ) -> PushedKept {
         let mut inbox = self.inbox();
@@ -411,7 +411,7 @@ impl Inbox {
         let known = self.outlets.iter().position(|(it, _)| it.is(space));
         known.unwrap_or_else(|| {
             let config = &space.config;
-            let outlet = Outlet::new(config.queue_bytes, config.slow);
+            let outlet = ReceiverQueue::new(config.queue_bytes, config.slow);
             self.outlets.push_back((Arc::clone(space), outlet));
             self.outlets.len() - 1
         })

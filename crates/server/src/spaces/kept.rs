@@ -19,8 +19,8 @@ use tokio::time::sleep;
 
 use tidewater_centre::{NewEvents, StoredEvent};
 use tidewater_protocol::Code;
-use tidewater_protocol::event::{EventsReader, Position, put_event};
-use tidewater_spaces::{Pattern, Router, Run, Runs};
+use tidewater_protocol::event::{EventPosition, EventsReader, put_event};
+use tidewater_spaces::{Pattern, RouteRun, RouteRuns, Router};
 
 use super::Hub;
 use super::inbox::{Peer, PushedKept, Space, Waiting};
@@ -306,7 +306,7 @@ impl Kept {
             ..
         } = tail;
         let mut woken: Vec<Arc<Peer>> = Vec::new();
-        let mut runs = Runs::new(packed, usize::MAX, |event| router.matches(event.subject));
+        let mut runs = RouteRuns::new(packed, usize::MAX, |event| router.matches(event.subject));
         let mut slow = Vec::new();
         // It was packed here: it is whole.
         while let Ok(Some(run)) = runs.next_run() {
@@ -314,7 +314,7 @@ impl Kept {
                 break;
             };
             hub.counts.delivered(run.events, run.route.len());
-            let slice = Run {
+            let slice = RouteRun {
                 bytes: run.bytes,
                 route: (),
                 events: run.events,
@@ -566,7 +566,7 @@ async fn catch_up(hub: Arc<Hub>, space: String, task: (u64, u64)) {
         };
         let wanted: Vec<&StoredEvent> = page.iter().filter(is_wanted).collect();
         if !wanted.is_empty() {
-            let run = Run {
+            let run = RouteRun {
                 events: wanted.len() as u32,
                 bytes: pack_stored(&space, wanted.into_iter()),
                 route: (),
@@ -606,7 +606,12 @@ fn pack<'e>(
         whole.push_str(subject);
         let check = u64::from_le_bytes(check);
         // Their sizes were looked at before they were kept.
-        let _ = put_event(&mut packed, &whole, Some(Position { id, check }), payload);
+        let _ = put_event(
+            &mut packed,
+            &whole,
+            Some(EventPosition { id, check }),
+            payload,
+        );
     }
     packed.freeze()
 }
@@ -618,7 +623,7 @@ fn first_of(packed: &Bytes) -> Option<u64> {
 }
 
 /// Those behind an event that one of the patterns stands for.
-fn wanted(packed: &Bytes, patterns: &[Pattern], after: u64) -> Run<()> {
+fn wanted(packed: &Bytes, patterns: &[Pattern], after: u64) -> RouteRun<()> {
     let mut bytes = BytesMut::new();
     let mut events = 0;
     let mut reader = EventsReader::new(packed, usize::MAX);
@@ -629,7 +634,7 @@ fn wanted(packed: &Bytes, patterns: &[Pattern], after: u64) -> Run<()> {
             events += 1;
         }
     }
-    Run {
+    RouteRun {
         bytes: bytes.freeze(),
         route: (),
         events,

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidewater_protocol::Code;
-use tidewater_spaces::{Pattern, SubjectError, Template};
+use tidewater_spaces::{Pattern, PatternTemplate, SubjectError};
 
 use crate::config::{Rule, SpaceConfig};
 
@@ -174,7 +174,7 @@ impl User {
                 allow: Some(query), ..
             } if !self.is_granted(space, right, query) => May::Some(Vec::new()),
             Rule::Patterns { patterns, .. } => {
-                let mine = |it: &Template| it.of_user(&self.name);
+                let mine = |it: &PatternTemplate| it.for_user(&self.name);
                 May::Some(patterns.iter().filter_map(mine).collect())
             }
         }

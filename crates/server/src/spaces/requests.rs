@@ -5,10 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use tidewater_centre::events::{Appended, NewEvents, StoredEvent};
-use tidewater_protocol::event::{EventsReader, Position};
+use tidewater_protocol::event::{EventPosition, EventsReader};
 use tidewater_protocol::message::{Answer, CallFailed, ColumnHeader, Returns};
 use tidewater_protocol::{ColumnType, Datum};
-use tidewater_spaces::{Pattern, Run, check_subject};
+use tidewater_spaces::{Pattern, RouteRun, check_subject};
 
 use super::inbox::{Peer, Space};
 use super::kept::{pack_stored, page};
@@ -39,7 +39,7 @@ pub(crate) enum After {
     /// All that are kept.
     Beginning,
     /// Those behind one.
-    Position(Position),
+    Position(EventPosition),
 }
 
 /// Where somebody's position is in a space.
@@ -106,7 +106,7 @@ pub(crate) async fn subscribe(
     space: &str,
     pattern: &str,
     after: Option<After>,
-) -> Result<Option<Position>, CallFailed> {
+) -> Result<Option<EventPosition>, CallFailed> {
     let (hub, peer) = member.parts();
     let space = hub.space(space)?;
     ask(server, &peer.user, caller, &space.config, Right::Subscribe).await?;
@@ -137,7 +137,7 @@ async fn follow(
     space: &Arc<Space>,
     pattern: Pattern,
     after: After,
-) -> Result<Position, Fault> {
+) -> Result<EventPosition, Fault> {
     let name = &space.config.name;
     let store = hub.kept.store()?;
     let end = store.end(name).await?;
@@ -151,7 +151,7 @@ async fn follow(
     if space.config.last_value && after == After::Now {
         let last = last_values(store, space, &pattern, end).await?;
         if !last.is_empty() {
-            let run = Run {
+            let run = RouteRun {
                 bytes: pack_stored(name, last.iter()),
                 events: last.len() as u32,
                 route: (),
@@ -168,7 +168,7 @@ async fn follow(
     };
     hub.kept
         .follow(hub, peer, space, (pattern, found.from), end);
-    Ok(Position {
+    Ok(EventPosition {
         id: found.from,
         check: position,
     })
@@ -187,7 +187,7 @@ async fn find(store: &Store, space: &str, after: After, end: u64) -> Result<Foun
     let position = match after {
         After::Now => return Ok(at(end)),
         After::Beginning => return Ok(at(0)),
-        After::Position(Position { id: 0, .. }) => return Ok(at(0)),
+        After::Position(EventPosition { id: 0, .. }) => return Ok(at(0)),
         After::Position(position) if position.id > end => return Ok(anew),
         After::Position(position) => position,
     };
@@ -256,7 +256,7 @@ pub(crate) async fn publish(
     space: &str,
     packed: &Bytes,
     key: Option<[u8; 16]>,
-) -> Result<Option<Position>, CallFailed> {
+) -> Result<Option<EventPosition>, CallFailed> {
     let hub = &server.spaces;
     let config = hub.config(space)?;
     if !user.has_asked(&config, Right::Publish) {
@@ -293,7 +293,7 @@ pub(crate) async fn publish(
             if let Some(outside) = hub.outside() {
                 outside.kept();
             }
-            Ok(Some(Position {
+            Ok(Some(EventPosition {
                 id: first + count - 1,
                 check: u64::from_le_bytes(check),
             }))
@@ -370,12 +370,12 @@ pub(crate) async fn events(
     let read = read(hub, &config.name, &pattern, after, limit).await;
     let kept = read.map_err(calls::of_fault)?;
     let columns = vec![
-        ColumnHeader::of("id", ColumnType::Integer),
-        ColumnHeader::of("check", ColumnType::Bytes),
-        ColumnHeader::of("subject", ColumnType::Text),
-        ColumnHeader::of("payload", ColumnType::Bytes),
-        ColumnHeader::of("user", ColumnType::Text),
-        ColumnHeader::of("at_ms", ColumnType::Integer),
+        ColumnHeader::new("id", ColumnType::Integer),
+        ColumnHeader::new("check", ColumnType::Bytes),
+        ColumnHeader::new("subject", ColumnType::Text),
+        ColumnHeader::new("payload", ColumnType::Bytes),
+        ColumnHeader::new("user", ColumnType::Text),
+        ColumnHeader::new("at_ms", ColumnType::Integer),
     ];
     let mut rows: Vec<[Datum<'_>; 6]> = Vec::with_capacity(kept.events.len() + 2);
     let no_check = [0; 8];
@@ -394,7 +394,7 @@ pub(crate) async fn events(
     }));
     rows.push(mark(kept.reached.0, &kept.reached.1));
     let rows: Vec<&[Datum<'_>]> = rows.iter().map(|it| &it[..]).collect();
-    Ok(Answer::of(Returns::Rows, columns, &rows))
+    Ok(Answer::new(Returns::Rows, columns, &rows))
 }
 
 fn number(id: u64) -> Datum<'static> {

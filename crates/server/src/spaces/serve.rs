@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::time::sleep;
 
-use tidewater_connection::Incoming;
+use tidewater_connection::ChannelInput;
 use tidewater_protocol::event::EventError;
-use tidewater_protocol::message::{Argument, Call, Given};
-use tidewater_spaces::Pieces;
+use tidewater_protocol::message::{Argument, ArgumentValue, Call};
+use tidewater_spaces::EventPieces;
 
 use super::inbox::Notice;
 use super::member::Member;
@@ -67,7 +67,7 @@ async fn take(
     asking: Option<(&Arc<Shared>, &Caller)>,
 ) -> Result<Infallible, Fault> {
     let mut asked = 0;
-    let mut pieces = Pieces::default();
+    let mut pieces = EventPieces::default();
     let mut reservation = channel.budget().empty();
     loop {
         // What is produced is the other half's, which flushes it. Why nothing more comes, the syncs
@@ -75,7 +75,7 @@ async fn take(
         let Ok(incoming) = channel.incoming_without_flush().await else {
             return std::future::pending().await;
         };
-        let Incoming::Rows(bytes) = incoming else {
+        let ChannelInput::Rows(bytes) = incoming else {
             return Err(Fault::unexpected("something else than events"));
         };
         stay.keep();
@@ -167,30 +167,33 @@ fn call_of(notice: Notice) -> Call {
         Notice::Missed { space, events } => (
             "tidewater.missed",
             vec![
-                Argument::new("space", Given::from(space)),
-                Argument::new("count", Given::from(count(events))),
+                Argument::new("space", ArgumentValue::from(space)),
+                Argument::new("count", ArgumentValue::from(count(events))),
             ],
         ),
         Notice::Refused { events, refusal } => (
             "tidewater.refused",
             vec![
-                Argument::new("count", Given::from(count(events))),
-                Argument::new("code", Given::from(i64::from(refusal.code().number()))),
-                Argument::new("message", Given::from(refusal.to_string())),
-                Argument::new("hint", Given::from(refusal.hint())),
+                Argument::new("count", ArgumentValue::from(count(events))),
+                Argument::new(
+                    "code",
+                    ArgumentValue::from(i64::from(refusal.code().number())),
+                ),
+                Argument::new("message", ArgumentValue::from(refusal.to_string())),
+                Argument::new("hint", ArgumentValue::from(refusal.hint())),
             ],
         ),
         Notice::History { space } => (
             "tidewater.history",
-            vec![Argument::new("space", Given::from(space))],
+            vec![Argument::new("space", ArgumentValue::from(space))],
         ),
         Notice::Unsubscribed { pattern } => {
             let (space, subject) = pattern.split();
             (
                 "tidewater.unsubscribed",
                 vec![
-                    Argument::new("space", Given::from(space)),
-                    Argument::new("subject", Given::from(subject)),
+                    Argument::new("space", ArgumentValue::from(space)),
+                    Argument::new("subject", ArgumentValue::from(subject)),
                 ],
             )
         }

@@ -7,11 +7,11 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::time::timeout;
 
-use tidewater_connection::{Connection, Incoming};
-use tidewater_protocol::event::{EVENT_BYTES, EventsReader, Position, put_event};
+use tidewater_connection::{ChannelInput, FramedConnection};
+use tidewater_protocol::event::{EVENT_BYTES, EventPosition, EventsReader, put_event};
 use tidewater_protocol::frame::{EVENT_CHANNEL, INITIAL_CREDIT_BYTES};
 use tidewater_protocol::{Code, RemoteId};
-use tidewater_spaces::{Template, WhenFull};
+use tidewater_spaces::{PatternTemplate, WhenFull};
 
 use super::inbox::Notice;
 use super::refusal::{Grant, Right};
@@ -39,7 +39,7 @@ fn open_space(name: &str) -> SpaceConfig {
 }
 
 fn patterns(space: &str, texts: &[&str], allow: Option<&str>) -> Rule {
-    let read = |text: &&str| Template::parse(space, text).unwrap();
+    let read = |text: &&str| PatternTemplate::parse(space, text).unwrap();
     Rule::Patterns {
         patterns: texts.iter().map(read).collect(),
         allow: allow.map(str::to_owned),
@@ -205,7 +205,7 @@ async fn what_a_user_may_not_publish_is_left_out_and_told() {
     }
     // Only the server gives positions.
     let mut durable = BytesMut::new();
-    let position = Some(Position { id: 1, check: 2 });
+    let position = Some(EventPosition { id: 1, check: 2 });
     put_event(&mut durable, "n/news", position, b"p").unwrap();
     put_event(&mut durable, "n/news", None, b"q").unwrap();
     let published = ann.publish(&durable.freeze()).unwrap();
@@ -495,7 +495,7 @@ async fn another_configuration_ends_what_it_does_not_let_be() {
 
 /// The other side of a connection.
 struct Client {
-    machine: Connection,
+    machine: FramedConnection,
     stream: DuplexStream,
     /// What came on the channel of events.
     came: BytesMut,
@@ -505,7 +505,7 @@ struct Client {
 impl Client {
     fn new(stream: DuplexStream) -> Client {
         Client {
-            machine: Connection::dial("client", None, Duration::ZERO),
+            machine: FramedConnection::dial("client", None, Duration::ZERO),
             stream,
             came: BytesMut::new(),
             gives_credit: true,
@@ -531,12 +531,12 @@ impl Client {
             assert_ne!(self.stream.read_buf(&mut input).await.unwrap(), 0);
             self.machine.handle_bytes(&input, Duration::ZERO).unwrap();
             while let Some(incoming) = self.machine.receive(EVENT_CHANNEL) {
-                let Incoming::Rows(bytes) = incoming else {
+                let ChannelInput::Rows(bytes) = incoming else {
                     panic!("something else than events");
                 };
                 self.came.extend_from_slice(&bytes);
                 if self.gives_credit {
-                    self.machine.consumed(EVENT_CHANNEL, bytes.len());
+                    self.machine.mark_consumed(EVENT_CHANNEL, bytes.len());
                 }
             }
         }
@@ -631,7 +631,7 @@ async fn a_subscriber_gets_no_more_than_its_credit_and_the_rest_when_it_gives_mo
             "nothing without credit, and nobody is cut off"
         );
         subscriber.gives_credit = true;
-        subscriber.machine.consumed(EVENT_CHANNEL, credit);
+        subscriber.machine.mark_consumed(EVENT_CHANNEL, credit);
         subscriber.until(chunk.len()).await;
     };
     tokio::select! {

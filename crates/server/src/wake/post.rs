@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use tidewater_carrier::listen::Stream;
+use tidewater_carrier::listen::ByteStream;
 use tidewater_carrier::tls;
 
 use crate::config::{WakeConfig, WebAddress};
@@ -79,7 +79,7 @@ impl Target {
 pub(super) async fn post(target: &Target, body: &str) -> io::Result<()> {
     let exchange = async {
         let stream = TcpStream::connect(target.config.address.host.address()).await?;
-        let mut stream: Box<dyn Stream> = match &target.tls {
+        let mut stream: Box<dyn ByteStream> = match &target.tls {
             Some((connector, name)) => Box::new(connector.connect(name.clone(), stream).await?),
             None => Box::new(stream),
         };

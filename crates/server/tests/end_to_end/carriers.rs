@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use tidewater_carrier::CarrierError;
-use tidewater_client::{ClientError, Code, Given, Link, LinkOptions, Request, Retry, Since};
+use tidewater_client::{
+    ArgumentValue, ClientError, Code, Link, LinkOptions, Request, RetryPolicy, SubscriptionStart,
+};
 use tidewater_server::{Config, dev_certificate};
 use tidewater_testing::bad_line::BadLine;
 
@@ -81,7 +83,7 @@ pub(crate) fn device_over<B: Backend>(
     go_by(&mut device, &format!("{scheme}://{}", line.address()));
     let trusted = device.remote.set_ca_file(Some(&everything.certificate));
     trusted.expect("it is a file");
-    device.remote.set_retry(Retry::default());
+    device.remote.set_retry(RetryPolicy::default());
     device
 }
 
@@ -127,11 +129,11 @@ fn calls_and_events_interleave_over_every_carrier<B: Backend>() {
         let link = Link::connect(&url, &options).expect("it is let in");
         let other = Link::connect(&url, &options).expect("it is let in");
         let mut heard = other
-            .subscribe("field", "unit.>", Since::Now)
+            .subscribe("field", "unit.>", SubscriptionStart::Now)
             .expect("it may");
         // While one request is held, others go.
         for number in 1..=3 {
-            let call = Request::new("place").with("number", Given::Integer(number));
+            let call = Request::new("place").with("number", ArgumentValue::Integer(number));
             link.call(&call).expect("it is done");
             let word = format!("{scheme} {number}");
             let kept = link.publish_durable("field", &[("unit.ada", word.as_bytes())], None);

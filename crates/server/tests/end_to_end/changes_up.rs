@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use tidewater_client::Phase;
+use tidewater_client::SyncPhase;
 use tidewater_protocol::frame::{Frame, take_frame};
 use tidewater_protocol::message::{Control, UploadBegin};
 use tidewater_testing::proxy::{Accident, Journey, Place, Way};
@@ -203,7 +203,7 @@ fn an_edit_between_taking_and_reading_belongs_to_the_next_upload<B: Backend>() {
         let application = ada.another_application();
         let mut edited = false;
         let outcome = ada.remote.sync(&mut |progress| {
-            if progress.phase == Phase::Uploading && progress.bytes_sent > 0 && !edited {
+            if progress.phase == SyncPhase::Uploading && progress.bytes_sent > 0 && !edited {
                 edited = true;
                 let sql = "UPDATE product SET name = 'edited later' WHERE product_id = 24999;
                            DELETE FROM product WHERE product_id = 25000;";

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use tempfile::TempDir;
 use tidewater_centre::records::Retention;
-use tidewater_client::{Progress, Remote};
+use tidewater_client::{Remote, SyncProgress};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
 use tidewater_server::Environment;
@@ -195,7 +195,7 @@ fn two_syncs_at_once_keep_a_good_credential<B: Backend>() {
     let mut ada = world.device("ada");
     go_to(&ada, &server);
     ada.sync();
-    let go_on = |_: &Progress| ControlFlow::Continue(());
+    let go_on = |_: &SyncProgress| ControlFlow::Continue(());
     for day in 1..6 {
         clock.set(day * 25 * HOUR_MS);
         // Neither has a password or a token.

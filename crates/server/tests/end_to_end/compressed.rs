@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use flate2::write::ZlibEncoder;
-use tidewater_client::{Compression, Packing};
+use tidewater_client::{Compression, CompressionOptions};
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::{Frame, PREFACE, take_frame};
 use tidewater_protocol::message::Control;
@@ -20,8 +20,8 @@ use crate::world::{LiveServer, World};
 /// Rows of a bulk, each with a note of its own.
 const ROWS: u32 = 4_000;
 
-fn packing(compression: Compression) -> Packing {
-    Packing {
+fn packing(compression: Compression) -> CompressionOptions {
+    CompressionOptions {
         compression,
         level: None,
     }
@@ -32,7 +32,7 @@ fn reach(device: &mut Device, server: &LiveServer, compression: Compression) {
     let url = format!("tcp://{}", server.address);
     let reached = device.remote.subscribe(&url, &device.user, &[]);
     reached.expect("the file can be written");
-    device.remote.set_packing(packing(compression));
+    device.remote.set_compression(packing(compression));
 }
 
 /// Purchases, as people note them.

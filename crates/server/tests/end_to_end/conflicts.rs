@@ -3,7 +3,7 @@
 
 use tidewater_centre::records::ConflictOutcome;
 use tidewater_centre::{Choice, Judgement, SettleOutcome, Version};
-use tidewater_client::{Conflict, Which};
+use tidewater_client::{ConflictedChange, RowSelection};
 
 use crate::backend::Backend;
 use crate::compare::assert_converged;
@@ -34,7 +34,7 @@ fn fight<B: Backend>(world: &World<B>, theirs: &str, mine: &str) -> (Device, Dev
     (ada, bob)
 }
 
-fn listed(device: &mut Device) -> Vec<Conflict> {
+fn listed(device: &mut Device) -> Vec<ConflictedChange> {
     device.remote.conflicts().expect("conflicts can be read")
 }
 
@@ -147,7 +147,7 @@ fn what_a_device_applies_again_reaches_everybody<B: Backend>() {
     let (mut ada, mut bob) = fight(&world, theirs, mine);
     assert_eq!(world.rows(PRODUCTS), ["1|bobs|10", "2|bobs|20"]);
     assert_eq!(listed(&mut ada).len(), 3);
-    assert_eq!(ada.remote.apply_conflicts(Which::All).unwrap(), 3);
+    assert_eq!(ada.remote.apply_conflicts(RowSelection::All).unwrap(), 3);
     assert_eq!(listed(&mut ada), []);
     assert_eq!(ada.pending(), 3);
     let report = ada.sync();

@@ -1,6 +1,6 @@
 //! Whatever happened: when everybody has synced and nobody writes, all are equal.
 
-use tidewater_client::Which;
+use tidewater_client::RowSelection;
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
@@ -49,7 +49,7 @@ pub(crate) fn live_through<B: Backend>(seed: u64, prepare: impl FnOnce(&[Device]
             4..8 => sync_through_a_bad_network(device, &mut random),
             8 => sync_while_the_application_works(device, &sql),
             9 if random.once_in(4) => sync_at_once(&mut devices),
-            10 if random.once_in(2) => drop(device.remote.retry_refused(Which::All)),
+            10 if random.once_in(2) => drop(device.remote.retry_refused(RowSelection::All)),
             _ => device.try_edit(&sql),
         }
     }

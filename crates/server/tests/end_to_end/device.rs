@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tidewater_client::{ClientError, RefusedRow, Remote, Report, Retry, SyncDirection, Which};
+use tidewater_client::{
+    ClientError, RefusedRow, Remote, Report, RetryPolicy, RowSelection, SyncDirection,
+};
 use tidewater_testing::FrameProxy;
 
 use crate::backend::{execute_sqlite, open_sqlite, rows_sqlite};
@@ -147,7 +149,7 @@ impl Device {
     /// Gives up everything that was refused.
     pub(crate) fn discard_refused(&mut self) -> u64 {
         self.remote
-            .discard_refused(Which::All)
+            .discard_refused(RowSelection::All)
             .expect("refused rows can be discarded")
     }
 
@@ -167,7 +169,7 @@ fn open(path: &Path, url: &str, user: &str) -> Remote {
     remote.set_password(PASSWORD);
     remote.set_timeout(SILENCE);
     // Tests look at every single answer.
-    remote.set_retry(Retry::Off);
+    remote.set_retry(RetryPolicy::Off);
     remote
 }
 

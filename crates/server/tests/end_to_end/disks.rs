@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use tidewater_client::{Remote, Retry};
+use tidewater_client::{Remote, RetryPolicy};
 use tidewater_protocol::Code;
 use tidewater_testing::disk::{Disk, Fault, KILLED};
 
@@ -60,7 +60,7 @@ fn open(file: &Path, url: &str, user: &str) -> Remote {
         .subscribe(url, user, &[PUBLICATION])
         .expect("a remote can subscribe");
     remote.set_password(PASSWORD);
-    remote.set_retry(Retry::Off);
+    remote.set_retry(RetryPolicy::Off);
     remote
 }
 

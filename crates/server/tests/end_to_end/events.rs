@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use tidewater_centre::Centre;
-use tidewater_client::{Code, Link, LinkOptions, Position, Request, Since, Subscription};
+use tidewater_client::{
+    Code, EventPosition, Link, LinkOptions, Request, SpaceSubscription, SubscriptionStart,
+};
 
 use tidewater_testing::nats::Nats;
 
@@ -66,16 +68,16 @@ pub(crate) fn link_to(server: &LiveServer, user: &str) -> Link {
     Link::connect(&url, &LinkOptions::password(user, PASSWORD)).expect("it is let in")
 }
 
-fn text(subscription: &mut Subscription) -> String {
+fn text(subscription: &mut SpaceSubscription) -> String {
     let event = subscription.recv(PATIENCE).expect("it comes");
     String::from_utf8(event.payload().to_vec()).unwrap()
 }
 
-fn texts(subscription: &mut Subscription, count: usize) -> Vec<String> {
+fn texts(subscription: &mut SpaceSubscription, count: usize) -> Vec<String> {
     (0..count).map(|_| text(subscription)).collect()
 }
 
-fn keep(link: &Link, space: &str, events: &[(&str, &str)]) -> Position {
+fn keep(link: &Link, space: &str, events: &[(&str, &str)]) -> EventPosition {
     let events: Vec<(&str, &[u8])> = events.iter().map(|(s, p)| (*s, p.as_bytes())).collect();
     let kept = link.publish_durable(space, &events, None).unwrap();
     kept.expect("it has a position")
@@ -85,14 +87,16 @@ fn events_go_where_the_rules_let_them_in_the_order_of_their_publisher<B: Backend
     let world = World::<B>::open(scenario());
     let (ada, bob) = (link_to(&world.server, "ada"), link_to(&world.server, "bob"));
     let refused = bob
-        .subscribe("fleet", "unit.ada.>", Since::Now)
+        .subscribe("fleet", "unit.ada.>", SubscriptionStart::Now)
         .unwrap_err();
     assert_eq!(refused.code(), Some(Code::NotAllowed), "{refused}");
     assert!(refused.hint().contains("unit.bob.>"), "{}", refused.hint());
     let mut positions = bob
-        .subscribe("fleet", "unit.*.position", Since::Now)
+        .subscribe("fleet", "unit.*.position", SubscriptionStart::Now)
         .unwrap();
-    let mut own = ada.subscribe("fleet", "unit.ada.>", Since::Now).unwrap();
+    let mut own = ada
+        .subscribe("fleet", "unit.ada.>", SubscriptionStart::Now)
+        .unwrap();
     for number in 0..1_000 {
         let payload = number.to_string();
         ada.publish("fleet", "unit.ada.position", payload.as_bytes())
@@ -127,7 +131,9 @@ fn events_go_where_the_rules_let_them_in_the_order_of_their_publisher<B: Backend
     drop(positions);
     ada.publish("fleet", "unit.ada.position", b"nobody")
         .unwrap();
-    let mut again = bob.subscribe("fleet", "unit.bob.>", Since::Now).unwrap();
+    let mut again = bob
+        .subscribe("fleet", "unit.bob.>", SubscriptionStart::Now)
+        .unwrap();
     bob.publish("fleet", "unit.bob.alarm", b"fire").unwrap();
     assert_eq!(text(&mut again), "fire");
     assert_eq!(again.recv(QUIET), None);
@@ -137,7 +143,7 @@ fn durable_events_wait_for_whoever_was_away<B: Backend>() {
     let world = World::<B>::open(scenario());
     let ada = link_to(&world.server, "ada");
     let bob = link_to(&world.server, "bob");
-    let mut listening = bob.subscribe("log", "a.>", Since::Now).unwrap();
+    let mut listening = bob.subscribe("log", "a.>", SubscriptionStart::Now).unwrap();
     let began = listening.started().expect("the space is durable");
     keep(
         &ada,
@@ -152,11 +158,13 @@ fn durable_events_wait_for_whoever_was_away<B: Backend>() {
     drop((listening, bob));
     keep(&ada, "log", &[("a.1", "three")]);
     let bob = link_to(&world.server, "bob");
-    let mut listening = bob.subscribe("log", "a.>", Since::Position(seen)).unwrap();
+    let mut listening = bob
+        .subscribe("log", "a.>", SubscriptionStart::Position(seen))
+        .unwrap();
     keep(&ada, "log", &[("a.3", "four")]);
     assert_eq!(texts(&mut listening, 2), ["three", "four"]);
     // Another one of the same link begins earlier, and takes nothing from the first.
-    let mut all = bob.subscribe("log", ">", Since::First).unwrap();
+    let mut all = bob.subscribe("log", ">", SubscriptionStart::First).unwrap();
     assert_eq!(
         texts(&mut all, 5),
         ["one", "not his", "two", "three", "four"]
@@ -168,23 +176,25 @@ fn durable_events_wait_for_whoever_was_away<B: Backend>() {
     );
     assert_eq!(listening.recv(QUIET), None);
     // Before all, nothing was there.
-    let mut early = bob.subscribe("log", "b.*", Since::Position(began)).unwrap();
+    let mut early = bob
+        .subscribe("log", "b.*", SubscriptionStart::Position(began))
+        .unwrap();
     assert_eq!(text(&mut early), "not his");
     assert!(!early.take_begun_anew());
     // A position of another history.
     for position in [
-        Position {
+        EventPosition {
             check: last.check ^ 1,
             ..last
         },
-        Position {
+        EventPosition {
             id: 1_000,
             check: 1,
         },
     ] {
         let link = link_to(&world.server, "bob");
         let mut anew = link
-            .subscribe("log", "b.*", Since::Position(position))
+            .subscribe("log", "b.*", SubscriptionStart::Position(position))
             .unwrap();
         assert_eq!(text(&mut anew), "not his");
         while !anew.take_begun_anew() {
@@ -202,7 +212,7 @@ fn durable_events_wait_for_whoever_was_away<B: Backend>() {
 fn events_under_a_key_are_kept_once<B: Backend>() {
     let world = World::<B>::open(scenario());
     let ada = link_to(&world.server, "ada");
-    let mut listening = ada.subscribe("log", ">", Since::Now).unwrap();
+    let mut listening = ada.subscribe("log", ">", SubscriptionStart::Now).unwrap();
     let key = Some([7; 16]);
     let first = ada.publish_durable("log", &[("a", b"once")], key).unwrap();
     let again = ada.publish_durable("log", &[("a", b"once")], key).unwrap();
@@ -212,7 +222,7 @@ fn events_under_a_key_are_kept_once<B: Backend>() {
 }
 
 /// Numbers in an order that has no gap and nothing twice.
-fn check_all(subscription: &mut Subscription, count: u64) {
+fn check_all(subscription: &mut SpaceSubscription, count: u64) {
     for id in 1..=count {
         let event = subscription.recv(PATIENCE).expect("it comes");
         assert_eq!(event.position().map(|it| it.id), Some(id));
@@ -250,7 +260,9 @@ fn nothing_is_missing_and_nothing_comes_twice_whoever_publishes_meanwhile<B: Bac
         ] {
             let link = link_to(server, "bob");
             scope.spawn(move || {
-                let mut listening = link.subscribe("log", ">", Since::First).unwrap();
+                let mut listening = link
+                    .subscribe("log", ">", SubscriptionStart::First)
+                    .unwrap();
                 if slow {
                     // More than may wait for it comes until then.
                     let publisher = link_to(server, "bob");
@@ -268,7 +280,9 @@ fn nothing_is_missing_and_nothing_comes_twice_whoever_publishes_meanwhile<B: Bac
 
 /// The number of the last event that is kept.
 fn link_end(link: &Link) -> u64 {
-    let subscription = link.subscribe("log", "none", Since::Now).unwrap();
+    let subscription = link
+        .subscribe("log", "none", SubscriptionStart::Now)
+        .unwrap();
     subscription.started().map_or(0, |it| it.id)
 }
 
@@ -277,7 +291,9 @@ fn who_may_is_asked_of_the_centre_and_the_newest_come_first<B: Backend>() {
     let (ada, bob) = (link_to(&world.server, "ada"), link_to(&world.server, "bob"));
     let refused = bob.publish_durable("prices", &[("a", b"1")], None);
     assert_eq!(refused.unwrap_err().code(), Some(Code::NotAllowed));
-    let refused = bob.subscribe("prices", "a", Since::Now).unwrap_err();
+    let refused = bob
+        .subscribe("prices", "a", SubscriptionStart::Now)
+        .unwrap_err();
     assert_eq!(refused.code(), Some(Code::NotAllowed));
     keep(
         &ada,
@@ -285,7 +301,9 @@ fn who_may_is_asked_of_the_centre_and_the_newest_come_first<B: Backend>() {
         &[("a", "1"), ("b", "2"), ("a", "3"), ("c", "4")],
     );
     world.execute("INSERT INTO staff VALUES ('bob')");
-    let mut listening = bob.subscribe("prices", ">", Since::Now).unwrap();
+    let mut listening = bob
+        .subscribe("prices", ">", SubscriptionStart::Now)
+        .unwrap();
     assert_eq!(texts(&mut listening, 3), ["2", "3", "4"]);
     keep(&ada, "prices", &[("b", "5")]);
     assert_eq!(text(&mut listening), "5");
@@ -347,7 +365,7 @@ fn events_go_over_http_and_go_on_where_they_were<B: Backend>() {
     assert_eq!(next[1], "data: {\"base64\":\"/wA=\",\"subject\":\"a.3\"}");
     // A space that is not durable.
     let mut positions = ada
-        .subscribe("fleet", "unit.*.position", Since::Now)
+        .subscribe("fleet", "unit.*.position", SubscriptionStart::Now)
         .unwrap();
     let (status, answer) = publish("fleet/unit.bob.position", "here");
     assert_eq!(status, 204, "{answer}");
@@ -374,9 +392,11 @@ fn servers_and_other_programs_meet_over_nats<B: Backend>() {
         [(), ()].map(|()| world.server_with(|config| config.live.nats = Some(url.clone())));
     let (ada, bob) = (link_to(&servers[0], "ada"), link_to(&servers[1], "bob"));
     let mut far = bob
-        .subscribe("fleet", "unit.*.position", Since::Now)
+        .subscribe("fleet", "unit.*.position", SubscriptionStart::Now)
         .unwrap();
-    let mut near = ada.subscribe("fleet", "unit.ada.>", Since::Now).unwrap();
+    let mut near = ada
+        .subscribe("fleet", "unit.ada.>", SubscriptionStart::Now)
+        .unwrap();
     // Until both are connected, events reach those of the same server only.
     let mut number = 0;
     let first = loop {
@@ -409,7 +429,7 @@ fn servers_and_other_programs_meet_over_nats<B: Backend>() {
     assert_eq!(own, number + 100 + 1);
     // Without it, a server goes on by itself, and durable events arrive.
     nats.stop();
-    let mut kept = bob.subscribe("log", ">", Since::Now).unwrap();
+    let mut kept = bob.subscribe("log", ">", SubscriptionStart::Now).unwrap();
     ada.publish("fleet", "unit.ada.position", b"near").unwrap();
     assert_eq!(text(&mut near), "near");
     keep(&ada, "log", &[("a", "kept")]);
@@ -437,7 +457,7 @@ fn what_is_said_again_is_published_once<B: Backend>() {
     let (ada, again) = (link_to(&world.server, "ada"), link_to(&other, "ada"));
     let listen = |server: &LiveServer| {
         let bob = link_to(server, "bob");
-        bob.subscribe("fleet", "unit.*.position", Since::Now)
+        bob.subscribe("fleet", "unit.*.position", SubscriptionStart::Now)
             .unwrap()
     };
     let (mut here, mut there) = (listen(&world.server), listen(&other));
@@ -463,7 +483,7 @@ fn a_user_who_is_disabled_is_gone_with_subscriptions_and_calls<B: Backend>() {
     let web = WebProgram::sign_in(&server, "ada");
     let _ = whole(web.ask("GET /v1/provide/wait?wait=0", ""));
     let bob = link_to(&server, "bob");
-    let mut listening = bob.subscribe("log", ">", Since::Now).unwrap();
+    let mut listening = bob.subscribe("log", ">", SubscriptionStart::Now).unwrap();
     let call = bob.begin(&Request::new("wait")).unwrap();
     let given = whole(web.ask("GET /v1/provide/wait", ""));
     let disable = async |centre: &dyn Centre| centre.set_disabled("bob", true).await;
@@ -480,7 +500,7 @@ fn a_position_in_a_centre_that_was_restored_is_noticed<B: Backend>() {
     let world = World::<B>::open(scenario());
     let ada = link_to(&world.server, "ada");
     keep(&ada, "log", &[("a", "one"), ("a", "two")]);
-    let mut listening = ada.subscribe("log", ">", Since::First).unwrap();
+    let mut listening = ada.subscribe("log", ">", SubscriptionStart::First).unwrap();
     assert_eq!(texts(&mut listening, 2), ["one", "two"]);
     let seen = keep(&ada, "log", &[("a", "three")]);
     assert_eq!(text(&mut listening), "three");
@@ -492,7 +512,9 @@ fn a_position_in_a_centre_that_was_restored_is_noticed<B: Backend>() {
         "UPDATE {table} SET check_bytes = {bytes} WHERE id >= 2"
     ));
     let bob = link_to(&world.server, "bob");
-    let mut anew = bob.subscribe("log", ">", Since::Position(seen)).unwrap();
+    let mut anew = bob
+        .subscribe("log", ">", SubscriptionStart::Position(seen))
+        .unwrap();
     assert_eq!(texts(&mut anew, 3), ["one", "two", "three"]);
     while !anew.take_begun_anew() {
         thread::yield_now();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ring::hmac;
 use serde_json::{Value, json};
 use tidewater_client::{
-    Called, ColumnType, Datum, Link, LinkOptions, LinkProof, Request, SyncDirection,
+    ColumnType, Datum, Link, LinkOptions, LinkProof, ProvidedCall, Request, SyncDirection,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
@@ -645,7 +645,7 @@ idempotent = true
     assert_eq!(error.code(), Code::HandlerAway, "{error}");
     assert_eq!(ada.pending(), 3);
     let link = link_to(&world.server, "bob");
-    let judge = |called: &Called| {
+    let judge = |called: &ProvidedCall| {
         let body: Value = serde_json::from_str(called.text("request")?).unwrap();
         let (head, text) = (String::new(), String::new());
         let Say::Json(said) = (Asked { head, text, body }).each(by_name) else {

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use tidewater_client::{Code, Which};
+use tidewater_client::{Code, RowSelection};
 use tidewater_server::Config;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
@@ -290,7 +290,7 @@ fn what_headquarters_refuses_stays_at_the_branch_until_it_is_settled<B: Backend>
     north
         .line
         .remote
-        .discard_refused(Which::All)
+        .discard_refused(RowSelection::All)
         .expect("it can be discarded");
     settle(&mut [&mut north], &mut [&mut ann]);
     assert_eq!(world.rows(PRODUCTS), ["1|pen|10", "2|ink|20", "9|cap|0"]);

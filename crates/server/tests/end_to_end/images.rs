@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use tidewater_centre::records::Retention;
-use tidewater_client::{Database, ImageStart};
+use tidewater_client::{ImageStart, RemoteDatabase};
 use tidewater_protocol::Code;
 use tidewater_protocol::image::Manifest;
 use tidewater_server::images::{ImageOf, describe};
@@ -60,7 +60,7 @@ impl Image {
             let _ = std::fs::remove_file(format!("{}{end}", path.display()));
         }
         std::fs::copy(&self.file, path).unwrap();
-        let mut database = Database::open(path).unwrap();
+        let mut database = RemoteDatabase::open(path).unwrap();
         database.begin_from_image(self.start()).unwrap();
     }
 
@@ -240,7 +240,7 @@ fn a_file_that_keeps_what_it_presents_is_no_image<B: Backend>() {
           (SELECT rootpage FROM sqlite_schema WHERE name = 'empty_one') WHERE name = 'all_of_it';";
     forger.execute_batch(forge).unwrap();
     drop(forger);
-    let mut forged = Database::open(&file).unwrap();
+    let mut forged = RemoteDatabase::open(&file).unwrap();
     let error = forged.begin_from_image(image.start()).unwrap_err();
     assert_eq!(error.code(), Code::ImageInvalid);
     assert!(

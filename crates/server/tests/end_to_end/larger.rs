@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidewater_client::{Answer, CallError, Code, Request, Since, Value};
+use tidewater_client::{Answer, CallError, Code, Request, SubscriptionStart, Value};
 
 use crate::backend::Backend;
 use crate::events::link_to;
@@ -95,7 +95,7 @@ fn calls_events_and_answers_may_be_as_large_as_the_operator_says<B: Backend>() {
     // What is too large is told before it is sent, and the connection lasts.
     let refused = measure(3 * MIB).map(drop).unwrap_err();
     assert_eq!(code(&refused), Some(Code::LimitExceeded));
-    let mut heard = bob.subscribe("fleet", ">", Since::Now).unwrap();
+    let mut heard = bob.subscribe("fleet", ">", SubscriptionStart::Now).unwrap();
     ada.publish("fleet", "large", &vec![7; 2 * MIB]).unwrap();
     let event = heard.recv(Duration::from_secs(30)).unwrap();
     assert_eq!(event.payload().len(), 2 * MIB);

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tidewater_client::{
-    Answer, Code, ColumnType, Datum, LiveEvent, LiveOptions, Remote, Request, Why,
+    Answer, Code, ColumnType, Datum, LiveEvent, LiveOptions, Remote, Request, SyncReason,
 };
 
 use crate::backend::Backend;
@@ -210,7 +210,7 @@ fn a_live_remote_comes_back_when_its_server_does<B: Backend>() {
     world.execute("UPDATE customer SET name = 'Changed' WHERE region = 2");
     assert_eq!(
         live.next_change(),
-        Told::Synced(Why::Connected.name(), vec!["customer".into()])
+        Told::Synced(SyncReason::Connected.name(), vec!["customer".into()])
     );
     live.settle();
     world.execute("UPDATE customer SET name = 'Again' WHERE region = 2");

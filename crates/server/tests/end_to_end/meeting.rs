@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use tidewater_centre::ScriptSpec;
-use tidewater_client::{Adopt, SyncDirection};
+use tidewater_client::{AdoptionRule, SyncDirection};
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
@@ -460,7 +460,7 @@ fn a_sum_of_an_adopted_table_is_a_difference<B: Backend>() {
         "CREATE TABLE product (id INTEGER NOT NULL PRIMARY KEY, stock INTEGER NOT NULL);
          INSERT INTO product VALUES (1, 7)",
     );
-    ada.remote.set_adopt(Some(Adopt::Mine));
+    ada.remote.set_adopt(Some(AdoptionRule::Mine));
     ada.sync_only(SyncDirection::DownloadOnly);
     bob.edit("UPDATE product SET stock = stock - 2");
     bob.sync();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use tidewater_client::Which;
+use tidewater_client::RowSelection;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;
@@ -88,7 +88,10 @@ fn i2_a_refused_change_stays_on_both_sides_until_the_user_decides<B: Backend>() 
     }
     // The reason is gone for one: the user says that it shall be tried again.
     world.execute("UPDATE customer SET email = NULL WHERE customer_id = 1");
-    let retried = ada.remote.retry_refused(Which::All).expect("it is there");
+    let retried = ada
+        .remote
+        .retry_refused(RowSelection::All)
+        .expect("it is there");
     assert_eq!(retried, 3);
     let report = ada.sync();
     assert_eq!((report.refused, report.uploaded.inserts), (1, 1));
@@ -102,7 +105,7 @@ fn i2_a_refused_change_stays_on_both_sides_until_the_user_decides<B: Backend>() 
     let left = ada.refused();
     assert_eq!(left.len(), 1);
     let ids = [left[0].id];
-    let discarded = ada.remote.discard_refused(Which::Ids(&ids));
+    let discarded = ada.remote.discard_refused(RowSelection::Ids(&ids));
     assert_eq!(discarded.expect("it is there"), 1);
     // A refused row that is changed goes up by itself.
     ada.edit("INSERT INTO product VALUES (102, '', 0)");

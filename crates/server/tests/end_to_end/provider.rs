@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use tidewater_client::{Answer, Called, ColumnType, Datum, Link};
+use tidewater_client::{Answer, ColumnType, Datum, Link, ProvidedCall};
 
 use crate::events::link_to;
 use crate::world::LiveServer;
@@ -27,7 +27,7 @@ impl Provider {
         let (begin, may) = (Mutex::new(begin), Mutex::new(may));
         let done = Arc::new(AtomicUsize::new(0));
         let counted = done.clone();
-        let handler = move |_: &Called| {
+        let handler = move |_: &ProvidedCall| {
             let begin = begin.lock().expect("nobody panics").clone();
             // A test that has ended does not listen.
             let _ = begin.send(());

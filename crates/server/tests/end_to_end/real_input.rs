@@ -1,6 +1,6 @@
 //! Rows that nobody here wrote, and many of them.
 
-use tidewater_client::Retry;
+use tidewater_client::RetryPolicy;
 use tidewater_testing::chinook;
 use tidewater_testing::purchase::{self, FIRST_EMP_ID};
 
@@ -427,7 +427,7 @@ fn three_remotes_and_two_hundred_thousand_purchases_end_equal<B: Backend>() {
 fn sync_at_once(devices: &mut [Device]) {
     std::thread::scope(|scope| {
         for device in devices {
-            device.remote.set_retry(Retry::default());
+            device.remote.set_retry(RetryPolicy::default());
             scope.spawn(move || device.sync());
         }
     });

@@ -1,7 +1,7 @@
 //! Procedures and spaces under another configuration, and tables that are altered under them,
 //! while everybody stays connected.
 
-use tidewater_client::{Answer, CallError, Code, Link, Request, Since, Value};
+use tidewater_client::{Answer, CallError, Code, Link, Request, SubscriptionStart, Value};
 
 use crate::backend::Backend;
 use crate::events::link_to;
@@ -139,8 +139,10 @@ fn another_configuration_counts_for_those_who_are_connected<B: Backend>() {
     assert_eq!(code(ada.call(&name("print"))), Code::NoProvider);
     world.scenario.limits = AFTER;
     world.reconfigure().unwrap();
-    ada.subscribe("news", ">", Since::Now).unwrap();
-    let refused = bob.subscribe("news", ">", Since::Now).unwrap_err();
+    ada.subscribe("news", ">", SubscriptionStart::Now).unwrap();
+    let refused = bob
+        .subscribe("news", ">", SubscriptionStart::Now)
+        .unwrap_err();
     assert_eq!(refused.code(), Some(Code::NotAllowed));
 }
 

@@ -2,7 +2,7 @@
 
 use tidewater_centre::records::{RefusedFilter, RefusedRecord};
 use tidewater_centre::{Judgement, RefusedAction, RefusedChoice, SettleOutcome};
-use tidewater_client::Which;
+use tidewater_client::RowSelection;
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
@@ -168,7 +168,7 @@ fn what_a_user_settles_the_centre_hears<B: Backend>() {
         .filter(|it| ["[101]", "[2]"].contains(&&*it.key))
         .map(|it| it.id)
         .collect();
-    let discarded = ada.remote.discard_refused(Which::Ids(&given_up));
+    let discarded = ada.remote.discard_refused(RowSelection::Ids(&given_up));
     assert_eq!(discarded.expect("they are there"), 2);
     // One is corrected as an application does, and one by its number.
     ada.edit("UPDATE product SET name = 'paper' WHERE product_id = 100");
@@ -186,7 +186,7 @@ fn what_a_user_settles_the_centre_hears<B: Backend>() {
     world.execute("UPDATE product SET stock = 77 WHERE product_id = 1");
     world.execute("UPDATE customer SET email = NULL WHERE customer_id = 1");
     ada.remote
-        .retry_refused(Which::All)
+        .retry_refused(RowSelection::All)
         .expect("they are there");
     // The first upload reaches the centre, and its answer is lost.
     let result = |control: &Control| matches!(control, Control::ResultBegin(_));
@@ -264,7 +264,7 @@ fn children_go_with_their_parent<B: Backend>() {
     world.execute("UPDATE customer SET email = NULL WHERE customer_id = 1");
     let parent = ada.refused().into_iter().find(|it| it.table == "customer");
     let ids = [parent.expect("it is refused").id];
-    let retried = ada.remote.retry_refused(Which::Ids(&ids));
+    let retried = ada.remote.retry_refused(RowSelection::Ids(&ids));
     assert_eq!(retried.expect("they are there"), 2);
     assert_eq!(ada.sync().refused, 0);
     let settled = [
@@ -357,7 +357,7 @@ fn nothing_is_tried_again_by_itself_where_the_publication_says_no<B: Backend>() 
         &["customer [60] open", "customer [61] open"],
     );
     bob.remote
-        .retry_refused(Which::All)
+        .retry_refused(RowSelection::All)
         .expect("they are there");
     bob.sync();
     let settled = ["customer [60] taken bob", "customer [61] taken bob"];

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tidewater_centre::Marks;
 use tidewater_centre::records::Retention;
-use tidewater_client::{Code, Phase, Retry};
+use tidewater_client::{Code, RetryPolicy, SyncPhase};
 use tidewater_testing::bad_line::BadLine;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
@@ -153,7 +153,7 @@ fn a_first_download_goes_on_by_itself<B: Backend>() {
     let world = large_shop::<B>();
     let server = server(&world);
     let mut bob = world.device("bob");
-    bob.remote.set_retry(Retry::default());
+    bob.remote.set_retry(RetryPolicy::default());
     bob.network.redirect(server.address);
     bob.network.plan_cut(Way::Down, 2 * LINE_BYTES);
     let report = bob.sync();
@@ -163,7 +163,7 @@ fn a_first_download_goes_on_by_itself<B: Backend>() {
     assert_converged(&world, &[&bob]);
     // Nothing is gone on with that brought nothing.
     let mut bob = world.device("bob");
-    bob.remote.set_retry(Retry::default());
+    bob.remote.set_retry(RetryPolicy::default());
     bob.network.redirect(server.address);
     bob.network.plan_cut(Way::Down, 10_000);
     bob.try_sync().unwrap_err();
@@ -197,7 +197,7 @@ fn a_first_download_ends_over_a_line_that_breaks_each_time_on_every_carrier<B: B
         let mut bob = device_over(&world, &everything, (scheme, &line));
         let mut breaks = 0;
         let synced = bob.remote.sync(&mut |progress| {
-            breaks += u64::from(matches!(progress.phase, Phase::Retrying { .. }));
+            breaks += u64::from(matches!(progress.phase, SyncPhase::Retrying { .. }));
             ControlFlow::Continue(())
         });
         synced.unwrap_or_else(|error| panic!("{scheme}: {error:?}"));
@@ -219,10 +219,10 @@ fn a_line_that_brings_nothing_more_ends_the_sync<B: Backend>() {
     line.carry(700_000);
     let mut bob = world.device("bob");
     go_by(&mut bob, &format!("tcp://{}", line.address()));
-    bob.remote.set_retry(Retry::default());
+    bob.remote.set_retry(RetryPolicy::default());
     let mut pauses = Vec::new();
     let stopped = bob.remote.sync(&mut |progress| {
-        if let Phase::Retrying { in_ms, .. } = progress.phase {
+        if let SyncPhase::Retrying { in_ms, .. } = progress.phase {
             // It breaks before a row is through.
             line.carry(50_000);
             match pauses.last_mut() {

@@ -2,7 +2,7 @@
 //! only their order, and a film rental whose payments know only their rental. Both sides are edited
 //! at random for fifty rounds.
 
-use tidewater_client::Which;
+use tidewater_client::RowSelection;
 
 use crate::backend::Backend;
 use crate::compare::assert_converged;
@@ -301,7 +301,7 @@ fn settle(devices: &mut [Device]) {
     for _ in 0..3 {
         for device in &mut *devices {
             device.sync();
-            device.remote.discard_refused(Which::All).unwrap();
+            device.remote.discard_refused(RowSelection::All).unwrap();
         }
     }
     for device in devices {

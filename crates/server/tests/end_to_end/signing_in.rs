@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tidewater_centre::records::UserRecord;
-use tidewater_client::{Bearer, ClientError, Link, LinkOptions, LinkProof, Remote, Request, Retry};
+use tidewater_client::{
+    BearerToken, ClientError, Link, LinkOptions, LinkProof, Remote, Request, RetryPolicy,
+};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
 use tidewater_server::config::SignInConfig;
@@ -122,7 +124,7 @@ impl Stranger {
         let mut remote = Remote::open(&path).unwrap();
         let url = format!("tcp://{}", server.address);
         remote.subscribe(&url, user, &["main"]).unwrap();
-        remote.set_retry(Retry::Off);
+        remote.set_retry(RetryPolicy::Off);
         Stranger {
             path,
             remote,
@@ -132,7 +134,7 @@ impl Stranger {
 
     fn with_token(server: &LiveServer, token: String) -> Stranger {
         let mut stranger = Stranger::at(server);
-        stranger.remote.set_bearer(Bearer::Token(token));
+        stranger.remote.set_bearer(BearerToken::Token(token));
         stranger
     }
 
@@ -172,7 +174,7 @@ fn a_token_tells_who_somebody_is_and_what_she_holds<B: Backend>() {
     let asked = issuer.asked();
     phone
         .remote
-        .set_bearer(Bearer::Token("none any more".into()));
+        .set_bearer(BearerToken::Token("none any more".into()));
     phone.sync();
     assert_eq!(phone.ids(), ["1", "3", "4"]);
     issuer.set_away(false);
@@ -314,11 +316,13 @@ fn a_token_with_hundreds_of_groups_counts_over_every_carrier<B: Backend>() {
         stranger.remote.subscribe(&url, "", &["main"]).unwrap();
         let trusted = stranger.remote.set_ca_file(Some(&everything.certificate));
         trusted.unwrap();
-        stranger.remote.set_bearer(Bearer::Token(over.clone()));
+        stranger.remote.set_bearer(BearerToken::Token(over.clone()));
         let error = stranger.try_sync().unwrap_err();
         assert!(error.to_string().contains(&too_long), "{scheme}: {error}");
         for token in [&large, &largest] {
-            stranger.remote.set_bearer(Bearer::Token(token.clone()));
+            stranger
+                .remote
+                .set_bearer(BearerToken::Token(token.clone()));
             stranger.sync();
         }
         assert_eq!(stranger.ids(), ["1", "3"], "{scheme}");
@@ -471,7 +475,7 @@ fn a_token_that_runs_out_in_a_long_sync_does_not_break_it<B: Backend>() {
     let mut device = Device::new(folder.path(), "nancy", server.address);
     device
         .remote
-        .set_bearer(Bearer::Token(token(&issuer, "nancy", "north")));
+        .set_bearer(BearerToken::Token(token(&issuer, "nancy", "north")));
     let network = device.network.clone();
     network.plan(
         Place::message(Way::Down, |it| matches!(it, Control::DownloadBegin(_))),
@@ -511,7 +515,9 @@ fn who_was_proven_long_ago_is_wanted_again<B: Backend>() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), long_ago("nancy")).unwrap();
     let mut nancy = Stranger::at(&server);
-    nancy.remote.set_bearer(Bearer::File(file.path().into()));
+    nancy
+        .remote
+        .set_bearer(BearerToken::File(file.path().into()));
     nancy.sync();
     let mut ada = Stranger::named("ada", &server);
     ada.remote.set_password(PASSWORD);
@@ -525,7 +531,7 @@ fn who_was_proven_long_ago_is_wanted_again<B: Backend>() {
     assert_eq!(error.code(), Code::ProofRejected, "{error}");
     // Nothing is at hand.
     let mut another = Remote::open(&nancy.path).unwrap();
-    another.set_retry(Retry::Off);
+    another.set_retry(RetryPolicy::Off);
     let error = another
         .sync(&mut |_| ControlFlow::Continue(()))
         .unwrap_err();
@@ -550,14 +556,14 @@ fn somebody_elses_token_opens_no_file_and_no_user<B: Backend>() {
     // As after the credential was lost.
     forget_credential(&nancy);
     let olga = token(&issuer, "olga", "south");
-    nancy.remote.set_bearer(Bearer::Token(olga.clone()));
+    nancy.remote.set_bearer(BearerToken::Token(olga.clone()));
     let error = nancy.try_sync().unwrap_err();
     assert_eq!(error.code(), Code::ProofRejected, "{error}");
     assert!(error.to_string().contains("\"olga\"'s"), "{error}");
     assert_eq!(nancy.ids(), ["1", "3"]);
     nancy
         .remote
-        .set_bearer(Bearer::Token(token(&issuer, "nancy", "north")));
+        .set_bearer(BearerToken::Token(token(&issuer, "nancy", "north")));
     nancy.sync();
     // Who is disabled stays out, and who is not known where nobody is added.
     let disabled = world
@@ -594,7 +600,7 @@ fn programs_and_http_sign_in_by_token<B: Backend>() {
     let issuer = Issuer::start().unwrap();
     let server = server_for(&world, &issuer);
     let url = format!("tcp://{}", server.address);
-    let proof = LinkProof::Bearer(Bearer::Token(token(&issuer, "nancy", "north")));
+    let proof = LinkProof::Bearer(BearerToken::Token(token(&issuer, "nancy", "north")));
     let link = Link::connect(&url, &LinkOptions::proven("", proof)).unwrap();
     let region = || match link.call(&Request::new("region")) {
         Ok(answer) => Ok(tidewater_protocol::json::answer(&answer)

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tidewater_client::Which;
+use tidewater_client::RowSelection;
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
@@ -137,7 +137,7 @@ fn what_is_sent_again_fails_with_nobody_else<B: Backend>() {
         "UPDATE customer SET name = 'other' WHERE customer_id = 60",
     );
     ada.remote
-        .retry_refused(Which::All)
+        .retry_refused(RowSelection::All)
         .expect("they are there");
     ada.sync();
     assert_eq!(refused_keys(&mut ada), ["[20]", "[2]"]);
@@ -410,7 +410,7 @@ fn play<B: Backend>(seed: u64) {
             }
             6 => {
                 ada.remote
-                    .retry_refused(Which::All)
+                    .retry_refused(RowSelection::All)
                     .expect("they are there");
             }
             7 => {
@@ -439,7 +439,7 @@ fn play<B: Backend>(seed: u64) {
     pairs(&world, "end");
     ada.edit("UPDATE product SET name = 'right' WHERE name = ''");
     ada.remote
-        .retry_refused(Which::All)
+        .retry_refused(RowSelection::All)
         .expect("they are there");
     ada.sync();
     pairs(&world, "corrected");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidewater_centre::Centre;
 use tidewater_client::{
-    Answer, CallError, Called, Code, ColumnType, Datum, Link, LinkOptions, Request, Value,
+    Answer, CallError, Code, ColumnType, Datum, Link, LinkOptions, ProvidedCall, Request, Value,
 };
 
 use crate::centre::Handle;
@@ -50,7 +50,7 @@ fn failure(error: CallError) -> (Code, String) {
     }
 }
 
-fn double(called: &Called) -> Result<Answer, tidewater_client::CallFailed> {
+fn double(called: &ProvidedCall) -> Result<Answer, tidewater_client::CallFailed> {
     let number = called.integer("number")?;
     Ok(Answer::value(
         ColumnType::Integer,

@@ -25,8 +25,8 @@ use tidewater_centre::{
 };
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{
-    Code, Column, ColumnType, Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter,
-    Table, UploadId,
+    Code, Column, ColumnType, Datum, Op, PublicationSchema, RemoteId, RowsReader, RowsWriter,
+    Table, UnpackedRow, UploadId,
 };
 
 use worker::MemoryWorker;
@@ -214,7 +214,7 @@ impl State {
         for chunk in upload.tables.iter().flat_map(|table| &table.chunks) {
             let bytes = chunk.read().unwrap();
             let mut reader = RowsReader::new(&shape, &bytes);
-            let mut row = Row::default();
+            let mut row = UnpackedRow::default();
             while reader.next(&mut row).unwrap() {
                 let change = Change {
                     remote_id: upload.context.remote_id,
@@ -233,7 +233,7 @@ impl State {
         }
         if !answers.is_empty() {
             result.tables.push(ResultTable {
-                begin: TableBegin::of(table),
+                begin: TableBegin::for_table(table),
                 rows: answers.take(),
             });
         }

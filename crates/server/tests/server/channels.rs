@@ -2,7 +2,7 @@
 
 use tidewater_centre::Centre;
 use tidewater_protocol::frame::{Frame, put_rows};
-use tidewater_protocol::message::{Control, Failure};
+use tidewater_protocol::message::{Control, FailureNotice};
 use tidewater_protocol::{Code, RemoteId};
 
 use crate::centre::Handle;
@@ -10,7 +10,7 @@ use crate::client::{Client, Remote, inserts, pending};
 use crate::world::{World, eventually};
 
 /// What the server says at last, and whether on the connection's own channel.
-async fn last_word(client: &mut Client) -> (Option<Failure>, bool) {
+async fn last_word(client: &mut Client) -> (Option<FailureNotice>, bool) {
     let mut last = (None, false);
     while let Some(frame) = client.frame().await {
         if let Frame::Control {

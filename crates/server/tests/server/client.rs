@@ -11,12 +11,12 @@ use tidewater_protocol::frame::{
     CONNECTION_CHANNEL, Frame, PREFACE, SYNC_CHANNEL, put_control, put_rows, take_frame,
 };
 use tidewater_protocol::message::{
-    Ack, Busy, Control, Credit, DownloadRequest, Failure, Hello, HelloSubscription, KeyInterval,
-    PROTOCOL_VERSION, Ping, Proof, ResultEnd, SignIn, SignedIn, TableBegin, UploadBegin, UploadEnd,
-    UploadState, Welcome, WelcomeSubscription,
+    Ack, Busy, Control, Credit, DownloadRequest, FailureNotice, Hello, HelloSubscription,
+    KeyInterval, PROTOCOL_VERSION, Ping, Proof, ResultEnd, SignIn, SignedIn, TableBegin,
+    UploadBegin, UploadEnd, UploadState, Welcome, WelcomeSubscription,
 };
-use tidewater_protocol::{Code, Datum, Op, Row, RowsReader, RowsWriter};
-use tidewater_server::environment::Stream;
+use tidewater_protocol::{Code, Datum, Op, RowsReader, RowsWriter, UnpackedRow};
+use tidewater_server::environment::ByteStream;
 
 use crate::centre::schema;
 
@@ -24,7 +24,7 @@ use crate::centre::schema;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Client {
-    pub(crate) stream: Box<dyn Stream>,
+    pub(crate) stream: Box<dyn ByteStream>,
     buffer: BytesMut,
     out: BytesMut,
     /// Whether a SignIn was put.
@@ -67,7 +67,7 @@ pub(crate) struct Reply {
     pub(crate) ranges: Vec<KeyInterval>,
     pub(crate) checkpoint: Vec<u8>,
     pub(crate) complete: bool,
-    pub(crate) failure: Option<Failure>,
+    pub(crate) failure: Option<FailureNotice>,
     pub(crate) busy: Option<Busy>,
 }
 
@@ -203,7 +203,7 @@ impl Client {
         Client::over(Box::new(stream))
     }
 
-    pub(crate) fn over(stream: Box<dyn Stream>) -> Client {
+    pub(crate) fn over(stream: Box<dyn ByteStream>) -> Client {
         Client {
             stream,
             buffer: BytesMut::new(),
@@ -279,7 +279,7 @@ impl Client {
             given_up: Vec::new(),
             ..UploadBegin::default()
         }));
-        let begin = TableBegin::of(&schema().tables[0]);
+        let begin = TableBegin::for_table(&schema().tables[0]);
         self.put(Control::TableBegin(begin));
     }
 
@@ -484,7 +484,7 @@ impl Client {
 fn unpack(packed: &[u8]) -> Vec<(i64, Option<String>)> {
     let shape = schema().tables[0].shape();
     let mut reader = RowsReader::new(&shape, packed);
-    let mut row = Row::default();
+    let mut row = UnpackedRow::default();
     let mut rows = Vec::new();
     while reader.next(&mut row).unwrap() {
         let Datum::Integer(id) = row.key[0] else {

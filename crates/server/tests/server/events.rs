@@ -1,9 +1,9 @@
 //! Events between connections of a server, from call to stream.
 
-use tidewater_connection::Incoming;
+use tidewater_connection::ChannelInput;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, EVENT_CHANNEL};
-use tidewater_protocol::message::{Argument, Call, CallKind, Control, Given};
+use tidewater_protocol::message::{Argument, ArgumentValue, Call, CallKind, Control};
 
 use crate::program::Program;
 use crate::world::World;
@@ -43,8 +43,8 @@ async fn an_event_goes_from_one_connection_to_those_that_subscribed() {
     assert_eq!(
         told.arguments[..2],
         [
-            Argument::new("count", Given::from(1)),
-            Argument::new("code", Given::from(code)),
+            Argument::new("count", ArgumentValue::from(1)),
+            Argument::new("code", ArgumentValue::from(code)),
         ]
     );
     assert_eq!(bob.events(2).await, ["here", "there"]);
@@ -66,7 +66,8 @@ async fn what_is_no_event_ends_the_connection_with_a_reason() {
     let world = World::with_limits(SPACES).await;
     let mut ada = Program::connect(&world, "ada").await;
     ada.machine.send_rows(EVENT_CHANNEL, vec![255; 8]);
-    let Incoming::Control(Control::Failure(failure)) = ada.receive(CONNECTION_CHANNEL).await else {
+    let ChannelInput::Control(Control::Failure(failure)) = ada.receive(CONNECTION_CHANNEL).await
+    else {
         panic!("no failure");
     };
     assert_eq!(Code::from_number(failure.code), Some(Code::LimitExceeded));

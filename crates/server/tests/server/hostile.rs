@@ -115,7 +115,7 @@ async fn broken_frames_get_a_code_and_do_not_disturb_others() {
 async fn messages_out_of_turn_end_the_connection() {
     let world = World::start().await;
     let ada = world.remote("ada").await;
-    let table = || Control::TableBegin(TableBegin::of(&crate::centre::schema().tables[0]));
+    let table = || Control::TableBegin(TableBegin::for_table(&crate::centre::schema().tables[0]));
     for control in [
         Control::Ack(Ack {}),
         Control::Welcome(Welcome::default()),

@@ -7,13 +7,14 @@ use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use tidewater_connection::{Connection, Event, Incoming};
+use tidewater_connection::{ChannelInput, ConnectionEvent, FramedConnection};
 use tidewater_protocol::event::{EVENT_BYTES, EventsReader, put_event};
 use tidewater_protocol::frame::{CALL_CHANNEL, CONNECTION_CHANNEL, EVENT_CHANNEL, Message};
 use tidewater_protocol::message::{
-    Argument, Call, CallFailed, CallKind, Control, Given, PROTOCOL_VERSION, Ping, Proof, SignIn,
+    Argument, ArgumentValue, Call, CallFailed, CallKind, Control, PROTOCOL_VERSION, Ping, Proof,
+    SignIn,
 };
-use tidewater_server::environment::Stream;
+use tidewater_server::environment::ByteStream;
 
 use crate::world::{PASSWORD, World};
 
@@ -24,8 +25,8 @@ const FILLING_PINGS: u64 = 30;
 
 /// A program that is connected.
 pub(crate) struct Program {
-    stream: Box<dyn Stream>,
-    pub(crate) machine: Connection,
+    stream: Box<dyn ByteStream>,
+    pub(crate) machine: FramedConnection,
     calls: u64,
 }
 
@@ -33,7 +34,7 @@ impl Program {
     pub(crate) async fn connect(world: &World, user: &str) -> Program {
         let mut program = Program {
             stream: world.connect().await.stream,
-            machine: Connection::dial("program", None, Duration::ZERO),
+            machine: FramedConnection::dial("program", None, Duration::ZERO),
             calls: 0,
         };
         let sign_in = Control::SignIn(Box::new(SignIn {
@@ -46,7 +47,10 @@ impl Program {
         let machine = &mut program.machine;
         machine.send_control(CONNECTION_CHANNEL, sign_in).unwrap();
         let signed_in = program.receive(CONNECTION_CHANNEL).await;
-        assert!(matches!(signed_in, Incoming::Control(Control::SignedIn(_))));
+        assert!(matches!(
+            signed_in,
+            ChannelInput::Control(Control::SignedIn(_))
+        ));
         program
     }
 
@@ -85,17 +89,18 @@ impl Program {
 
     /// Whether the server has answered a ping.
     fn is_pinged(&mut self) -> bool {
-        std::iter::from_fn(|| self.machine.poll_event()).any(|it| matches!(it, Event::Pong(_)))
+        std::iter::from_fn(|| self.machine.poll_event())
+            .any(|it| matches!(it, ConnectionEvent::Pong(_)))
     }
 
     /// The next thing on a channel, once what was said has left.
-    pub(crate) async fn receive(&mut self, channel: u8) -> Incoming {
+    pub(crate) async fn receive(&mut self, channel: u8) -> ChannelInput {
         let receiving = async {
             loop {
                 self.send().await;
                 if let Some(incoming) = self.machine.receive(channel) {
                     if channel != CONNECTION_CHANNEL {
-                        self.machine.consumed(channel, incoming.credit());
+                        self.machine.mark_consumed(channel, incoming.credit());
                     }
                     return incoming;
                 }
@@ -107,7 +112,7 @@ impl Program {
 
     pub(crate) async fn message(&mut self) -> Message {
         match self.receive(CALL_CHANNEL).await {
-            Incoming::Message(message) => message,
+            ChannelInput::Message(message) => message,
             other => panic!("{other:?}"),
         }
     }
@@ -117,7 +122,7 @@ impl Program {
         self.calls += 1;
         let arguments = arguments
             .iter()
-            .map(|(name, value)| Argument::new(*name, Given::from(*value)));
+            .map(|(name, value)| Argument::new(*name, ArgumentValue::from(*value)));
         let call = Call {
             procedure: procedure.into(),
             arguments: arguments.collect(),
@@ -165,7 +170,7 @@ impl Program {
     pub(crate) async fn events(&mut self, count: usize) -> Vec<String> {
         let (mut came, mut events) = (BytesMut::new(), Vec::new());
         while events.len() < count {
-            let Incoming::Rows(bytes) = self.receive(EVENT_CHANNEL).await else {
+            let ChannelInput::Rows(bytes) = self.receive(EVENT_CHANNEL).await else {
                 panic!("something else than events");
             };
             came.extend_from_slice(&bytes);

@@ -6,7 +6,7 @@ use futures_util::future::select;
 use tidewater_centre::records::{IncidentKind, IncidentRecord};
 use tidewater_protocol::compare::{Ranges, pack_key};
 use tidewater_protocol::message::{
-    CompareTable, Control, Former, KeyRange, TableBegin, UploadState,
+    CompareTable, Control, FormerId, KeyRange, TableBegin, UploadState,
 };
 use tidewater_protocol::{Code, ColumnType, Datum, RemoteId};
 
@@ -34,7 +34,7 @@ fn sums(notes: &[(i64, String)]) -> Vec<KeyRange> {
 fn table(ranges: Vec<KeyRange>) -> CompareTable {
     CompareTable {
         subscription: 0,
-        table: Some(Box::new(TableBegin::of(&schema().tables[0]))),
+        table: Some(Box::new(TableBegin::for_table(&schema().tables[0]))),
         ranges,
         untracked: false,
     }
@@ -251,7 +251,7 @@ async fn uploads_of_former_ids_are_missed_by_their_numbers_and_ids() {
     world.centre.state().removed.insert(gone);
     let mut reply_to = async |remote_id: &[u8], sequence, upload_id: u8| {
         let mut hello = ada.token();
-        hello.subscriptions[0].formers = vec![Former {
+        hello.subscriptions[0].formers = vec![FormerId {
             remote_id: remote_id.to_vec(),
             sequence,
             upload_id: vec![upload_id; 16],

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use tidewater_protocol::Code;
-use tidewater_protocol::message::{Cancel, Control, DownloadRequest, UploadEnd, UploadState};
+use tidewater_protocol::message::{Control, DownloadRequest, SyncCancel, UploadEnd, UploadState};
 
 use crate::client::{Client, Remote, inserts, pending};
 use crate::world::{World, eventually};
@@ -216,7 +216,7 @@ async fn a_sync_can_be_cancelled_and_the_connection_used_again() {
     world.centre.download_gate.send_replace(false);
     let mut client = world.connect().await;
     client.put_opening(ada.token()).put_request();
-    client.put(Control::Cancel(Cancel {}));
+    client.put(Control::Cancel(SyncCancel {}));
     client.flush().await;
     world.centre.download_gate.send_replace(true);
     let reply = client.sync(ada.token()).await;

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_server::environment::{
-    BoxFuture, Clock, Environment, Incoming, Listener, Network, Stream,
+    BoxFuture, ByteStream, Clock, Environment, IncomingStream, ServerNetwork, StreamListener,
 };
 use tidewater_server::{Config, Running, Server, ServerError, hash_password};
 
@@ -151,44 +151,47 @@ pub(crate) async fn eventually(what: &str, condition: impl Fn() -> bool) {
 }
 
 struct CountingNetwork {
-    real: Arc<dyn Network>,
+    real: Arc<dyn ServerNetwork>,
     writes: Arc<AtomicUsize>,
 }
 
-impl Network for CountingNetwork {
-    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+impl ServerNetwork for CountingNetwork {
+    fn listen<'a>(
+        &'a self,
+        address: &'a str,
+    ) -> BoxFuture<'a, io::Result<Box<dyn StreamListener>>> {
         Box::pin(async move {
             let listener = self.real.listen(address).await?;
             Ok(Box::new(CountingListener {
                 listener,
                 writes: self.writes.clone(),
-            }) as Box<dyn Listener>)
+            }) as Box<dyn StreamListener>)
         })
     }
 }
 
 struct CountingListener {
-    listener: Box<dyn Listener>,
+    listener: Box<dyn StreamListener>,
     writes: Arc<AtomicUsize>,
 }
 
-impl Listener for CountingListener {
+impl StreamListener for CountingListener {
     fn address(&self) -> String {
         self.listener.address()
     }
 
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<Incoming>> {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<IncomingStream>> {
         Box::pin(async move {
-            let Incoming { stream, peer } = self.listener.accept().await?;
+            let IncomingStream { stream, peer } = self.listener.accept().await?;
             let writes = self.writes.clone();
             let stream = Box::new(CountingStream { stream, writes });
-            Ok(Incoming { stream, peer })
+            Ok(IncomingStream { stream, peer })
         })
     }
 }
 
 struct CountingStream {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ByteStream>,
     writes: Arc<AtomicUsize>,
 }
 

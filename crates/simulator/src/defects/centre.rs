@@ -25,7 +25,7 @@ use tidewater_centre::{
 };
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
-use tidewater_protocol::{Datum, Op, PublicationSchema, RemoteId, Row, UploadId};
+use tidewater_protocol::{Datum, Op, PublicationSchema, RemoteId, UnpackedRow, UploadId};
 
 use super::contests;
 use super::list::{Defect, current, is_on};
@@ -716,7 +716,7 @@ impl DownloadSink for Filter<'_> {
         let resumed = self.resumed;
         let region = begin.columns.iter().position(|it| it.name == "region");
         let region = region.filter(|_| begin.table == "site");
-        let is_mine = |row: &Row<'_>| match region.and_then(|it| row.new.get(it)) {
+        let is_mine = |row: &UnpackedRow<'_>| match region.and_then(|it| row.new.get(it)) {
             Some(Datum::Integer(region)) => self.regions.contains(region),
             _ => true,
         };

@@ -10,7 +10,7 @@ use tidewater_centre::upload::ResultTable;
 use tidewater_centre::{
     RefusedAction, RefusedChoice, SyncUpload, TableVerdicts, UploadResult, Verdict,
 };
-use tidewater_protocol::{Datum, Op, RemoteId, Row, RowsReader, RowsWriter};
+use tidewater_protocol::{Datum, Op, RemoteId, RowsReader, RowsWriter, UnpackedRow};
 
 use super::list::{Defect, current, is_on};
 use super::uploads::each_row;
@@ -117,7 +117,7 @@ pub(super) fn tell_as_made(result: &mut UploadResult) {
         };
         let mut writer = RowsWriter::new(&shape);
         let mut reader = RowsReader::new(&shape, rows);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         while let Ok(true) = reader.next(&mut row) {
             match row.op {
                 Some(Op::Merged) => {

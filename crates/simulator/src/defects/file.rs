@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use tidewater_centre::Checkpoint;
 use tidewater_centre::records::SigningKey;
 use tidewater_protocol::{RemoteId, UploadId};
-use tidewater_remote::database::Adopt;
+use tidewater_remote::database::AdoptionRule;
 use tidewater_server::fuzzing::{CheckpointFor, Keyring};
 
 use super::connections;
@@ -66,9 +66,9 @@ pub(crate) fn rebuilt(remote: &Connection) {
 }
 
 /// What becomes of tables that the file has already.
-pub(crate) fn adopt(adopt: Option<Adopt>) -> Option<Adopt> {
+pub(crate) fn adopt(adopt: Option<AdoptionRule>) -> Option<AdoptionRule> {
     match adopt {
-        Some(Adopt::Mine) if is_on(Defect::AdoptedGivesWay) => Some(Adopt::Centre),
+        Some(AdoptionRule::Mine) if is_on(Defect::AdoptedGivesWay) => Some(AdoptionRule::Centre),
         adopt => adopt,
     }
 }

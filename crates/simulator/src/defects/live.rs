@@ -5,7 +5,7 @@ use rusqlite::Connection;
 
 use tidewater_protocol::Value;
 use tidewater_protocol::message::Answer;
-use tidewater_remote::database::Interest;
+use tidewater_remote::database::EventInterest;
 
 use super::list::{Defect, is_on};
 use crate::scenario::FETCHED;
@@ -30,7 +30,11 @@ pub(crate) fn before_outbox(remote: &Connection) {
 }
 
 /// Notes that it has what was answered, and dies before it has; whether it did.
-pub(crate) fn advances_early(remote: &Connection, interest: &Interest, answer: &Answer) -> bool {
+pub(crate) fn advances_early(
+    remote: &Connection,
+    interest: &EventInterest,
+    answer: &Answer,
+) -> bool {
     if !is_on(Defect::InboxAheadOfRows) {
         return false;
     }

@@ -12,7 +12,7 @@ use tidewater_centre::upload::UploadTable;
 use tidewater_centre::{
     Choice, RefusedAction, RefusedChoice, SettleOutcome, SyncUpload, UploadOutcome, Version,
 };
-use tidewater_protocol::{Datum, Op, RemoteId, Row};
+use tidewater_protocol::{Datum, Op, RemoteId, UnpackedRow};
 
 use super::list::{Defect, current, is_on};
 use super::uploads::{each_row, rewrite};
@@ -77,7 +77,7 @@ pub(super) fn alter(upload: &mut SyncUpload, centre: &Connection) {
 }
 
 /// Whether the centre has what an update makes of the stock.
-fn is_equal_sum(table: &UploadTable, row: &Row<'_>, centre: &Connection) -> bool {
+fn is_equal_sum(table: &UploadTable, row: &UnpackedRow<'_>, centre: &Connection) -> bool {
     let (old, new) = (
         number(table, &row.old, "quantity"),
         number(table, &row.new, "quantity"),
@@ -89,7 +89,7 @@ fn is_equal_sum(table: &UploadTable, row: &Row<'_>, centre: &Connection) -> bool
 }
 
 /// Whether the centre has a voucher under the key of an insert.
-fn is_met(table: &UploadTable, row: &Row<'_>, centre: &Connection) -> bool {
+fn is_met(table: &UploadTable, row: &UnpackedRow<'_>, centre: &Connection) -> bool {
     let key = number(table, &row.new, "voucher_id");
     let sql = "SELECT 1 FROM voucher WHERE voucher_id = ?1";
     let there = centre.query_row(sql, [key], |_| Ok(())).optional();

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension};
 use tidewater_centre::SyncUpload;
 use tidewater_centre::upload::{RowsChunk, UploadTable};
 use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::{Datum, Op, Row, RowsReader, RowsWriter, Value, ValueRef};
+use tidewater_protocol::{Datum, Op, RowsReader, RowsWriter, UnpackedRow, Value, ValueRef};
 
 use super::centre::EVERYBODY;
 use super::list::{Defect, current};
@@ -23,7 +23,7 @@ fn does(upload: &SyncUpload) -> (bool, bool) {
     (inserts, others)
 }
 
-pub(super) fn each_row(table: &UploadTable, mut visit: impl FnMut(&Row<'_>)) {
+pub(super) fn each_row(table: &UploadTable, mut visit: impl FnMut(&UnpackedRow<'_>)) {
     for chunk in &table.chunks {
         if let Ok(bytes) = chunk.read() {
             rewritten(&table.begin, &bytes, &mut |row, _| {
@@ -98,7 +98,7 @@ pub(super) fn rewrite(table: &mut UploadTable, keeps: Keeps<'_>) {
 }
 
 /// Whether to keep a row, by its number.
-pub(super) type Keeps<'a> = &'a mut dyn FnMut(&Row<'_>, usize) -> Option<()>;
+pub(super) type Keeps<'a> = &'a mut dyn FnMut(&UnpackedRow<'_>, usize) -> Option<()>;
 
 /// Those rows that are kept.
 pub(super) fn rewritten(begin: &TableBegin, rows: &[u8], keeps: Keeps<'_>) -> Vec<u8> {
@@ -106,7 +106,7 @@ pub(super) fn rewritten(begin: &TableBegin, rows: &[u8], keeps: Keeps<'_>) -> Ve
         return rows.to_vec();
     };
     let mut reader = RowsReader::new(&shape, rows);
-    let (mut row, mut kept) = (Row::default(), Vec::new());
+    let (mut row, mut kept) = (UnpackedRow::default(), Vec::new());
     let (mut from, mut number) = (0, 0);
     while let Ok(true) = reader.next(&mut row) {
         let to = reader.consumed();

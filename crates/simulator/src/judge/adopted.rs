@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use tidewater_remote::database::Adopt;
+use tidewater_remote::database::AdoptionRule;
 
 use super::is_by;
 use super::parties::{find, text_in};
@@ -11,7 +11,7 @@ use crate::application::{Brought, Touched};
 /// A file whose tables wait to be adopted.
 #[derive(Debug)]
 pub(crate) struct Adopting {
-    pub(crate) adopt: Adopt,
+    pub(crate) adopt: AdoptionRule,
     pub(crate) rows: Vec<Brought>,
 }
 
@@ -67,8 +67,8 @@ impl Adopting {
                 .optional()?;
             let is_own = is_by(text, authors);
             let is_right = match self.adopt {
-                Adopt::Mine => is_here && (change.is_some() || !is_own),
-                Adopt::Centre => change.is_none() && !(is_here && is_own),
+                AdoptionRule::Mine => is_here && (change.is_some() || !is_own),
+                AdoptionRule::Centre => change.is_none() && !(is_here && is_own),
             };
             if !is_right {
                 return Ok(Err(format!(

@@ -10,11 +10,11 @@ use rusqlite::{Connection, OptionalExtension};
 use tokio::time::{Instant, sleep};
 use xxhash_rust::xxh3::Xxh3;
 
-use tidewater_remote::database::Database;
+use tidewater_remote::database::RemoteDatabase;
 use tidewater_remote::session::{
-    Now, Outcome, ProofKind, SessionOptions, SyncDirection, UserProof, Verify, Work,
+    ApplyWork, Now, ProofKind, SessionOptions, SessionOutcome, SyncDirection, UserProof, VerifyMode,
 };
-use tidewater_remote::spool::{KeepNothing, MemorySpool};
+use tidewater_remote::spool::{MemorySpool, NoDownloadStore};
 
 use super::editable::{self, Editable};
 use super::editor::Editor;
@@ -62,7 +62,7 @@ pub(super) struct Remote {
     publications: Vec<String>,
     parameters: Vec<(String, String)>,
     device: Device,
-    database: RefCell<Option<Database>>,
+    database: RefCell<Option<RemoteDatabase>>,
     application: RefCell<Connection>,
     editor: RefCell<Editor>,
     /// What can be edited, once it is there.
@@ -319,16 +319,18 @@ impl Remote {
                 return Ok(Some(1_000));
             };
             match outcome {
-                Outcome::Done(_) => {
+                SessionOutcome::Done(_) => {
                     self.world.tally.borrow_mut().syncs += 1;
                     return Ok(None);
                 }
-                Outcome::More(_) => {
+                SessionOutcome::More(_) => {
                     first_proof = ProofKind::Token;
                     in_vain = 0;
                 }
-                Outcome::Again(proof) => first_proof = proof,
-                Outcome::Failed(error) => return Ok(Some(error.retry_after_ms().unwrap_or(1_000))),
+                SessionOutcome::Again(proof) => first_proof = proof,
+                SessionOutcome::Failed(error) => {
+                    return Ok(Some(error.retry_after_ms().unwrap_or(1_000)));
+                }
                 other => return Err(Failed(format!("an outcome that is not known: {other:?}"))),
             }
         }
@@ -349,7 +351,7 @@ impl Remote {
         random: &mut Random,
         line: &mut Option<Line>,
         first_proof: ProofKind,
-    ) -> Result<Option<Outcome>, Failed> {
+    ) -> Result<Option<SessionOutcome>, Failed> {
         let mut seed = [0; 32];
         random.fill(&mut seed);
         let gone = |what: &str| Failed(what.into());
@@ -364,7 +366,7 @@ impl Remote {
         let ended = here.connection.end_sync();
         let (database, outcome) = ended.ok_or_else(|| gone("a session that does not end"))?;
         let goes_on = match outcome {
-            Outcome::More(_) | Outcome::Again(_) => here.connection.can_sync(),
+            SessionOutcome::More(_) | SessionOutcome::Again(_) => here.connection.can_sync(),
             _ => false,
         };
         let mut is_lost = false;
@@ -405,18 +407,18 @@ impl Remote {
     /// Counts what a session came to; `is_unacknowledged`: nobody hears that its download is here.
     fn take_note(
         &self,
-        outcome: &Outcome,
-        database: &Database,
+        outcome: &SessionOutcome,
+        database: &RemoteDatabase,
         is_unacknowledged: bool,
     ) -> Result<(), Failed> {
         match outcome {
-            Outcome::Failed(error) => {
+            SessionOutcome::Failed(error) => {
                 *self.trouble.borrow_mut() = format!("{} {error}", error.code().name());
                 if self.acknowledgement_is_missing(database)? {
                     self.world.chronicle.fault(UPLOAD_UNACKNOWLEDGED);
                 }
             }
-            Outcome::Done(report) | Outcome::More(report) => {
+            SessionOutcome::Done(report) | SessionOutcome::More(report) => {
                 self.trouble.borrow_mut().clear();
                 if is_unacknowledged {
                     self.world.chronicle.fault(DOWNLOAD_UNACKNOWLEDGED);
@@ -494,10 +496,10 @@ impl Remote {
     /// Does the work, as far as the process lives. I4: an application sees all of it at once.
     async fn apply(
         &self,
-        mut work: Work,
+        mut work: ApplyWork,
         process: &Process,
         random: &mut Random,
-    ) -> Result<Work, Failed> {
+    ) -> Result<ApplyWork, Failed> {
         let mut seen = self.seen(None)?;
         let mut changed = 0;
         while !work.is_done() && !process.is_dead() {
@@ -541,7 +543,7 @@ impl Remote {
     }
 
     /// Whether the centre has an upload that this remote does not know to be there.
-    fn acknowledgement_is_missing(&self, database: &Database) -> Result<bool, Failed> {
+    fn acknowledgement_is_missing(&self, database: &RemoteDatabase) -> Result<bool, Failed> {
         let Some(id) = database.account()?.remote_id else {
             return Ok(false);
         };
@@ -584,7 +586,7 @@ impl Remote {
     /// Whether nothing waits to be uploaded or asked for.
     fn is_settled(&self) -> Result<bool, Failed> {
         let database = self.database.borrow();
-        let status = database.as_ref().map(Database::status).transpose()?;
+        let status = database.as_ref().map(RemoteDatabase::status).transpose()?;
         let subscriptions = status.iter().flat_map(|it| &it.subscriptions);
         let (mut stale, mut refused, mut pending) = (0, 0, 0);
         for table in subscriptions.flat_map(|it| &it.tables) {
@@ -602,20 +604,20 @@ impl Remote {
 fn options(direction: SyncDirection, first_proof: ProofKind) -> SessionOptions {
     SessionOptions {
         direction,
-        verify: Verify::default(),
+        verify: VerifyMode::default(),
         user_proof: Some(UserProof::Password(PASSWORD.into())),
         server: None,
         other_centre: false,
         adopt: None,
         first_proof,
         spool: Box::new(MemorySpool::default()),
-        keep: Box::new(KeepNothing),
+        keep: Box::new(NoDownloadStore),
     }
 }
 
 /// Opens a file as a process does that never waits: there is only one thread.
-fn open(device: &Device) -> Result<Database, Failed> {
-    let database = Database::open(&device.path())?;
+fn open(device: &Device) -> Result<RemoteDatabase, Failed> {
+    let database = RemoteDatabase::open(&device.path())?;
     database.wait_for_writers(Duration::ZERO)?;
     Ok(database)
 }
@@ -638,7 +640,7 @@ pub(super) fn is_refused(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation)
 }
 
-fn summary(outcome: &Outcome) -> String {
+fn summary(outcome: &SessionOutcome) -> String {
     let told = |report: &tidewater_remote::Report| {
         let (up, down) = (&report.uploaded, &report.downloaded);
         let mut text = format!(
@@ -656,10 +658,10 @@ fn summary(outcome: &Outcome) -> String {
         text
     };
     match outcome {
-        Outcome::Done(report) => told(report),
-        Outcome::More(report) => format!("{}, and goes on", told(report)),
-        Outcome::Again(_) => "is asked for its password".into(),
-        Outcome::Failed(error) => format!("its sync fails: {} {error}", error.code().name()),
+        SessionOutcome::Done(report) => told(report),
+        SessionOutcome::More(report) => format!("{}, and goes on", told(report)),
+        SessionOutcome::Again(_) => "is asked for its password".into(),
+        SessionOutcome::Failed(error) => format!("its sync fails: {} {error}", error.code().name()),
         other => format!("{other:?}"),
     }
 }

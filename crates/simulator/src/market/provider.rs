@@ -7,7 +7,7 @@ use prost::Message as _;
 use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep};
 
-use tidewater_protocol::message::{Answer, Argument, Call, CallKind, Given, Proof};
+use tidewater_protocol::message::{Answer, Argument, ArgumentValue, Call, CallKind, Proof};
 use tidewater_protocol::{ColumnType, Datum};
 use tidewater_remote::session::Now;
 
@@ -68,7 +68,7 @@ async fn serve(market: &Rc<Market>, place: usize, random: &mut Random) {
             is_provided = true;
             let call = Call {
                 procedure: "tidewater.provide".into(),
-                arguments: vec![Argument::new("name", Given::from(JUDGED))],
+                arguments: vec![Argument::new("name", ArgumentValue::from(JUDGED))],
                 ..Call::default()
             };
             line.say(1, CallKind::Call, call.encode_to_vec(), None);
@@ -89,7 +89,7 @@ async fn serve(market: &Rc<Market>, place: usize, random: &mut Random) {
 fn judge(call: &Call) -> Answer {
     let argument = call.arguments.first().and_then(|it| it.given.as_ref());
     let request = match argument {
-        Some(Given::Text(request) | Given::Json(request)) => request.as_str(),
+        Some(ArgumentValue::Text(request) | ArgumentValue::Json(request)) => request.as_str(),
         _ => "",
     };
     let request: Json = serde_json::from_str(request).unwrap_or_default();

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use tidewater_remote::RemoteError;
-use tidewater_remote::database::{Database, Which};
+use tidewater_remote::database::{RemoteDatabase, RowSelection};
 
 use super::judge;
 use super::scenario::{
@@ -266,23 +266,23 @@ impl Seller {
     /// Decides about something that was refused: a sale gets a new number, anything else is sent
     /// again.
     fn decide(&self, doing: &SellerTurn<'_>, random: &mut Random) -> Result<(), Failed> {
-        let decided = self
-            .node
-            .with_file(|database: &mut Database| -> Result<_, RemoteError> {
-                let refused = database.refused()?;
-                let places: Vec<usize> = (0..refused.len()).collect();
-                let Some(row) = random.pick(&places).map(|it| &refused[it]) else {
-                    return Ok(None);
-                };
-                if row.table == FAMILY[0].0 {
-                    let key = doing.number.to_string();
-                    let new = database.renumber_refused(row.id, Some(&key))?;
-                    doing.chronicle.fault(RENUMBERED);
-                    return Ok(Some(format!("gives sale {} the number {new}", row.key)));
-                }
-                let again = database.retry_refused(Which::Ids(&[row.id]))?;
-                Ok(Some(format!("sends {again} rows again")))
-            });
+        let decided =
+            self.node
+                .with_file(|database: &mut RemoteDatabase| -> Result<_, RemoteError> {
+                    let refused = database.refused()?;
+                    let places: Vec<usize> = (0..refused.len()).collect();
+                    let Some(row) = random.pick(&places).map(|it| &refused[it]) else {
+                        return Ok(None);
+                    };
+                    if row.table == FAMILY[0].0 {
+                        let key = doing.number.to_string();
+                        let new = database.renumber_refused(row.id, Some(&key))?;
+                        doing.chronicle.fault(RENUMBERED);
+                        return Ok(Some(format!("gives sale {} the number {new}", row.key)));
+                    }
+                    let again = database.retry_refused(RowSelection::Ids(&[row.id]))?;
+                    Ok(Some(format!("sends {again} rows again")))
+                });
         match decided {
             Some(Ok(Some(what))) => doing.chronicle.note(&format!("{} {what}", self.name)),
             Some(Err(error)) => {

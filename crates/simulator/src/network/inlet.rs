@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use tokio::task::{spawn_local, yield_now};
 
-use tidewater_carrier::listen::Shown;
-use tidewater_carrier::requests::{Reply, Request};
+use tidewater_carrier::exchange_client::{ExchangeReply, ExchangeRequest};
+use tidewater_carrier::listen::PeerCertificates;
 use tidewater_server::Signal;
 use tidewater_server::fuzzing::{Carry, Exchanges};
 
@@ -37,7 +37,7 @@ struct Inner {
 
 /// What a server says to a request.
 pub(super) enum Said {
-    Reply(Reply, Arc<Exact>),
+    Reply(ExchangeReply, Arc<Exact>),
     /// It takes nobody any more: a balancer looks for another one.
     Unavailable,
     /// There is no such connection, or the number does not follow.
@@ -67,12 +67,12 @@ impl Inlet {
     /// if it begins one. `None` if the process dies.
     pub(super) async fn ask(
         &self,
-        request: Request,
+        request: ExchangeRequest,
         name: String,
         spoken: &Spoken,
         chronicle: &Rc<Chronicle>,
     ) -> Option<Said> {
-        let (inner, shown) = (&self.0, Shown::default());
+        let (inner, shown) = (&self.0, PeerCertificates::default());
         let known = request.session.as_deref();
         let found = inner.exchanges.find(known, request.number, &shown);
         let Ok(found) = found else {
@@ -119,7 +119,7 @@ impl Inlet {
                 true => Carry::default(),
                 false => carry,
             };
-            let reply = Reply {
+            let reply = ExchangeReply {
                 session: name,
                 number: Some(request.number),
                 body: carry.bytes.clone(),

@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex};
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use tidewater_server::environment::{BoxFuture, Incoming, Listener, Network, Stream};
+use tidewater_server::environment::{
+    BoxFuture, ByteStream, IncomingStream, ServerNetwork, StreamListener,
+};
 
 use crate::chronicle::Chronicle;
 use crate::host::Life;
@@ -196,7 +198,7 @@ pub(crate) struct Way {
 }
 
 /// Connections that arrive.
-type Arrivals = UnboundedSender<Box<dyn Stream>>;
+type Arrivals = UnboundedSender<Box<dyn ByteStream>>;
 
 /// Where connections to a server go. Nobody may listen.
 #[derive(Clone, Default)]
@@ -222,7 +224,7 @@ impl Address {
     }
 
     /// A connection arrives, if somebody listens.
-    fn enter(&self, stream: impl Stream + 'static) {
+    fn enter(&self, stream: impl ByteStream + 'static) {
         if let Ok(Some(waiting)) = self.0.lock().as_deref() {
             // Whoever listens may have gone just now.
             let _ = waiting.send(Box::new(stream));
@@ -237,27 +239,27 @@ impl Address {
     }
 }
 
-impl Network for Address {
-    fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+impl ServerNetwork for Address {
+    fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn StreamListener>>> {
         let (sender, connections) = unbounded_channel();
         if let Ok(mut waiting) = self.0.lock() {
             *waiting = Some(sender);
         }
-        Box::pin(async move { Ok(Box::new(Door(connections)) as Box<dyn Listener>) })
+        Box::pin(async move { Ok(Box::new(Door(connections)) as Box<dyn StreamListener>) })
     }
 }
 
-struct Door(UnboundedReceiver<Box<dyn Stream>>);
+struct Door(UnboundedReceiver<Box<dyn ByteStream>>);
 
-impl Listener for Door {
+impl StreamListener for Door {
     fn address(&self) -> String {
         "127.0.0.1:7439".into()
     }
 
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<Incoming>> {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<IncomingStream>> {
         Box::pin(async {
             match self.0.recv().await {
-                Some(stream) => Ok(Incoming {
+                Some(stream) => Ok(IncomingStream {
                     stream,
                     peer: "device".into(),
                 }),

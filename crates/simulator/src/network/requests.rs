@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use tidewater_carrier::requests::{Reply, Request, Requests};
+use tidewater_carrier::exchange_client::{ExchangeClient, ExchangeReply, ExchangeRequest};
 use tidewater_carrier::{HOLD, LATE, TRIES, pause_after};
 
 use super::exact::{Exact, Spoken};
@@ -96,7 +96,7 @@ struct Client {
     random: RefCell<Random>,
     spoken: Spoken,
     /// All requests, if they are to go once more.
-    sent: Option<RefCell<Vec<Request>>>,
+    sent: Option<RefCell<Vec<ExchangeRequest>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ impl Client {
     /// they have.
     async fn carry(self: &Rc<Self>, near: DuplexStream) -> bool {
         let (mut reader, mut writer) = tokio::io::split(near);
-        let mut requests = Requests::default();
+        let mut requests = ExchangeClient::default();
         // In the order in which they went.
         let mut flights = FuturesOrdered::new();
         let mut buffer = [0; WIRE_BYTES];
@@ -169,7 +169,7 @@ impl Client {
                         return false;
                     };
                     let body = reply.body.clone();
-                    if requests.answered(reply).is_err() {
+                    if requests.handle_reply(reply).is_err() {
                         return false;
                     }
                     exact.hears(&body);
@@ -189,7 +189,7 @@ impl Client {
                     let Ok(count) = written else {
                         return false;
                     };
-                    requests.handed_over(count);
+                    requests.drop_handed_over(count);
                 }
                 else => return false,
             }
@@ -197,7 +197,7 @@ impl Client {
     }
 
     /// Has a request go until it is answered, as often as clients do.
-    async fn fly(self: &Rc<Self>, request: Request) -> Option<(Reply, Arc<Exact>)> {
+    async fn fly(self: &Rc<Self>, request: ExchangeRequest) -> Option<(ExchangeReply, Arc<Exact>)> {
         for tries in 1..=TRIES {
             if tries > 1 {
                 sleep(pause_after(tries - 1)).await;
@@ -212,7 +212,7 @@ impl Client {
     }
 
     /// Has a request go once.
-    async fn go(self: &Rc<Self>, request: &Request, first: bool) -> Heard {
+    async fn go(self: &Rc<Self>, request: &ExchangeRequest, first: bool) -> Heard {
         self.wait().await;
         let luck = self.luck();
         if !self.passes(true, request).await {
@@ -255,7 +255,7 @@ impl Client {
     }
 
     /// Brings a request to a server, or to another one if that is gone.
-    async fn deliver(self: &Rc<Self>, request: Request, place: usize) -> Option<Said> {
+    async fn deliver(self: &Rc<Self>, request: ExchangeRequest, place: usize) -> Option<Said> {
         let places = (0..self.farm.places).map(|it| (place + it) % self.farm.places);
         let mut open = places.filter_map(|place| {
             let inlet = (self.farm.inlet)(place)?;
@@ -280,7 +280,7 @@ impl Client {
     }
 
     /// The request arrives again, and nobody hears what is said to it.
-    fn copy(self: &Rc<Self>, request: Request, ms: u64) {
+    fn copy(self: &Rc<Self>, request: ExchangeRequest, ms: u64) {
         let client = self.clone();
         let place = self.place.get();
         spawn_local(async move {
@@ -301,7 +301,7 @@ impl Client {
     }
 
     /// As [`Client::deliver`], but that no balancer learns from it.
-    async fn deliver_copy(self: &Rc<Self>, request: Request, place: usize) -> Option<Said> {
+    async fn deliver_copy(self: &Rc<Self>, request: ExchangeRequest, place: usize) -> Option<Said> {
         let kept = self.place.get();
         let said = self.deliver(request, place).await;
         self.place.set(kept);
@@ -361,7 +361,7 @@ impl Client {
     }
 
     /// What happens to the connection as a whole. Whether the request, or its answer, passes.
-    async fn passes(self: &Rc<Self>, up: bool, request: &Request) -> bool {
+    async fn passes(self: &Rc<Self>, up: bool, request: &ExchangeRequest) -> bool {
         if let Some(told) = self.broken.get() {
             if told == Told::Never {
                 sleep(HOLD + LATE).await;

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use tidewater_protocol::Code;
 use tidewater_protocol::event::put_event;
-use tidewater_protocol::message::{Argument, Call, Given};
+use tidewater_protocol::message::{Argument, ArgumentValue, Call};
 
 use super::{call_over, call_with, sign_in};
 use crate::application::{What, Wish, new_key};
@@ -53,7 +53,7 @@ fn publish(token: &str) -> Call {
     let packed = put_event(&mut events, "field/all.news", None, token.as_bytes());
     debug_assert!(packed.is_ok(), "everything that is said here is short");
     let mut call = call_with("tidewater.publish", &[("space", "field")]);
-    let events = Given::Bytes(events.freeze());
+    let events = ArgumentValue::Bytes(events.freeze());
     call.arguments.push(Argument::new("events", events));
     call
 }

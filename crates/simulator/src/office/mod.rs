@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use futures_util::future::try_join_all;
 
-use tidewater_protocol::message::{Argument, Call, Given, Proof};
+use tidewater_protocol::message::{Argument, ArgumentValue, Call, Proof};
 
 use crate::line::{Called, Line};
 use crate::network::Weather;
@@ -56,7 +56,7 @@ async fn sign_in(
 /// A call with arguments that are text.
 fn call_with(procedure: &str, arguments: &[(&str, &str)]) -> Call {
     let arguments = arguments.iter();
-    let arguments = arguments.map(|(name, text)| Argument::new(*name, Given::from(*text)));
+    let arguments = arguments.map(|(name, text)| Argument::new(*name, ArgumentValue::from(*text)));
     Call {
         procedure: procedure.into(),
         arguments: arguments.collect(),

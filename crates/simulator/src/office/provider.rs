@@ -6,7 +6,7 @@ use std::time::Duration;
 use prost::Message as _;
 use tokio::time::{Instant, sleep};
 
-use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind, Given};
+use tidewater_protocol::message::{Answer, ArgumentValue, Call, CallFailed, CallKind};
 use tidewater_protocol::{Code, ColumnType, Datum};
 
 use super::{backend, call_over, call_with, sign_in};
@@ -125,7 +125,7 @@ async fn serve(
 /// Has the backend judge what it is asked.
 fn judge(world: &World, call: &Call, random: &mut Random) -> Result<Option<Answer>, Failed> {
     let argument = call.arguments.first().and_then(|it| it.given.as_ref());
-    let Some(Given::Text(request) | Given::Json(request)) = argument else {
+    let Some(ArgumentValue::Text(request) | ArgumentValue::Json(request)) = argument else {
         return Err(Failed("a handler is asked without a request".into()));
     };
     let answer = backend::judge(world, request, random);
@@ -135,7 +135,7 @@ fn judge(world: &World, call: &Call, random: &mut Random) -> Result<Option<Answe
 /// Leaves the call's trace in the centre; whether it could.
 async fn perform(world: &World, call: &Call) -> Result<bool, Failed> {
     let argument = call.arguments.first().and_then(|it| it.given.as_ref());
-    let Some(Given::Text(token)) = argument else {
+    let Some(ArgumentValue::Text(token)) = argument else {
         return Err(Failed("a provider is asked without arguments".into()));
     };
     let restorations = world.restorations.get();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidewater_remote::RemoteError;
-use tidewater_remote::database::Database;
+use tidewater_remote::database::RemoteDatabase;
 
 use super::Remote;
 use crate::judge;
@@ -68,7 +68,7 @@ impl Remote {
         }
         let is_pending = judge::is_pending_where_asked(remote)?;
         let set = || -> Result<(), RemoteError> {
-            let mut database = Database::open(&self.device.application_path())?;
+            let mut database = RemoteDatabase::open(&self.device.application_path())?;
             database.wait_for_writers(Duration::ZERO)?;
             database.set_parameter(None, ASKED, value.as_deref())
         };

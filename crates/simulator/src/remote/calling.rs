@@ -9,7 +9,9 @@ use tokio::time::{Instant, sleep};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Call;
 use tidewater_remote::RemoteError;
-use tidewater_remote::database::{Database, Emptying, Interest, OutboxOutcome, Took};
+use tidewater_remote::database::{
+    EventInterest, InboxProgress, OutboxOutcome, OutboxRun, RemoteDatabase,
+};
 use tidewater_remote::session::SyncDirection;
 
 use super::Remote;
@@ -63,7 +65,7 @@ impl Remote {
         &self,
         line: &mut Option<Line>,
         direction: SyncDirection,
-        handle: &RefCell<Option<Database>>,
+        handle: &RefCell<Option<RemoteDatabase>>,
         random: &mut Random,
     ) -> Result<bool, Failed> {
         let gone = |what: &str| Failed(what.into());
@@ -104,7 +106,7 @@ impl Remote {
         &self,
         line: &mut Line,
         direction: SyncDirection,
-        database: &mut Database,
+        database: &mut RemoteDatabase,
     ) -> Result<(), Broken> {
         if direction != SyncDirection::DownloadOnly {
             self.empty_outbox(line, database).await?;
@@ -117,10 +119,14 @@ impl Remote {
         Ok(())
     }
 
-    async fn empty_outbox(&self, line: &mut Line, database: &mut Database) -> Result<(), Broken> {
+    async fn empty_outbox(
+        &self,
+        line: &mut Line,
+        database: &mut RemoteDatabase,
+    ) -> Result<(), Broken> {
         let chronicle = &self.world.chronicle;
         defects::before_outbox(self.application.borrow().connection());
-        let (mut emptying, mut outcome) = (Emptying::default(), None);
+        let (mut emptying, mut outcome) = (OutboxRun::default(), None);
         loop {
             let now_ms = self.now().unix_ms;
             let was_lost = matches!(outcome, Some(OutboxOutcome::Lost { .. }));
@@ -160,8 +166,8 @@ impl Remote {
     async fn fetch(
         &self,
         line: &mut Line,
-        database: &mut Database,
-        interest: &mut Interest,
+        database: &mut RemoteDatabase,
+        interest: &mut EventInterest,
     ) -> Result<(), Broken> {
         loop {
             let answer = match self.call(line, &interest.call(), None).await? {
@@ -170,7 +176,7 @@ impl Remote {
                 Called::Failed(failed) => {
                     let code = failed.code().map_or("unknown", Code::name);
                     let (reason, now_ms) = (failed.message.as_str(), self.now().unix_ms);
-                    database.interest_failed(interest, code, reason, now_ms)?;
+                    database.refuse_interest(interest, code, reason, now_ms)?;
                     return Ok(());
                 }
             };
@@ -185,13 +191,13 @@ impl Remote {
                 self.world.chronicle.fault(BEGUN_ANEW);
             }
             match took {
-                Some(Took::More(count)) => {
+                Some(InboxProgress::More(count)) => {
                     let name = &self.name;
                     let note = format!("{name} hears {count} of {}", interest.subject);
                     self.world.chronicle.note(&note);
                     self.world.chronicle.fault(CAME);
                 }
-                Some(Took::All | Took::Others) => return Ok(()),
+                Some(InboxProgress::All | InboxProgress::Others) => return Ok(()),
                 None => return Err(Failed("events that cannot be read".into()).into()),
             }
         }
@@ -279,7 +285,9 @@ impl Remote {
 
     fn has_something_to_upload(&self) -> Result<bool, Failed> {
         let database = self.database.borrow();
-        let has = database.as_ref().map(Database::has_something_to_upload);
+        let has = database
+            .as_ref()
+            .map(RemoteDatabase::has_something_to_upload);
         Ok(has.transpose()?.unwrap_or_default())
     }
 }

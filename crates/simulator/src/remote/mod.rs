@@ -24,9 +24,9 @@ use rusqlite::Connection;
 use tokio::time::{Instant, sleep};
 
 use tidewater_protocol::RemoteId;
-use tidewater_remote::database::Database;
+use tidewater_remote::database::RemoteDatabase;
 use tidewater_remote::session::{Now, SyncDirection};
-use tidewater_remote::spool::KeepInMemory;
+use tidewater_remote::spool::MemoryDownloadStore;
 
 use crate::application::{self, Application, Contests};
 use crate::defects;
@@ -46,7 +46,7 @@ pub(crate) struct Remote {
     /// Who wrote what is in the file: its application, and that of the file it is a copy of.
     authors: Vec<String>,
     device: Device,
-    database: RefCell<Option<Database>>,
+    database: RefCell<Option<RemoteDatabase>>,
     application: RefCell<Application>,
     ledger: RefCell<Ledger>,
     wishes: RefCell<Wishes>,
@@ -58,7 +58,7 @@ pub(crate) struct Remote {
     adopting: RefCell<Option<Adopting>>,
     last_tracked: RefCell<LastTracked>,
     /// What has come of first downloads that broke.
-    keep: KeepInMemory,
+    keep: MemoryDownloadStore,
     /// The last acknowledged upload that the file has told of, of an identity.
     sequences: RefCell<BTreeMap<RemoteId, u64>>,
     /// Restorations of the centre when the sequence last went back.
@@ -131,7 +131,7 @@ impl Remote {
             asked: RefCell::default(),
             adopting: RefCell::default(),
             last_tracked: RefCell::default(),
-            keep: KeepInMemory::default(),
+            keep: MemoryDownloadStore::default(),
             sequences: RefCell::default(),
             restorations: Cell::default(),
             restored: Cell::default(),
@@ -279,7 +279,7 @@ impl Remote {
     }
 
     /// Starts again whoever is dead on the device, and gives this handle another database.
-    fn restart(&self, handle: &RefCell<Option<Database>>) -> Result<(), Failed> {
+    fn restart(&self, handle: &RefCell<Option<RemoteDatabase>>) -> Result<(), Failed> {
         self.device.restart();
         let path = self.device.application_path();
         self.application.borrow_mut().reconnect(&path)?;
@@ -425,7 +425,7 @@ impl Remote {
     /// asked for again, the next sync tells.
     pub(crate) fn not_woken(&self) -> Result<Option<String>, Failed> {
         let database = self.database.borrow();
-        let status = database.as_ref().map(Database::status).transpose()?;
+        let status = database.as_ref().map(RemoteDatabase::status).transpose()?;
         let subscriptions = status.iter().flat_map(|it| &it.subscriptions);
         let mut tables = subscriptions.flat_map(|it| &it.tables);
         if tables.any(|it| it.stale > 0) {
@@ -537,7 +537,7 @@ impl Remote {
 }
 
 /// Subscribes a file that has never synced.
-fn subscribe(database: &RefCell<Option<Database>>, user: &str) -> Result<(), Failed> {
+fn subscribe(database: &RefCell<Option<RemoteDatabase>>, user: &str) -> Result<(), Failed> {
     if let Some(database) = &mut *database.borrow_mut() {
         database.subscribe("tcp://127.0.0.1:7439", user, &["main"])?;
     }
@@ -545,8 +545,8 @@ fn subscribe(database: &RefCell<Option<Database>>, user: &str) -> Result<(), Fai
 }
 
 /// Opens a file as a process does that never waits: there is only one thread.
-fn open(path: &Path, plan: Plan) -> Result<Database, Failed> {
-    let mut database = Database::open(path)?;
+fn open(path: &Path, plan: Plan) -> Result<RemoteDatabase, Failed> {
+    let mut database = RemoteDatabase::open(path)?;
     database.wait_for_writers(Duration::ZERO)?;
     database.limit_kept(plan.kept_limits());
     Ok(database)

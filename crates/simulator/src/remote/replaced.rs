@@ -1,6 +1,6 @@
 //! A device is replaced: the new one has a file with tables already, which is adopted.
 
-use tidewater_remote::database::Adopt;
+use tidewater_remote::database::AdoptionRule;
 
 use super::{Remote, open, subscribe};
 use crate::judge::{self, Adopting, has_table};
@@ -56,8 +56,8 @@ impl Remote {
             .borrow_mut()
             .bring(&self.world.keys, &regions)?;
         let adopt = match random.percent(60) {
-            true => Adopt::Mine,
-            false => Adopt::Centre,
+            true => AdoptionRule::Mine,
+            false => AdoptionRule::Centre,
         };
         self.world.may_be_adopted(&rows);
         let name = &self.name;
@@ -69,7 +69,7 @@ impl Remote {
     }
 
     /// How tables that are there already are to be adopted.
-    pub(super) fn adopts(&self) -> Option<Adopt> {
+    pub(super) fn adopts(&self) -> Option<AdoptionRule> {
         self.adopting.borrow().as_ref().map(|it| it.adopt)
     }
 
@@ -96,8 +96,8 @@ impl Remote {
         }
         let adopted = adopting.adopted(remote, &self.authors)?.map_err(broken)?;
         self.world.chronicle.fault(match adopting.adopt {
-            Adopt::Mine => MINE,
-            Adopt::Centre => CENTRE,
+            AdoptionRule::Mine => MINE,
+            AdoptionRule::Centre => CENTRE,
         });
         self.seen.borrow_mut().add(adopted.replaced);
         let since = judge::audited(&self.world.centre_connection())?;

@@ -8,9 +8,9 @@ use rusqlite::OptionalExtension;
 use tokio::time::{Instant, sleep};
 
 use tidewater_protocol::Code;
-use tidewater_remote::database::Database;
+use tidewater_remote::database::RemoteDatabase;
 use tidewater_remote::session::{
-    Outcome, ProofKind, SessionOptions, SyncDirection, UserProof, Verify, Work,
+    ApplyWork, ProofKind, SessionOptions, SessionOutcome, SyncDirection, UserProof, VerifyMode,
 };
 use tidewater_remote::spool::MemorySpool;
 
@@ -54,7 +54,7 @@ impl Remote {
     /// A sync of both directions, see [`Remote::sync_in`].
     async fn sync(
         &self,
-        handle: &RefCell<Option<Database>>,
+        handle: &RefCell<Option<RemoteDatabase>>,
         random: &mut Random,
         weather: Weather,
     ) -> Result<Option<u64>, Failed> {
@@ -67,7 +67,7 @@ impl Remote {
     pub(super) async fn sync_in(
         &self,
         direction: SyncDirection,
-        handle: &RefCell<Option<Database>>,
+        handle: &RefCell<Option<RemoteDatabase>>,
         random: &mut Random,
         weather: Weather,
     ) -> Result<Option<u64>, Failed> {
@@ -86,7 +86,7 @@ impl Remote {
         &self,
         line: &mut Option<Line>,
         direction: SyncDirection,
-        handle: &RefCell<Option<Database>>,
+        handle: &RefCell<Option<RemoteDatabase>>,
         random: &mut Random,
     ) -> Result<Option<u64>, Failed> {
         let mut first_proof = ProofKind::Token;
@@ -103,7 +103,7 @@ impl Remote {
                 .session(direction, handle, random, line, first_proof)
                 .await?;
             self.judge()?;
-            if matches!(outcome, None | Some(Outcome::Failed(_))) {
+            if matches!(outcome, None | Some(SessionOutcome::Failed(_))) {
                 self.came_to_nothing();
             }
             // The process died, and another one starts a little later.
@@ -111,18 +111,20 @@ impl Remote {
                 return Ok(Some(1_000));
             };
             match outcome {
-                Outcome::Done(_) => {
+                SessionOutcome::Done(_) => {
                     if line.is_some() && !self.call_over(line, direction, handle, random).await? {
                         return Ok(Some(1_000));
                     }
                     return Ok(None);
                 }
-                Outcome::More(_) => {
+                SessionOutcome::More(_) => {
                     first_proof = ProofKind::Token;
                     in_vain = 0;
                 }
-                Outcome::Again(proof) => first_proof = proof,
-                Outcome::Failed(error) => return Ok(Some(error.retry_after_ms().unwrap_or(1_000))),
+                SessionOutcome::Again(proof) => first_proof = proof,
+                SessionOutcome::Failed(error) => {
+                    return Ok(Some(error.retry_after_ms().unwrap_or(1_000)));
+                }
                 other => return Err(Failed(format!("an outcome that is not known: {other:?}"))),
             }
         }
@@ -169,14 +171,14 @@ impl Remote {
     async fn session(
         &self,
         direction: SyncDirection,
-        handle: &RefCell<Option<Database>>,
+        handle: &RefCell<Option<RemoteDatabase>>,
         random: &mut Random,
         line: &mut Option<Line>,
         first_proof: ProofKind,
-    ) -> Result<Option<Outcome>, Failed> {
+    ) -> Result<Option<SessionOutcome>, Failed> {
         let options = SessionOptions {
             direction,
-            verify: Verify::default(),
+            verify: VerifyMode::default(),
             user_proof: Some(UserProof::Password(PASSWORD.into())),
             server: None,
             other_centre: false,
@@ -203,15 +205,16 @@ impl Remote {
         meddler.ends();
         let ended = here.connection.end_sync();
         let (database, outcome) = ended.ok_or_else(|| gone("a session that does not end"))?;
-        let applied = matches!(outcome, Outcome::Done(_)) && direction != SyncDirection::UploadOnly;
+        let applied =
+            matches!(outcome, SessionOutcome::Done(_)) && direction != SyncDirection::UploadOnly;
         if self.asked.borrow_mut().ends(asked, applied) && !applied {
             self.world.chronicle.fault(ASKED_IN_SYNC);
         }
         let mut is_lost = false;
         let goes_on = match outcome {
-            Outcome::More(_) | Outcome::Again(_) => here.connection.can_sync(),
+            SessionOutcome::More(_) | SessionOutcome::Again(_) => here.connection.can_sync(),
             // Calls follow.
-            Outcome::Done(_) => self.world.plan.is_live() && !here.last_is_lost,
+            SessionOutcome::Done(_) => self.world.plan.is_live() && !here.last_is_lost,
             _ => false,
         };
         if goes_on && !process.is_dead() {
@@ -219,7 +222,7 @@ impl Remote {
         } else if !process.is_dead() {
             is_lost = here.hang_up().await;
         }
-        let well = !matches!(outcome, Outcome::Failed(_));
+        let well = !matches!(outcome, SessionOutcome::Failed(_));
         meddler.ended(well, direction == SyncDirection::UploadOnly);
         self.world.chronicle.session();
         self.device.calm(&self.world.chronicle);
@@ -230,18 +233,20 @@ impl Remote {
             self.restart(handle)?;
             return Ok(None);
         }
-        if matches!(outcome, Outcome::Failed(_)) && self.acknowledgement_is_missing(&database)? {
+        if matches!(outcome, SessionOutcome::Failed(_))
+            && self.acknowledgement_is_missing(&database)?
+        {
             self.world.chronicle.fault(UPLOAD_UNACKNOWLEDGED);
         }
-        if let Outcome::Done(report) | Outcome::More(report) = &outcome {
+        if let SessionOutcome::Done(report) | SessionOutcome::More(report) = &outcome {
             if is_lost && direction != SyncDirection::UploadOnly {
                 self.world.chronicle.fault(DOWNLOAD_UNACKNOWLEDGED);
             }
             if report.bytes_kept > 0 {
                 self.world.chronicle.fault(RESUMED);
             }
-            let alone =
-                matches!(outcome, Outcome::More(_)) || direction == SyncDirection::UploadOnly;
+            let alone = matches!(outcome, SessionOutcome::More(_))
+                || direction == SyncDirection::UploadOnly;
             if alone && report.conflicts + report.refused > 0 {
                 self.told_alone.set(true);
             }
@@ -253,7 +258,7 @@ impl Remote {
             }
         }
         *handle.borrow_mut() = Some(database);
-        if let Outcome::Failed(error) = &outcome
+        if let SessionOutcome::Failed(error) = &outcome
             && error.code() == Code::ParameterNotAllowed
         {
             self.not_allowed(random)?;
@@ -304,11 +309,11 @@ impl Remote {
     /// Does the work, as far as the process lives.
     async fn apply(
         &self,
-        mut work: Work,
+        mut work: ApplyWork,
         process: &Process,
         meddler: &Meddler<'_>,
         random: &mut Random,
-    ) -> Work {
+    ) -> ApplyWork {
         while !work.is_done() && !process.is_dead() {
             meddler.applies();
             work.step(self.now());
@@ -322,7 +327,7 @@ impl Remote {
     }
 
     /// Whether the centre has an upload that this remote does not know to be there.
-    fn acknowledgement_is_missing(&self, database: &Database) -> Result<bool, Failed> {
+    fn acknowledgement_is_missing(&self, database: &RemoteDatabase) -> Result<bool, Failed> {
         let Some(id) = database.account()?.remote_id else {
             return Ok(false);
         };
@@ -369,7 +374,7 @@ impl Remote {
     /// uploaded, or waits to be asked for though nobody has to decide about it.
     fn waiting(&self) -> Result<Option<(u64, u64)>, Failed> {
         let database = self.database.borrow();
-        let status = database.as_ref().map(Database::status).transpose()?;
+        let status = database.as_ref().map(RemoteDatabase::status).transpose()?;
         let subscriptions = status.iter().flat_map(|it| &it.subscriptions);
         let (mut stale, mut refused, mut pending) = (0, 0, 0);
         for table in subscriptions.flat_map(|it| &it.tables) {

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use tidewater_remote::database::Database;
+use tidewater_remote::database::RemoteDatabase;
 use tidewater_remote::session::{
-    Now, Outcome, ProofKind, SessionOptions, SyncDirection, UserProof, Verify, Work,
+    ApplyWork, Now, ProofKind, SessionOptions, SessionOutcome, SyncDirection, UserProof, VerifyMode,
 };
-use tidewater_remote::spool::{KeepInMemory, MemorySpool};
+use tidewater_remote::spool::{MemoryDownloadStore, MemorySpool};
 
 use super::Site;
 use crate::chronicle::Chronicle;
@@ -33,8 +33,8 @@ pub(crate) struct Node {
     in_requests: bool,
     /// Where a process that syncs finds the file.
     path: Box<dyn Fn() -> PathBuf>,
-    database: RefCell<Option<Database>>,
-    keep: KeepInMemory,
+    database: RefCell<Option<RemoteDatabase>>,
+    keep: MemoryDownloadStore,
     traces: Rc<Traces>,
     chronicle: Rc<Chronicle>,
     began: Instant,
@@ -65,7 +65,7 @@ impl Node {
 
     fn with(
         name: &'static str,
-        database: Database,
+        database: RemoteDatabase,
         above: &Rc<Site>,
         in_requests: bool,
         path: Box<dyn Fn() -> PathBuf>,
@@ -76,7 +76,7 @@ impl Node {
             in_requests,
             path,
             database: RefCell::new(Some(database)),
-            keep: KeepInMemory::default(),
+            keep: MemoryDownloadStore::default(),
             traces: Rc::default(),
             chronicle: above.chronicle.clone(),
             began: above.began,
@@ -84,7 +84,7 @@ impl Node {
     }
 
     /// Does something with the file, where no session has it and its process lives.
-    pub(crate) fn with_file<T>(&self, act: impl FnOnce(&mut Database) -> T) -> Option<T> {
+    pub(crate) fn with_file<T>(&self, act: impl FnOnce(&mut RemoteDatabase) -> T) -> Option<T> {
         let mut database = self.database.borrow_mut();
         let database = database.as_mut()?;
         let process = disks::process_at(database.path())?;
@@ -94,7 +94,7 @@ impl Node {
     /// How many changes wait, and how many were refused.
     pub(crate) fn waiting(&self) -> Result<(u64, u64), Failed> {
         let database = self.database.borrow();
-        let waiting = database.as_ref().map(Database::waiting).transpose()?;
+        let waiting = database.as_ref().map(RemoteDatabase::waiting).transpose()?;
         Ok(waiting.unwrap_or_default())
     }
 
@@ -120,13 +120,13 @@ impl Node {
                 line = Some(self.line(Weather::fine(random.fork())));
             }
             match self.session(&mut line, first_proof, random).await? {
-                Some(Outcome::Done(_)) => return Ok(None),
-                Some(Outcome::More(_)) => {
+                Some(SessionOutcome::Done(_)) => return Ok(None),
+                Some(SessionOutcome::More(_)) => {
                     first_proof = ProofKind::Token;
                     in_vain = 0;
                 }
-                Some(Outcome::Again(proof)) => first_proof = proof,
-                Some(Outcome::Failed(error)) => {
+                Some(SessionOutcome::Again(proof)) => first_proof = proof,
+                Some(SessionOutcome::Failed(error)) => {
                     return Ok(Some(error.retry_after_ms().unwrap_or(1_000)));
                 }
                 // The process died, and another one starts a little later.
@@ -150,10 +150,10 @@ impl Node {
         line: &mut Option<Line>,
         first_proof: ProofKind,
         random: &mut Random,
-    ) -> Result<Option<Outcome>, Failed> {
+    ) -> Result<Option<SessionOutcome>, Failed> {
         let options = SessionOptions {
             direction: SyncDirection::Both,
-            verify: Verify::default(),
+            verify: VerifyMode::default(),
             user_proof: Some(UserProof::Password(PASSWORD.into())),
             server: None,
             other_centre: false,
@@ -197,7 +197,9 @@ impl Node {
         }
         show_lines(&path, &self.above.disk.path());
         *self.database.borrow_mut() = Some(database);
-        if matches!(outcome, Outcome::More(_) | Outcome::Again(_)) && here.connection.can_sync() {
+        if matches!(outcome, SessionOutcome::More(_) | SessionOutcome::Again(_))
+            && here.connection.can_sync()
+        {
             *line = Some(here);
         } else {
             here.hang_up().await;
@@ -234,7 +236,12 @@ impl Node {
     }
 
     /// Does the work, as far as the process lives.
-    async fn apply(&self, mut work: Work, process: &Process, random: &mut Random) -> Work {
+    async fn apply(
+        &self,
+        mut work: ApplyWork,
+        process: &Process,
+        random: &mut Random,
+    ) -> ApplyWork {
         while !work.is_done() && !process.is_dead() {
             work.step(self.now());
             if !process.is_dead() {
@@ -254,8 +261,8 @@ impl Node {
 }
 
 /// Opens a file as a process does that never waits: there is only one thread.
-fn open(path: PathBuf) -> Result<Database, Failed> {
-    let database = Database::open(&path)?;
+fn open(path: PathBuf) -> Result<RemoteDatabase, Failed> {
+    let database = RemoteDatabase::open(&path)?;
     database.wait_for_writers(Duration::ZERO)?;
     Ok(database)
 }

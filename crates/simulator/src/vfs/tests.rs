@@ -4,7 +4,7 @@
 use rusqlite::{Connection, params};
 
 use tidewater_protocol::RemoteId;
-use tidewater_remote::database::Database;
+use tidewater_remote::database::RemoteDatabase;
 
 use super::{Accident, Machine, Operation, Process};
 use crate::random::Random;
@@ -287,7 +287,7 @@ fn who_a_remote_is_outlives_lost_power_before_its_first_download() {
     for seed in 0..60 {
         let machine = Machine::new("device", Random::new(seed));
         let id = RemoteId([7; 16]);
-        let mut remote = Database::open(&machine.start().path("remote.db")).unwrap();
+        let mut remote = RemoteDatabase::open(&machine.start().path("remote.db")).unwrap();
         remote
             .subscribe("tcp://127.0.0.1:7439", "ada", &["main"])
             .unwrap();
@@ -296,7 +296,7 @@ fn who_a_remote_is_outlives_lost_power_before_its_first_download() {
             .unwrap();
         machine.lose_power();
         drop(remote);
-        let remote = Database::open(&machine.start().path("remote.db")).unwrap();
+        let remote = RemoteDatabase::open(&machine.start().path("remote.db")).unwrap();
         let account = remote.account().unwrap();
         assert_eq!(account.remote_id, Some(id), "seed {seed}");
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use bytes::BytesMut;
-use tidewater_client::{Link, Since, Subscription};
+use tidewater_client::{Link, SpaceSubscription, SubscriptionStart};
 use tidewater_protocol::event::put_event;
 
 use super::{Job, Outcome, PAYLOAD};
@@ -102,12 +102,12 @@ pub(super) fn publish(
 
 /// Whoever hears all of it.
 pub(super) struct Listener {
-    subscription: Subscription,
+    subscription: SpaceSubscription,
 }
 
 impl Listener {
     pub(super) fn start(link: &Link) -> anyhow::Result<Listener> {
-        let subscription = link.subscribe(SPACE, ">", Since::Now)?;
+        let subscription = link.subscribe(SPACE, ">", SubscriptionStart::Now)?;
         Ok(Listener { subscription })
     }
 

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use prost::Message as _;
 use tempfile::TempDir;
-use tidewater_carrier::{Carrier, DialOptions, Packing, Received, ServerUrl};
-use tidewater_client::{LiveEvent, LiveOptions, Remote, Why};
+use tidewater_carrier::{Carrier, CompressionOptions, DialOptions, ReceiveOutcome, ServerUrl};
+use tidewater_client::{LiveEvent, LiveOptions, Remote, SyncReason};
 use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Call, CallKind};
-use tidewater_remote::database::Database;
-use tidewater_remote::session::{Now, Outcome as SyncOutcome, ProofKind, SessionOptions};
-use tidewater_remote::spool::{KeepNothing, MemorySpool};
-use tidewater_remote::{Connection, SyncDirection, Verify};
+use tidewater_remote::database::RemoteDatabase;
+use tidewater_remote::session::{Now, ProofKind, SessionOptions, SessionOutcome as SyncOutcome};
+use tidewater_remote::spool::{MemorySpool, NoDownloadStore};
+use tidewater_remote::{RemoteConnection, SyncDirection, VerifyMode};
 use tidewater_server::Environment;
 
 use super::super::events::ROWS;
@@ -139,7 +139,7 @@ impl Live {
                             // If nobody waits any more, it is told to stop.
                             let _ = sender.send(());
                         }
-                        told.fetch_add(u64::from(*why == Why::Told), Ordering::Relaxed);
+                        told.fetch_add(u64::from(*why == SyncReason::Told), Ordering::Relaxed);
                     }
                     match stop.load(Ordering::Relaxed) {
                         true => ControlFlow::Break(()),
@@ -181,7 +181,7 @@ impl Live {
 /// A connection of a remote whose file somebody else has by now.
 pub(super) struct Idle {
     carrier: Carrier,
-    connection: Connection,
+    connection: RemoteConnection,
     begun: Instant,
 }
 
@@ -197,7 +197,7 @@ pub(super) fn idle(job: &Job, remotes: u32) -> anyhow::Result<Vec<Idle>> {
     first.sync(&mut |_| ControlFlow::Continue(()))?;
     drop(first);
     let url: ServerUrl = job.server.parse()?;
-    let mut database = Database::open(&path(folder.path(), 0))?;
+    let mut database = RemoteDatabase::open(&path(folder.path(), 0))?;
     let mut all = Vec::with_capacity(remotes as usize);
     for _ in 0..remotes {
         let idle;
@@ -211,35 +211,35 @@ impl Idle {
     fn start(
         url: &ServerUrl,
         ca_file: Option<&Path>,
-        database: Database,
-    ) -> anyhow::Result<(Idle, Database)> {
+        database: RemoteDatabase,
+    ) -> anyhow::Result<(Idle, RemoteDatabase)> {
         let options = DialOptions {
             certificate: None,
             ca_file,
             pin: None,
             insecure: false,
             proxy: None,
-            packing: Packing::default(),
+            compression: CompressionOptions::default(),
             timeout: PATIENCE,
         };
         let begun = Instant::now();
         let mut idle = Idle {
             carrier: Carrier::dial(url, &options, &mut || ControlFlow::Continue(()))?,
-            connection: Connection::dial("bench", PATIENCE, now(begun)),
+            connection: RemoteConnection::dial("bench", PATIENCE, now(begun)),
             begun,
         };
         let mut seed = [0; 32];
         Environment::real().randomness.fill(&mut seed)?;
         let options = SessionOptions {
             direction: SyncDirection::Both,
-            verify: Verify::default(),
+            verify: VerifyMode::default(),
             user_proof: None,
             server: None,
             other_centre: false,
             adopt: None,
             first_proof: ProofKind::Token,
             spool: Box::new(MemorySpool::default()),
-            keep: Box::new(KeepNothing),
+            keep: Box::new(NoDownloadStore),
         };
         idle.connection.sync(database, options, seed);
         idle.turn_while(|it| it.connection.is_syncing())?;
@@ -288,8 +288,8 @@ impl Idle {
                 .carrier
                 .receive(Some(Duration::from_millis(1)), &mut handle)?
             {
-                Received::Nothing | Received::Bytes => {}
-                Received::End(_) => bail!("the server has closed a connection"),
+                ReceiveOutcome::Nothing | ReceiveOutcome::Bytes => {}
+                ReceiveOutcome::End(_) => bail!("the server has closed a connection"),
             }
             if self.carrier.has_output() {
                 self.carrier.send(true)?;

@@ -228,7 +228,7 @@ fn packed(remote: &Remote, rows: &[Vec<Value>]) -> Vec<UploadTable> {
         writer.row(Op::Insert, &datums(table, row));
     }
     vec![UploadTable {
-        begin: TableBegin::of(table),
+        begin: TableBegin::for_table(table),
         chunks: vec![RowsChunk::Memory(writer.take().into())],
     }]
 }
@@ -313,7 +313,7 @@ async fn every_type_of_the_catalog_travels_there_and_back_with_its_extremes() {
     deletes.for_each(|old| writer.delete(&old));
     let mut upload = anna.next_upload(&[]);
     upload.tables = vec![UploadTable {
-        begin: TableBegin::of(table),
+        begin: TableBegin::for_table(table),
         chunks: vec![RowsChunk::Memory(writer.take().into())],
     }];
     let outcome = anna.apply(upload).await;

@@ -1,7 +1,7 @@
 //! What remotes make of rows while they are offline: numbers for keys, what they leave to the
 //! centre, what they check; and what will not work there.
 
-use tidewater_protocol::{Check, ColumnType, Identity, Table};
+use tidewater_protocol::{CheckConstraint, ColumnType, IdentityColumn, Table};
 
 use super::{Published, Result, named_columns, wrong};
 use crate::engine::catalog::{Numbering, TableInfo};
@@ -13,7 +13,7 @@ pub(super) fn identity(
     spec: &TableSpec,
     table: &TableInfo,
     published: &[usize],
-) -> Result<Option<Identity>> {
+) -> Result<Option<IdentityColumn>> {
     let Some(identity) = &spec.identity else {
         return Ok(None);
     };
@@ -54,7 +54,7 @@ pub(super) fn identity(
             "rename one of rowid, _rowid_ and oid, or leave `identity` out",
         ));
     }
-    Ok(Some(Identity {
+    Ok(Some(IdentityColumn {
         column,
         block: identity.block,
         refill_below: identity.refill_below,
@@ -79,14 +79,14 @@ pub(super) fn filled(place: &str, spec: &TableSpec, table: &TableInfo) -> Result
 
 impl Published<'_> {
     /// What remotes check: the rules about published columns.
-    pub(super) fn checks(&self, table: &TableInfo) -> Vec<Check> {
+    pub(super) fn checks(&self, table: &TableInfo) -> Vec<CheckConstraint> {
         let is_published = |column: &usize| self.columns.contains(column);
         let rules = table.checks.iter();
         let rules = rules.filter(|rule| rule.columns.iter().all(is_published));
         let checks = rules.map(|rule| {
             let names = rule.columns.iter().map(|&it| &*table.columns[it].name);
             let names = names.collect::<Vec<_>>();
-            Check {
+            CheckConstraint {
                 name: match names[..] {
                     [name] => format!("{}.{name}: {}", table.name, rule.name),
                     _ => format!("{} ({}): {}", table.name, names.join(", "), rule.name),

@@ -69,7 +69,7 @@ impl<'a> Output<'a> {
     ) -> Output<'a> {
         Output {
             schema,
-            begin: Some(TableBegin::of(schema)),
+            begin: Some(TableBegin::for_table(schema)),
             writer: RowsWriter::new(shape),
             counts,
             whole_rows: 0,

@@ -12,7 +12,7 @@
 
 use prost::Message;
 
-use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader, RowsWriter};
+use tidewater_protocol::{Code, Datum, Op, RowShape, RowsReader, RowsWriter, UnpackedRow};
 
 use super::{Order, Part};
 use crate::error::CentreError;
@@ -192,7 +192,7 @@ impl Position {
             return Ok(None);
         }
         let mut reader = RowsReader::new(shape, &self.key);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         match reader.next(&mut row) {
             Ok(true) if row.op == Some(Op::Request) => Ok(Some(row.key)),
             _ => Err(CentreError::Peer {

@@ -1,6 +1,6 @@
 //! One table as it is read for a subscription.
 
-use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader, Value};
+use tidewater_protocol::{Code, Datum, Op, RowShape, RowsReader, UnpackedRow, Value};
 
 use super::catching_up::{Filler, is_filled_in};
 use super::output::Output;
@@ -598,14 +598,14 @@ impl<'a> TableReading<'a, '_> {
 fn read_given(
     shape: &RowShape,
     chunks: &[RowsChunk],
-    take: &mut dyn FnMut(&Row<'_>) -> Result<()>,
+    take: &mut dyn FnMut(&UnpackedRow<'_>) -> Result<()>,
 ) -> Result<()> {
     for chunk in chunks {
         let bytes = chunk.read().map_err(|error| CentreError::Internal {
             message: format!("a spool file cannot be read: {error}"),
         })?;
         let mut reader = RowsReader::new(shape, &bytes);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         let unreadable = |error: tidewater_protocol::UnpackError| CentreError::Internal {
             message: format!("what a handler has told cannot be read: {error}"),
         };
@@ -620,7 +620,7 @@ fn read_given(
 fn keys_of<'r>(map: &'r ColumnMap, request: &'r TableRequest) -> Result<Vec<Vec<Datum<'r>>>> {
     let mut keys = Vec::new();
     let mut reader = RowsReader::new(&map.shape, &request.rows);
-    let mut row = Row::default();
+    let mut row = UnpackedRow::default();
     while reader.next(&mut row).map_err(malformed)? {
         keys.push(row.key.clone());
     }

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use tidewater_protocol::{ColumnType, Op, PublicationSchema, Row};
+use tidewater_protocol::{ColumnType, Op, PublicationSchema, UnpackedRow};
 
 use crate::engine::upload::columns::ColumnMap;
 use crate::engine::upload::ties::{Tie, pack_sent};
@@ -69,7 +69,7 @@ impl<'s> Circles<'s> {
     }
 
     /// Adds a row of a table as its remote sent it.
-    pub(crate) fn add(&mut self, table: usize, map: &ColumnMap, row: &Row<'_>) {
+    pub(crate) fn add(&mut self, table: usize, map: &ColumnMap, row: &UnpackedRow<'_>) {
         let number = self.rows;
         self.rows += 1;
         let op = row.op.unwrap_or(Op::Insert);

@@ -202,7 +202,9 @@ mod tests {
             ("a", ColumnType::Text),
             ("b", ColumnType::Real),
         ]);
-        let map = ColumnMap::of(&new, &TableBegin::of(&old)).unwrap().unwrap();
+        let map = ColumnMap::of(&new, &TableBegin::for_table(&old))
+            .unwrap()
+            .unwrap();
         assert_eq!(map.sources, [Some(2), Some(1), None]);
         assert_eq!(map.shape.key, [2]);
         assert!(!map.is_complete());
@@ -228,7 +230,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_any_more_is_told_by_name() {
         let current = table(&[("id", ColumnType::Integer), ("a", ColumnType::Text)]);
-        let begin = TableBegin::of(&current);
+        let begin = TableBegin::for_table(&current);
         let with = |columns: &[(&str, ColumnType)]| vec![table(columns)];
         assert_eq!(
             reason(Vec::new(), &begin),
@@ -262,12 +264,12 @@ mod tests {
             tables: vec![current],
             transactional: false,
         };
-        let mut keyless = TableBegin::of(&table(&[("a", ColumnType::Text)]));
+        let mut keyless = TableBegin::for_table(&table(&[("a", ColumnType::Text)]));
         keyless.key.clear();
         let mut unknown = keyless.clone();
         unknown.table = "gone".into();
         let twice = table(&[("id", ColumnType::Integer), ("id", ColumnType::Integer)]);
-        for begin in [keyless, unknown, TableBegin::of(&twice)] {
+        for begin in [keyless, unknown, TableBegin::for_table(&twice)] {
             let error = ColumnMap::find(&schema, &begin).unwrap_err();
             assert_eq!(error.code(), Code::SchemaMismatch);
         }

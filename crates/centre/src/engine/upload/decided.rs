@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use tidewater_protocol::pack::{pack_values, same};
 use tidewater_protocol::{
-    Code, ColumnType, Datum, ForeignKeyAction, Op, PublicationSchema, Row, Table,
+    Code, ColumnType, Datum, ForeignKeyAction, Op, PublicationSchema, Table, UnpackedRow,
 };
 
 use super::Refused;
@@ -78,13 +78,13 @@ pub(crate) struct Uploaded<'u> {
 
 impl Uploaded<'_> {
     /// Whether an update gives its row another key.
-    pub(crate) fn moves(&self, row: &Row<'_>) -> bool {
+    pub(crate) fn moves(&self, row: &UnpackedRow<'_>) -> bool {
         gives_another_key(self.map, row)
     }
 }
 
 /// Whether an update gives its row another key.
-pub(crate) fn gives_another_key(map: &ColumnMap, row: &Row<'_>) -> bool {
+pub(crate) fn gives_another_key(map: &ColumnMap, row: &UnpackedRow<'_>) -> bool {
     let mut key = map.shape.key.iter();
     key.any(|&column| !same(&row.old[column], &row.new[column]))
 }
@@ -172,7 +172,14 @@ impl Missing {
     }
 
     /// Notes what comes of a row that does not take effect.
-    fn add(&mut self, ties: &[Tie], it: &Uploaded<'_>, row: &Row<'_>, op: Op, is_lost: bool) {
+    fn add(
+        &mut self,
+        ties: &[Tie],
+        it: &Uploaded<'_>,
+        row: &UnpackedRow<'_>,
+        op: Op,
+        is_lost: bool,
+    ) {
         for (number, tie) in ties.iter().enumerate() {
             if tie.parent != it.index {
                 continue;
@@ -454,7 +461,7 @@ impl Missing {
         &self,
         ties: &[Tie],
         it: &Uploaded<'_>,
-        row: &Row<'_>,
+        row: &UnpackedRow<'_>,
         op: Op,
         gives_up: bool,
     ) -> Option<Fate> {

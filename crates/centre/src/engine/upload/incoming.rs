@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use tidewater_protocol::{Code, Datum, Op, Row, RowsReader};
+use tidewater_protocol::{Code, Datum, Op, RowsReader, UnpackedRow};
 
 use super::rows::TargetTable;
 use crate::engine::publication::Publication;
@@ -289,12 +289,12 @@ impl<T> Incoming<'_, T> {
     /// They cannot be read.
     pub fn each(
         &self,
-        mut take: impl FnMut(RowRef, &Row<'_>) -> Result<(), CentreError>,
+        mut take: impl FnMut(RowRef, &UnpackedRow<'_>) -> Result<(), CentreError>,
     ) -> Result<(), CentreError> {
         for chunk in 0..self.chunk_count() {
             let bytes = self.chunk(chunk)?;
             let mut reader = RowsReader::new(&self.map.shape, &bytes);
-            let mut row = Row::default();
+            let mut row = UnpackedRow::default();
             loop {
                 let at = RowRef {
                     chunk: chunk as u32,
@@ -317,12 +317,12 @@ impl<T> Incoming<'_, T> {
     pub fn rows(
         &self,
         refs: &[RowRef],
-        mut take: impl FnMut(usize, &Row<'_>) -> Result<(), CentreError>,
+        mut take: impl FnMut(usize, &UnpackedRow<'_>) -> Result<(), CentreError>,
     ) -> Result<(), CentreError> {
         let mut at = 0;
         while let Some(first) = refs.get(at) {
             let bytes = self.chunk(first.chunk as usize)?;
-            let mut row = Row::default();
+            let mut row = UnpackedRow::default();
             while let Some(next) = refs.get(at).filter(|next| next.chunk == first.chunk) {
                 let rest = &bytes[next.offset as usize..];
                 match RowsReader::new(&self.map.shape, rest).next(&mut row) {
@@ -348,7 +348,11 @@ impl<T> Incoming<'_, T> {
     }
 
     /// The images of a row.
-    pub fn with_images<R>(&self, row: &Row<'_>, take: impl FnOnce(&Uploaded<'_, '_>) -> R) -> R {
+    pub fn with_images<R>(
+        &self,
+        row: &UnpackedRow<'_>,
+        take: impl FnOnce(&Uploaded<'_, '_>) -> R,
+    ) -> R {
         let (mut old_buffer, mut new_buffer) = (Vec::new(), Vec::new());
         let op = row.op.unwrap_or(Op::Insert);
         let old = (op != Op::Insert).then(|| self.arranged(&row.old, &mut old_buffer));

@@ -407,7 +407,7 @@ pub(super) struct Change {
 impl Change {
     /// Packs a row of all the columns.
     fn of(table: &Table, pack: impl FnOnce(&mut RowsWriter<'_>)) -> Change {
-        Change::under(TableBegin::of(table), &table.shape(), pack)
+        Change::under(TableBegin::for_table(table), &table.shape(), pack)
     }
 
     fn under(
@@ -467,7 +467,7 @@ impl Change {
         };
         let (old, new) = (old.map(known), new.map(known));
         let place = |column: &usize| columns.iter().position(|it| it == column);
-        let mut begin = TableBegin::of(table);
+        let mut begin = TableBegin::for_table(table);
         let mut column = 0..;
         begin
             .columns

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tidewater_protocol::{ColumnType, Op, Row, RowShape, RowsReader};
+use tidewater_protocol::{ColumnType, Op, RowShape, RowsReader, UnpackedRow};
 
 use super::incoming::{Incoming, RowRef, malformed};
 use crate::engine::exact::{pack_exact, pack_row, types_of};
@@ -64,7 +64,7 @@ impl Own {
     fn add<T>(
         &mut self,
         table: &Incoming<'_, T>,
-        row: &Row<'_>,
+        row: &UnpackedRow<'_>,
         shape: &RowShape,
         key_types: &[ColumnType],
     ) {
@@ -111,7 +111,7 @@ impl Own {
             };
             let key_types = types_of(&shape, &shape.key);
             let mut reader = RowsReader::new(&shape, &told.rows);
-            let mut row = Row::default();
+            let mut row = UnpackedRow::default();
             while reader
                 .next(&mut row)
                 .map_err(|error| malformed(&error.to_string()))?

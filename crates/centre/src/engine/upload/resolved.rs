@@ -379,7 +379,7 @@ impl<R: Rows> Run<'_, R> {
             ..
         } = resolving;
         let upload = UploadTable {
-            begin: TableBegin::of(schema),
+            begin: TableBegin::for_table(schema),
             chunks: vec![RowsChunk::Memory(writer.take().into())],
         };
         let mut made = Incoming::of_ours(publication, &upload, table.place)?;

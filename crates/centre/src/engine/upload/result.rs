@@ -154,7 +154,7 @@ impl<'a> ResultBuilder<'a> {
     pub(crate) fn finish(mut self) -> UploadResult {
         let tables = self.schema.tables.iter().zip(&mut self.writers);
         for (table, writer) in tables.filter(|(_, writer)| !writer.is_empty()) {
-            let mut begin = TableBegin::of(table);
+            let mut begin = TableBegin::for_table(table);
             begin.expected_rows = writer.rows();
             self.result.tables.push(ResultTable {
                 begin,
@@ -164,7 +164,7 @@ impl<'a> ResultBuilder<'a> {
         let asked = self.schema.tables.iter().zip(&mut self.asked);
         for (table, writer) in asked.filter(|(_, writer)| !writer.is_empty()) {
             self.result.asked.push(ResultTable {
-                begin: TableBegin::of(table),
+                begin: TableBegin::for_table(table),
                 rows: writer.take(),
             });
         }

@@ -7,7 +7,7 @@
 //! only recorded: the rest of their rows is applied.
 
 use tidewater_protocol::pack::same;
-use tidewater_protocol::{Code, Datum, Op, Row, RowsWriter};
+use tidewater_protocol::{Code, Datum, Op, RowsWriter, UnpackedRow};
 
 use crate::engine::upload::columns::{ColumnMap, Unpublished};
 use crate::engine::upload::result::ResultBuilder;
@@ -90,7 +90,13 @@ pub(crate) fn record_dropped(
     })
 }
 
-fn refused(table: &UploadTable, row: &Row<'_>, op: Op, image: String, reason: &str) -> Refused {
+fn refused(
+    table: &UploadTable,
+    row: &UnpackedRow<'_>,
+    op: Op,
+    image: String,
+    reason: &str,
+) -> Refused {
     Refused {
         table: table.begin.table.clone(),
         key: row_json::key(&row.key),
@@ -103,7 +109,7 @@ fn refused(table: &UploadTable, row: &Row<'_>, op: Op, image: String, reason: &s
     }
 }
 
-fn image(table: &UploadTable, row: &Row<'_>) -> String {
+fn image(table: &UploadTable, row: &UnpackedRow<'_>) -> String {
     named(
         table,
         if row.new.is_empty() {

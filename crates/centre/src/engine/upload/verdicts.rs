@@ -161,7 +161,7 @@ struct Judging<'j, T> {
 }
 
 impl<T> Judging<'_, T> {
-    fn take(&mut self, row: &tidewater_protocol::Row<'_>, op: Op, number: u64) {
+    fn take(&mut self, row: &tidewater_protocol::UnpackedRow<'_>, op: Op, number: u64) {
         let schema = &self.publication.schema.tables[self.index];
         let key = || (self.index, pack_key(schema, &row.key));
         let refused = |reason: String| {

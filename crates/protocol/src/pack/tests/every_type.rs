@@ -194,7 +194,7 @@ fn read_in_pieces(shape: &RowShape, packed: &[u8], piece: usize) -> Vec<Read> {
     for piece in packed.chunks(piece) {
         unread.extend_from_slice(piece);
         let mut reader = RowsReader::new(shape, &unread);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         loop {
             match reader.next(&mut row) {
                 Ok(true) => {

@@ -2,18 +2,18 @@
 //! row, and everything else stops being pending.
 
 use rusqlite::{Connection, params};
-use tidewater_protocol::{Datum, Op, PublicationSchema, Row, Value};
+use tidewater_protocol::{Datum, Op, PublicationSchema, UnpackedRow, Value};
 
-use super::rows::Sink;
+use super::rows::RowSink;
 use super::{ApplySummary, ConflictSummary};
-use crate::database::conflicts::{self, Images, Outcome};
-use crate::database::kept::Giving;
-use crate::database::refused::settled::End;
-use crate::database::refused::{self, Refusal, TIME_UNKNOWN};
+use crate::database::conflicts::{self, ChangeImages, ChangeOutcome};
+use crate::database::kept_uploads::GivenBackUpload;
+use crate::database::refused::settled_changes::SettledEnd;
+use crate::database::refused::{self, NewRefusal, TIME_UNKNOWN};
 use crate::database::tables::{TABLES_AT_ONCE, change_table, rekeyed_table};
 use crate::database::take::PARKED;
 use crate::database::{SubscriptionState, changes, quote, row};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 use crate::report::ROWS_TOLD;
 
 const DOING: &str = "applying the result of an upload";
@@ -27,7 +27,7 @@ pub(super) fn acknowledge(
         return Ok(());
     };
     if subscription.any_unsettled {
-        refused::settled::acknowledged(connection, &subscription.publication, generation)
+        refused::settled_changes::acknowledged(connection, &subscription.publication, generation)
             .doing(DOING)?;
     }
     if let Some(schema) = &subscription.schema {
@@ -54,7 +54,7 @@ pub(super) fn acknowledge(
 pub(super) fn acknowledge_given(
     connection: &Connection,
     subscription: &mut SubscriptionState,
-    giving: Giving,
+    giving: GivenBackUpload,
 ) -> Result<(), RemoteError> {
     connection
         .execute(
@@ -137,9 +137,9 @@ pub(super) fn note_conflict(summary: &mut ApplySummary, table: &str, key: &[Datu
     }
 }
 
-impl Sink<'_> {
+impl RowSink<'_> {
     /// A change that the centre refused.
-    pub(super) fn refuse(&mut self, refused_row: &Row<'_>) -> Result<(), RemoteError> {
+    pub(super) fn refuse(&mut self, refused_row: &UnpackedRow<'_>) -> Result<(), RemoteError> {
         let key: Vec<Value> = refused_row.key.iter().map(Datum::to_value).collect();
         let readable = row::readable_key(&refused_row.key);
         let Some(taken) = self.subscription.taken_generation else {
@@ -158,11 +158,11 @@ impl Sink<'_> {
                     self.tell_refused(refused_row, &readable);
                     return Ok(());
                 }
-                let end = End {
+                let end = SettledEnd {
                     at_ms: Some(TIME_UNKNOWN),
-                    ..End::retried(later)
+                    ..SettledEnd::retried(later)
                 };
-                refused::settled::settle(self.connection, id, &end).doing(DOING)
+                refused::settled_changes::settle(self.connection, id, &end).doing(DOING)
             }
             None => self.park(refused_row, taken, &key, &readable),
         }
@@ -170,7 +170,7 @@ impl Sink<'_> {
 
     fn park(
         &mut self,
-        refused_row: &Row<'_>,
+        refused_row: &UnpackedRow<'_>,
         taken: i64,
         owned: &[Value],
         readable: &str,
@@ -186,18 +186,22 @@ impl Sink<'_> {
         Ok(())
     }
 
-    fn tell_refused(&mut self, refused_row: &Row<'_>, readable: &str) {
+    fn tell_refused(&mut self, refused_row: &UnpackedRow<'_>, readable: &str) {
         self.summary
             .note_refused(self.table.name(), readable, refused_row.reason);
     }
 
     /// Writes a refusal down; the number of its entry.
-    fn write_refused(&self, refused_row: &Row<'_>, readable: &str) -> Result<i64, RemoteError> {
+    fn write_refused(
+        &self,
+        refused_row: &UnpackedRow<'_>,
+        readable: &str,
+    ) -> Result<i64, RemoteError> {
         let packed = row::pack_key(&self.table.key_types, &refused_row.key);
         refused::supersede(self.connection, self.table.name(), &packed)?;
         refused::record(
             self.connection,
-            &Refusal {
+            &NewRefusal {
                 publication: &self.subscription.publication,
                 table: self.table.name(),
                 key: readable,
@@ -218,8 +222,8 @@ impl Sink<'_> {
     }
 
     /// A change that lost against a row of the centre.
-    pub(super) fn conflict_row(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
-        if !self.lost(&row.key, Some(&row.new))? {
+    pub(super) fn take_conflict_row(&mut self, row: &UnpackedRow<'_>) -> Result<(), RemoteError> {
+        if !self.forget_lost(&row.key, Some(&row.new))? {
             return Ok(());
         }
         if self.table.same_layout {
@@ -233,8 +237,8 @@ impl Sink<'_> {
     }
 
     /// A change that lost against a delete in the centre.
-    pub(super) fn conflict_gone(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
-        if self.lost(key, None)? {
+    pub(super) fn take_conflict_removal(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
+        if self.forget_lost(key, None)? {
             self.keep_untracked(key, None)?;
             self.take_away(key)?;
         }
@@ -243,19 +247,19 @@ impl Sink<'_> {
 
     /// Forgets a change that lost; whether the centre's row may take its place. A later change
     /// keeps its own pre-image, so that it will lose too, and the row is asked for.
-    fn lost(
+    fn forget_lost(
         &mut self,
         key: &[Datum<'_>],
         theirs: Option<&[Datum<'_>]>,
     ) -> Result<bool, RemoteError> {
         note_conflict(self.summary, self.table.name(), key);
-        self.record_conflict(key, theirs, Outcome::Lost)?;
+        self.record_conflict(key, theirs, ChangeOutcome::Lost)?;
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(false);
         };
         if self.subscription.any_unsettled {
             let packed = row::pack_key(&self.table.key_types, key);
-            refused::settled::lost(self.connection, self.table.name(), &packed, taken)
+            refused::settled_changes::lost(self.connection, self.table.name(), &packed, taken)
                 .doing(DOING)?;
         }
         let owned: Vec<Value> = key.iter().map(Datum::to_value).collect();
@@ -279,7 +283,7 @@ impl Sink<'_> {
         &mut self,
         key: &[Datum<'_>],
         theirs: Option<&[Datum<'_>]>,
-        outcome: Outcome,
+        outcome: ChangeOutcome,
     ) -> Result<(), RemoteError> {
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(());
@@ -287,7 +291,7 @@ impl Sink<'_> {
         let (table, connection) = (self.table.table(), self.connection);
         let key: Vec<Value> = key.iter().map(Datum::to_value).collect();
         let record = || -> rusqlite::Result<()> {
-            let Some(images) = Images::of_taken(connection, table, &key, taken)? else {
+            let Some(images) = ChangeImages::from_taken(connection, table, &key, taken)? else {
                 // Not a change of ours: there is nothing to keep.
                 return Ok(());
             };

@@ -13,9 +13,9 @@ use tidewater_protocol::{Column, Fit, PublicationSchema, Table, Value};
 use super::own_columns::OwnColumns;
 use super::user_triggers::UserTriggers;
 use crate::database::refused::write_pending;
-use crate::database::tables::{Names, aside_name};
+use crate::database::tables::{QuotedNames, aside_name};
 use crate::database::{SubscriptionState, quote, row};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "adopting a table of the application";
 
@@ -24,7 +24,7 @@ const CONVERTED: &str = "temp.tidewater_adopted";
 
 /// What counts where a table that is adopted differs from the centre.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Adopt {
+pub enum AdoptionRule {
     /// What the file has: differences become pending changes.
     Mine,
     /// What the centre has.
@@ -33,7 +33,7 @@ pub enum Adopt {
 
 /// A table that is being adopted.
 #[derive(Debug)]
-pub(super) struct Adopted {
+pub(super) struct AdoptedTable {
     /// The published table.
     table: String,
     /// What its rows are called meanwhile.
@@ -51,7 +51,7 @@ pub(super) fn is_table(connection: &Connection, name: &str) -> Result<bool, Remo
     found.doing(DOING)
 }
 
-impl Adopted {
+impl AdoptedTable {
     /// Gives the application's table another name, before the published one is made. Its triggers
     /// are saved.
     pub(super) fn set_aside(
@@ -59,7 +59,7 @@ impl Adopted {
         schema: &PublicationSchema,
         table: &Table,
         user_triggers: &mut UserTriggers,
-    ) -> Result<Adopted, RemoteError> {
+    ) -> Result<AdoptedTable, RemoteError> {
         let found = columns_of(connection, &table.name).doing(DOING)?;
         let is_there = |column: &Column| found.contains(&column.name);
         if let Some(missing) = table.key_columns().find(|column| !is_there(column)) {
@@ -82,7 +82,7 @@ impl Adopted {
             ))
             .doing(DOING)?;
         let columns = known.columns.into_iter().map(|column| column.name);
-        Ok(Adopted {
+        Ok(AdoptedTable {
             table: table.name.clone(),
             aside,
             own,
@@ -106,7 +106,7 @@ impl Adopted {
         self,
         connection: &Connection,
         subscription: &SubscriptionState,
-        adopt: Adopt,
+        adopt: AdoptionRule,
     ) -> Result<(), RemoteError> {
         let schema = subscription.schema.as_deref();
         let Some(table) = schema.and_then(|schema| schema.table(&self.table)) else {
@@ -122,9 +122,9 @@ impl Adopted {
         connection: &Connection,
         subscription: &SubscriptionState,
         table: &Table,
-        adopt: Adopt,
+        adopt: AdoptionRule,
     ) -> Result<(), RemoteError> {
-        let is_mine = adopt == Adopt::Mine && table.direction.uploads();
+        let is_mine = adopt == AdoptionRule::Mine && table.direction.uploads();
         let columns = self.columns.iter().filter_map(|name| table.column(name));
         let columns: Vec<usize> = columns.collect();
         self.convert(connection, table, &columns).doing(DOING)?;
@@ -163,9 +163,9 @@ impl Adopted {
                 let own = row::owned(found, columns.len(), self.own.names().count());
                 let put_back = || -> rusqlite::Result<()> {
                     let mut statement = connection.prepare_cached(sql)?;
-                    Names::of(table).bind_key(&mut statement, &key)?;
+                    QuotedNames::for_table(table).bind_key(&mut statement, &key)?;
                     for (number, value) in own?.iter().enumerate() {
-                        let value = row::Bind::of(value.as_ref());
+                        let value = row::BoundValue::new(value.as_ref());
                         statement.raw_bind_parameter(key.len() + 1 + number, value)?;
                     }
                     statement.raw_execute().map(drop)
@@ -211,7 +211,7 @@ impl Adopted {
 
     /// The statement that gives a row the values of columns that are not published.
     fn put_back(&self, table: &Table) -> Option<String> {
-        let names = Names::of(table);
+        let names = QuotedNames::for_table(table);
         let set = quote::list(self.own.names().enumerate(), ", ", |(number, own)| {
             format!("{own} = ?{}", table.key.len() + 1 + number)
         });
@@ -284,7 +284,7 @@ fn here(
     table: &Table,
     key: &[Value],
 ) -> rusqlite::Result<Option<Vec<Value>>> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let mut statement = connection.prepare_cached(&format!(
         "SELECT {} FROM {} WHERE {}",
         names.columns.join(", "),

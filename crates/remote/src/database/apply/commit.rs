@@ -6,16 +6,16 @@ use rusqlite::{ErrorCode, params};
 use super::summary::ApplySummary;
 use super::{Applier, prefer_wal, roll_back};
 use crate::database::conflicts;
-use crate::database::kept;
+use crate::database::kept_uploads;
 use crate::database::refused::{self, TIME_UNKNOWN};
 use crate::database::subscription::load_all;
-use crate::database::{Database, SubscriptionState, triggers};
-use crate::error::{Doing, RemoteError};
+use crate::database::{RemoteDatabase, SubscriptionState, triggers};
+use crate::error::{ErrorContext, RemoteError};
 
 impl Applier {
     /// Commits everything, and gives the database back, also when that failed: then nothing
     /// is changed.
-    pub fn commit(mut self, now_ms: i64) -> (Database, Result<ApplySummary, RemoteError>) {
+    pub fn commit(mut self, now_ms: i64) -> (RemoteDatabase, Result<ApplySummary, RemoteError>) {
         let result = self.finish(now_ms);
         let summary = std::mem::take(&mut self.summary);
         let mut database = self.abort();
@@ -26,7 +26,7 @@ impl Applier {
     }
 
     /// Rolls everything back and gives the database back.
-    pub fn abort(self) -> Database {
+    pub fn abort(self) -> RemoteDatabase {
         let connection = &self.database.connection;
         roll_back(connection);
         // Cannot fail: it only sets a flag of the connection.
@@ -88,7 +88,7 @@ impl Applier {
         if self.uploads.had_rows
             || subscriptions.any(|it| it.state.any_refused || it.state.any_unsettled)
         {
-            refused::settled::settle_times(connection, now_ms)?;
+            refused::settled_changes::settle_times(connection, now_ms)?;
         }
         for subscription in self.subscriptions.iter().filter(|each| each.synced) {
             connection
@@ -110,7 +110,7 @@ impl Applier {
                 })
                 .doing(doing)?;
         }
-        kept::keep(
+        kept_uploads::keep(
             connection,
             &self.uploads.kept,
             self.database.kept_limits(),

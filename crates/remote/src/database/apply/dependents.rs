@@ -41,7 +41,7 @@ impl Dependents {
                 candidates.push((firing(connection, &table)?, sql));
             }
         }
-        let triggers = Triggers::on(connection)?;
+        let triggers = TriggerSwitch::on(connection)?;
         candidates.retain(|(statements, _)| compile(connection, statements));
         triggers.back(connection)?;
         Ok(Dependents { sound: candidates })
@@ -52,7 +52,7 @@ impl Dependents {
         if self.sound.is_empty() {
             return Ok(Vec::new());
         }
-        let triggers = Triggers::on(connection)?;
+        let triggers = TriggerSwitch::on(connection)?;
         let broken = self.sound.into_iter();
         let broken = broken.filter(|(statements, _)| !compile(connection, statements));
         let broken = broken.map(|(_, sql)| sql).collect();
@@ -68,7 +68,7 @@ fn compile(connection: &Connection, statements: &[String]) -> bool {
 /// Whether writing to a table fires something that names a column which is not there.
 pub(super) fn lacks_column(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
     let statements = firing(connection, table)?;
-    let triggers = Triggers::on(connection)?;
+    let triggers = TriggerSwitch::on(connection)?;
     let lacks = statements.iter().any(|sql| {
         let error = connection.prepare(sql).err();
         error.is_some_and(|error| error.to_string().contains("no such column"))
@@ -96,15 +96,15 @@ fn firing(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>>
 }
 
 /// Triggers are only compiled while they are switched on.
-struct Triggers {
+struct TriggerSwitch {
     before: bool,
 }
 
-impl Triggers {
-    fn on(connection: &Connection) -> rusqlite::Result<Triggers> {
+impl TriggerSwitch {
+    fn on(connection: &Connection) -> rusqlite::Result<TriggerSwitch> {
         let before = connection.db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, true)?;
-        Ok(Triggers { before })
+        Ok(TriggerSwitch { before })
     }
 
     fn back(self, connection: &Connection) -> rusqlite::Result<()> {

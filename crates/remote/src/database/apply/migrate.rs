@@ -7,17 +7,17 @@ use rusqlite::{Connection, params};
 use tidewater_protocol::{Code, Datum, PublicationSchema, Table, Value};
 
 use super::ApplySummary;
-use super::adopt::{self, Adopted};
+use super::adopt::{self, AdoptedTable};
 use super::own_columns::OwnColumns;
 use super::remove::{own_values, row_values};
 use super::user_triggers::UserTriggers;
-use crate::database::refused::{self, Refusal};
+use crate::database::refused::{self, NewRefusal};
 use crate::database::tables::{
-    Names, aside_name, change_table, create_change_table, create_indexes, create_rekeyed_table,
-    create_user_table, filler, name_is_taken,
+    QuotedNames, aside_name, change_table, create_change_table, create_indexes,
+    create_rekeyed_table, create_user_table, filler, name_is_taken,
 };
 use crate::database::{SubscriptionState, compare, quote, row, triggers};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "putting the publication's schema in place";
 
@@ -37,7 +37,7 @@ pub(super) struct Migration {
     pub(super) indexes: Vec<String>,
     pub(super) added_columns: Vec<(String, Vec<String>)>,
     /// Tables of the application's that are adopted.
-    pub(super) adopted: Vec<Adopted>,
+    pub(super) adopted: Vec<AdoptedTable>,
 }
 
 /// Puts a schema in place of the one that the subscription had, if any. `adopts`: tables of the
@@ -129,7 +129,7 @@ fn change_tables(
             None if adopt::is_table(connection, &new.name)? => {
                 let indexes = user_indexes(connection, &new.name).doing(DOING)?;
                 migration.indexes.extend(indexes);
-                let mut adopted = Adopted::set_aside(connection, &schema, new, user_triggers)?;
+                let mut adopted = AdoptedTable::set_aside(connection, &schema, new, user_triggers)?;
                 create(connection, new, &schema).doing(DOING)?;
                 adopted.add_own_columns(connection)?;
                 summary.not_restored.extend(adopted.lost());
@@ -240,7 +240,7 @@ fn drop_table(
 ) -> Result<(), RemoteError> {
     keep_values(connection, subscription, table, LEFT, summary).doing(DOING)?;
     keep_untracked_rows(connection, subscription, table, LEFT, summary)?;
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     user_triggers
         .save_table(connection, &table.name)
         .doing(DOING)?;
@@ -270,7 +270,7 @@ fn give_up_changes(
 ) -> rusqlite::Result<()> {
     keep_values(connection, subscription, table, CLOSED, summary)?;
     compare::forget_untracked(connection, &table.name)?;
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     connection.execute_batch(&format!(
         "DELETE FROM {}; DELETE FROM {}",
         names.change, names.rekeyed
@@ -313,7 +313,7 @@ fn keep_columns(
     dropped: &[usize],
     summary: &mut ApplySummary,
 ) -> rusqlite::Result<()> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let changed = quote::list(dropped, " OR ", |&index| {
         let pre = quote::name(&format!("pre_{}", table.columns[index].name));
         format!(
@@ -386,7 +386,7 @@ impl FirstChange {
 }
 
 fn first_changes(connection: &Connection, table: &Table) -> rusqlite::Result<Vec<FirstChange>> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let keys = quote::list(&names.change_key, ", ", |key| format!("h.{key}"));
     // Of a group, SQLite gives the columns of the row that has the minimum.
     let sql = format!(
@@ -455,7 +455,7 @@ fn keep_untracked_rows(
         .execute_batch(&format!(
             "CREATE TABLE {} AS SELECT * FROM {}",
             quote::name(&aside),
-            Names::of(table).table
+            QuotedNames::for_table(table).table
         ))
         .doing(DOING)?;
     let reason = format!(
@@ -481,7 +481,7 @@ fn note(
     summary.note_refused(&table.name, &readable, reason);
     refused::record(
         connection,
-        &Refusal {
+        &NewRefusal {
             publication: &subscription.publication,
             table: &table.name,
             key: &readable,
@@ -515,8 +515,8 @@ fn rebuild(
     schema: &PublicationSchema,
     own: &OwnColumns,
 ) -> rusqlite::Result<()> {
-    let old_names = Names::of(old);
-    let names = Names::of(new);
+    let old_names = QuotedNames::for_table(old);
+    let names = QuotedNames::for_table(new);
     let interim = quote::name("tidewater_interim");
     // The row and its pre-image get the same values for what is new or must not be NULL any
     // more: that is no change of the user's.

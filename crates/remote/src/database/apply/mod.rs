@@ -9,30 +9,30 @@
 
 mod ack;
 mod adopt;
-mod arriving;
+mod arriving_rows;
 mod commit;
-mod compared;
+mod compared_tables;
 mod dependents;
-mod given;
-mod made;
+mod given_back;
+mod made_rows;
 mod migrate;
 mod own_columns;
 mod remove;
 mod rows;
 mod summary;
 mod table;
+mod undecided_rows;
 mod user_triggers;
-mod waiting;
 
 use rusqlite::Connection;
 use tidewater_protocol::PublicationSchema;
 use tidewater_protocol::message::{DownloadBegin, UncomparedTable};
 use tidewater_protocol::pack::MAX_VALUE_BYTES;
 
-pub use self::adopt::Adopt;
-use self::adopt::Adopted;
+use self::adopt::AdoptedTable;
+pub use self::adopt::AdoptionRule;
 use self::dependents::Dependents;
-use self::given::Given;
+use self::given_back::GivenBackResult;
 pub(super) use self::migrate::keep_values;
 pub(super) use self::remove::row_values;
 pub use self::summary::{
@@ -42,13 +42,13 @@ use self::table::TableApply;
 pub(super) use self::table::referring_row;
 use self::user_triggers::UserTriggers;
 pub(super) use self::user_triggers::fire_harmless_triggers;
-use super::kept::{self, Copies, Keep};
-use super::refused::{self, Again};
+use super::kept_uploads::{self, UploadCopies, UploadToKeep};
+use super::refused::{self, RetryScope};
 use super::subscription::load_all;
 use super::transactions;
-use super::triggers::Missed;
-use super::{CompareDue, Database, SubscriptionState, compare, tables, triggers};
-use crate::error::{Doing, RemoteError};
+use super::triggers::MissedChanges;
+use super::{CompareDue, RemoteDatabase, SubscriptionState, compare, tables, triggers};
+use crate::error::{ErrorContext, RemoteError};
 
 /// The largest packed row that is put together out of pieces.
 const MAX_ROW_BYTES: usize = 4 * MAX_VALUE_BYTES;
@@ -57,7 +57,7 @@ const MAX_ROW_BYTES: usize = 4 * MAX_VALUE_BYTES;
 #[derive(Debug)]
 pub struct ApplyRefused {
     /// The database, unchanged.
-    pub database: Database,
+    pub database: RemoteDatabase,
     /// Why.
     pub error: RemoteError,
 }
@@ -68,9 +68,9 @@ pub struct ApplyRefused {
 /// After an error only [`Applier::abort`] is of use.
 #[derive(Debug)]
 pub struct Applier {
-    database: Database,
-    subscriptions: Vec<Subscription>,
-    phase: Phase,
+    database: RemoteDatabase,
+    subscriptions: Vec<SubscriptionApply>,
+    phase: ApplyPhase,
     table: Option<Box<TableApply>>,
     /// The beginning of a row whose rest has not arrived.
     partial: Vec<u8>,
@@ -85,30 +85,30 @@ pub struct Applier {
     indexes: Vec<String>,
     /// Tables, triggers or indexes were made or dropped.
     schema_changed: bool,
-    uploads: Box<Uploads>,
+    uploads: Box<UploadOutcomes>,
     /// Differences of compared tables are only told.
     only_tells: bool,
     /// What becomes of tables of the application's that are in the way.
-    adopt: Option<Adopt>,
+    adopt: Option<AdoptionRule>,
 }
 
 /// What becomes of uploads beside their rows.
 #[derive(Debug, Default)]
-struct Uploads {
+struct UploadOutcomes {
     /// Those that this sync has sent.
-    copies: Copies,
+    copies: UploadCopies,
     /// What the centre says of the one that was given back.
-    given: Option<Given>,
+    given: Option<GivenBackResult>,
     /// What the result under way refused.
-    refused: kept::Refused,
+    refused: kept_uploads::RefusedKeys,
     /// Rows of a result or a download came.
     had_rows: bool,
     /// Those that are acknowledged, to be kept at the end.
-    kept: Vec<Keep>,
+    kept: Vec<UploadToKeep>,
 }
 
 #[derive(Debug)]
-struct Subscription {
+struct SubscriptionApply {
     state: SubscriptionState,
     new_schema: Option<PublicationSchema>,
     /// What was changed in columns that the new schema drops is written down.
@@ -120,7 +120,7 @@ struct Subscription {
     /// Columns that the new schema added, by table: pending rows get the centre's values.
     added_columns: Vec<(String, Vec<String>)>,
     /// Tables whose rows are not compared with the centre's yet.
-    adopted: Vec<Adopted>,
+    adopted: Vec<AdoptedTable>,
     checkpoint: Option<Vec<u8>>,
     synced: bool,
     /// Scope or schema changed. What earlier syncs refused is tried again: inserts whatever
@@ -136,7 +136,7 @@ struct Subscription {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ApplyPhase {
     Idle,
     Result(usize),
     /// The result of an upload that was given back.
@@ -144,8 +144,8 @@ enum Phase {
     Download(usize),
 }
 
-impl Database {
-    /// Begins to apply a sync. `expected` are the subscriptions as [`Database::begin_sync`]
+impl RemoteDatabase {
+    /// Begins to apply a sync. `expected` are the subscriptions as [`RemoteDatabase::begin_sync`]
     /// gave them; `new_schemas` has one entry for each of them.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl Database {
                 subscriptions: states
                     .into_iter()
                     .enumerate()
-                    .map(|(index, state)| Subscription {
+                    .map(|(index, state)| SubscriptionApply {
                         state,
                         new_schema: new_schemas.get(index).cloned().flatten(),
                         kept_dropped: false,
@@ -177,7 +177,7 @@ impl Database {
                         uncompared: Vec::new(),
                     })
                     .collect(),
-                phase: Phase::Idle,
+                phase: ApplyPhase::Idle,
                 table: None,
                 partial: Vec::new(),
                 halted: None,
@@ -203,7 +203,7 @@ impl Database {
 
 /// Takes the write lock and checks that the file still is what the Hello said about it.
 fn begin(
-    database: &Database,
+    database: &RemoteDatabase,
     expected: &[SubscriptionState],
 ) -> Result<Vec<SubscriptionState>, RemoteError> {
     let connection = &database.connection;
@@ -242,7 +242,7 @@ fn check_tracking(
     let compares = |id: i64| subscriptions.iter().any(|it| it.id == id && it.compares);
     let first = untracked
         .iter()
-        .find(|it| it.missed == Missed::Anything || compares(it.subscription));
+        .find(|it| it.missed == MissedChanges::Anything || compares(it.subscription));
     let Some(first) = first else {
         return Ok(());
     };
@@ -267,17 +267,17 @@ impl Applier {
     }
 
     /// Tables of the application's that have the names of published ones are adopted.
-    pub fn adopt(&mut self, adopt: Option<Adopt>) {
+    pub fn adopt(&mut self, adopt: Option<AdoptionRule>) {
         self.adopt = adopt;
     }
 
     /// The database as it is inside of the transaction.
-    pub(crate) fn database(&self) -> &Database {
+    pub(crate) fn database(&self) -> &RemoteDatabase {
         &self.database
     }
 
     /// What the sync has sent need not be read again to be kept.
-    pub(crate) fn keep_copies(&mut self, copies: Copies) {
+    pub(crate) fn keep_copies(&mut self, copies: UploadCopies) {
         self.uploads.copies = copies;
     }
 
@@ -296,18 +296,18 @@ impl Applier {
         }
         // Its changes are as they were sent only until their result is applied.
         let copies = &mut self.uploads.copies;
-        let keep = Keep::of(&self.database, subscription, &state, copies)?;
+        let keep = UploadToKeep::for_result(&self.database, subscription, &state, copies)?;
         self.uploads.kept.extend(keep);
         if let Some(giving) = state.giving {
-            self.uploads.given = Some(Given::of(giving));
-            self.phase = Phase::Given(subscription);
+            self.uploads.given = Some(GivenBackResult::new(giving));
+            self.phase = ApplyPhase::Given(subscription);
             return Ok(());
         }
         if state.any_refused {
             refused::tell_set_aside(&self.database.connection, &state, &mut self.summary)?;
         }
         self.keep_dropped_columns(subscription)?;
-        self.phase = Phase::Result(subscription);
+        self.phase = ApplyPhase::Result(subscription);
         Ok(())
     }
 
@@ -319,12 +319,12 @@ impl Applier {
         self.finish_table()?;
         let connection = &self.database.connection;
         let subscription = match self.phase {
-            Phase::Result(index) => {
+            ApplyPhase::Result(index) => {
                 let subscription = &mut self.subscriptions[index];
                 ack::acknowledge(connection, &mut subscription.state)?;
                 subscription
             }
-            Phase::Given(index) => {
+            ApplyPhase::Given(index) => {
                 let subscription = &mut self.subscriptions[index];
                 if let Some(given) = self.uploads.given.take() {
                     self.uploads.refused = given.refused_keys();
@@ -335,7 +335,7 @@ impl Applier {
                 }
                 subscription
             }
-            Phase::Idle | Phase::Download(_) => {
+            ApplyPhase::Idle | ApplyPhase::Download(_) => {
                 return Err(out_of_order("the end of a result"));
             }
         };
@@ -345,7 +345,7 @@ impl Applier {
         if let Some(upload) = self.uploads.kept.last_mut() {
             upload.leave_out(connection, &refused)?;
         }
-        self.phase = Phase::Idle;
+        self.phase = ApplyPhase::Idle;
         Ok(())
     }
 
@@ -354,7 +354,7 @@ impl Applier {
     /// # Errors
     /// SQLite failed.
     pub fn make_compare_due(&self) -> Result<(), RemoteError> {
-        let (Phase::Result(index) | Phase::Given(index)) = self.phase else {
+        let (ApplyPhase::Result(index) | ApplyPhase::Given(index)) = self.phase else {
             return Err(out_of_order("a compare"));
         };
         let id = self.subscriptions[index].state.id;
@@ -366,7 +366,7 @@ impl Applier {
     /// # Errors
     /// SQLite failed.
     pub fn make_verify_due(&self) -> Result<(), RemoteError> {
-        let Phase::Download(index) = self.phase else {
+        let ApplyPhase::Download(index) = self.phase else {
             return Err(out_of_order("the wish to verify"));
         };
         let id = self.subscriptions[index].state.id;
@@ -393,12 +393,13 @@ impl Applier {
         let may_be_taken = scope_changed || migrated || found.redeployed;
         if may_be_taken && !found.keeps_refused {
             found.tries_again = true;
-            self.unpark(subscription, Again::Inserts)?;
+            self.unpark(subscription, RetryScope::Inserts)?;
         }
         if let Some(schema) = &self.subscriptions[subscription].state.schema {
-            waiting::end_decided(&self.database.connection, schema).doing("beginning to apply")?;
+            undecided_rows::end_decided(&self.database.connection, schema)
+                .doing("beginning to apply")?;
         }
-        self.phase = Phase::Download(subscription);
+        self.phase = ApplyPhase::Download(subscription);
         Ok(())
     }
 
@@ -407,7 +408,7 @@ impl Applier {
     ///
     /// # Errors
     /// There is no such subscription, or SQLite failed.
-    pub fn refused_told(&mut self, begin: &DownloadBegin) -> Result<(), RemoteError> {
+    pub fn take_refused_terms(&mut self, begin: &DownloadBegin) -> Result<(), RemoteError> {
         self.expect_idle()?;
         self.subscription(begin.subscription as usize)?;
         let found = &mut self.subscriptions[begin.subscription as usize];
@@ -422,12 +423,12 @@ impl Applier {
         }
         if !begin.settled.is_empty() {
             let connection = &self.database.connection;
-            refused::settled::told(connection, state, &begin.settled)?;
+            refused::settled_changes::told(connection, state, &begin.settled)?;
         }
         Ok(())
     }
 
-    fn unpark(&self, subscription: usize, which: Again) -> Result<(), RemoteError> {
+    fn unpark(&self, subscription: usize, which: RetryScope) -> Result<(), RemoteError> {
         let state = &self.subscriptions[subscription].state;
         if state.is_transactional() {
             return refused::try_all_again(&self.database.connection, &state.publication);
@@ -447,7 +448,7 @@ impl Applier {
         if let Some(halted) = self.halted.take() {
             self.finish_halted(halted)?;
         }
-        let Phase::Download(index) = self.phase else {
+        let ApplyPhase::Download(index) = self.phase else {
             return Err(out_of_order("the end of a download"));
         };
         let subscription = &mut self.subscriptions[index];
@@ -456,24 +457,25 @@ impl Applier {
         }
         subscription.synced = true;
         for adopted in std::mem::take(&mut subscription.adopted) {
-            let adopt = self.adopt.unwrap_or(Adopt::Centre);
+            let adopt = self.adopt.unwrap_or(AdoptionRule::Centre);
             adopted.finish(&self.database.connection, &subscription.state, adopt)?;
         }
         if subscription.state.compares {
             let connection = &self.database.connection;
             let uncompared = std::mem::take(&mut subscription.uncompared);
             match self.only_tells {
-                true => compared::tell_equal(
+                true => compared_tables::tell_equal(
                     connection,
                     &subscription.state,
                     &uncompared,
                     &mut self.summary,
                 )?,
                 false => {
-                    let untracked = compared::settle(connection, &subscription.state, &uncompared)?;
+                    let untracked =
+                        compared_tables::settle(connection, &subscription.state, &uncompared)?;
                     if subscription.state.compare_due == CompareDue::Verify {
                         let (state, summary) = (&subscription.state, &mut self.summary);
-                        compared::tell_server(connection, state, summary)?;
+                        compared_tables::tell_server(connection, state, summary)?;
                     }
                     self.summary.tracks_again |= untracked;
                     // What waited was made from what the centre may have forgotten: it goes up as
@@ -485,9 +487,9 @@ impl Applier {
                 }
             }
         }
-        self.phase = Phase::Idle;
+        self.phase = ApplyPhase::Idle;
         if self.subscriptions[index].tries_again {
-            self.unpark(index, Again::All)?;
+            self.unpark(index, RetryScope::All)?;
             let publication = &self.subscriptions[index].state.publication;
             refused::try_fresh_again(&self.database.connection, publication)?;
         }
@@ -499,13 +501,13 @@ impl Applier {
         &self.summary
     }
 
-    fn subscription(&mut self, index: usize) -> Result<&mut Subscription, RemoteError> {
+    fn subscription(&mut self, index: usize) -> Result<&mut SubscriptionApply, RemoteError> {
         self.subscriptions
             .get_mut(index)
             .ok_or_else(|| out_of_order("a subscription that this remote does not have"))
     }
 
-    fn given(&mut self) -> Result<&mut Given, RemoteError> {
+    fn given(&mut self) -> Result<&mut GivenBackResult, RemoteError> {
         self.uploads
             .given
             .as_mut()
@@ -513,7 +515,7 @@ impl Applier {
     }
 
     fn expect_idle(&self) -> Result<(), RemoteError> {
-        if self.phase == Phase::Idle {
+        if self.phase == ApplyPhase::Idle {
             Ok(())
         } else {
             Err(out_of_order("the next part before the end of the last"))

@@ -5,8 +5,8 @@ use rusqlite::Connection;
 use tidewater_protocol::Table;
 
 use crate::database::quote;
-use crate::database::tables::Names;
-use crate::error::{Doing, RemoteError};
+use crate::database::tables::QuotedNames;
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "looking at the columns of a table";
 
@@ -16,13 +16,13 @@ const ASIDE: &str = "temp.tidewater_aside";
 /// What a table has beside what is published.
 #[derive(Debug, Default)]
 pub(super) struct OwnColumns {
-    columns: Vec<Column>,
+    columns: Vec<OwnColumn>,
     /// What cannot be made again: generated columns, of which SQLite tells no definition.
     pub(super) lost: Vec<String>,
 }
 
 #[derive(Debug)]
-struct Column {
+struct OwnColumn {
     name: String,
     /// Name and type.
     declared: String,
@@ -58,7 +58,7 @@ impl OwnColumns {
                 });
             }
             match definition {
-                Some(found) => own.columns.push(Column { name, ..found }),
+                Some(found) => own.columns.push(OwnColumn { name, ..found }),
                 None => own
                     .lost
                     .push(format!("generated column {name:?} of table {:?}", new.name)),
@@ -103,17 +103,17 @@ impl OwnColumns {
 
 /// The values of own columns while the rows of their table arrive anew.
 #[derive(Debug)]
-pub(super) struct Aside {
+pub(super) struct OwnValues {
     put_back: String,
 }
 
-impl Aside {
+impl OwnValues {
     /// Keeps the values of all rows, if the table has such columns.
     pub(super) fn keep(
         connection: &Connection,
         table: &Table,
-    ) -> Result<Option<Aside>, RemoteError> {
-        let names = Names::of(table);
+    ) -> Result<Option<OwnValues>, RemoteError> {
+        let names = QuotedNames::for_table(table);
         let published = |name: &str| {
             let mut columns = table.columns.iter();
             columns.any(|column| column.name.eq_ignore_ascii_case(name))
@@ -143,7 +143,7 @@ impl Aside {
         let same = quote::list(names.key.iter().enumerate(), " AND ", |(at, key)| {
             format!("t.{key} = o.key_{at}")
         });
-        Ok(Some(Aside {
+        Ok(Some(OwnValues {
             put_back: format!(
                 "UPDATE {} AS t SET {sets} FROM {ASIDE} AS o WHERE {same}; DROP TABLE {ASIDE};",
                 names.table
@@ -160,7 +160,10 @@ impl Aside {
 }
 
 /// All columns of a table: name, and definition unless it is generated.
-fn read(connection: &Connection, table: &str) -> rusqlite::Result<Vec<(String, Option<Column>)>> {
+fn read(
+    connection: &Connection,
+    table: &str,
+) -> rusqlite::Result<Vec<(String, Option<OwnColumn>)>> {
     connection
         .prepare(
             "SELECT name, type, \"notnull\", dflt_value, hidden FROM pragma_table_xinfo(?1, 'main')",
@@ -178,7 +181,7 @@ fn read(connection: &Connection, table: &str) -> rusqlite::Result<Vec<(String, O
                 definition.push_str(" NOT NULL");
             }
             let generated = row.get::<_, i64>(4)? > 1;
-            let column = Column {
+            let column = OwnColumn {
                 name: String::new(),
                 declared,
                 default,

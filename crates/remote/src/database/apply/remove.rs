@@ -10,13 +10,13 @@ use serde_json::Map;
 use tidewater_protocol::{Datum, Value};
 
 use super::ApplySummary;
-use super::rows::{Sink, failed, is_local_rule};
+use super::rows::{RowSink, failed, is_local_rule};
 use super::table::TableApply;
-use crate::database::refused::{self, Refusal};
+use crate::database::refused::{self, NewRefusal};
 use crate::database::take::{PARKED, keys_of};
 use crate::database::upload::mark_stale;
 use crate::database::{changes, compare, quote, row};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 use tidewater_protocol::Code;
 
 const DOING: &str = "removing rows";
@@ -153,7 +153,7 @@ fn mark_kept(
     mark_stale(connection, table.name(), &packed).doing(DOING)
 }
 
-impl Sink<'_> {
+impl RowSink<'_> {
     /// A key that is not, or no longer, in the remote's scope.
     pub(super) fn remove(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
         self.keep_untracked(key, None)?;
@@ -288,7 +288,7 @@ impl Sink<'_> {
         if kept == 0 {
             refused::record(
                 self.connection,
-                &Refusal {
+                &NewRefusal {
                     publication: &self.subscription.publication,
                     table: self.table.name(),
                     key: &row::readable_key(&key),
@@ -323,7 +323,7 @@ pub(in crate::database) fn row_values(
     table: &tidewater_protocol::Table,
     key: &[Value],
 ) -> rusqlite::Result<String> {
-    let names = crate::database::tables::Names::of(table);
+    let names = crate::database::tables::QuotedNames::for_table(table);
     let types = row::key_types(table);
     let mut values = Map::new();
     for (column, datum) in table.key_columns().zip(row::datums(&types, key)) {
@@ -355,7 +355,7 @@ pub(super) fn own_values(
     generation: i64,
     is_meant: &dyn Fn(usize) -> bool,
 ) -> rusqlite::Result<String> {
-    let names = crate::database::tables::Names::of(table);
+    let names = crate::database::tables::QuotedNames::for_table(table);
     let pre = quote::list(&names.pre, "", |pre| format!(", h.{pre}"));
     let now = quote::list(&names.values, "", |&index| {
         format!(", p.{}", names.columns[index])

@@ -6,20 +6,20 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rusqlite::{CachedStatement, Connection, ErrorCode};
-use tidewater_protocol::{ColumnType, Datum, Row, Value};
+use tidewater_protocol::{ColumnType, Datum, UnpackedRow, Value};
 
 use super::ApplySummary;
 use super::table::TableApply;
-use super::waiting::{self, UndecidedRow};
+use super::undecided_rows::{self, UndecidedRow};
 use crate::database::take::{PARKED, keys_of};
 use crate::database::upload::mark_stale;
 use crate::database::{SubscriptionState, quote, row};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "applying rows";
 
 /// Where the rows of one table go.
-pub(super) struct Sink<'a> {
+pub(super) struct RowSink<'a> {
     pub(super) connection: &'a Connection,
     pub(super) subscription: &'a SubscriptionState,
     pub(super) table: &'a mut TableApply,
@@ -28,14 +28,14 @@ pub(super) struct Sink<'a> {
     pub(super) scratch: String,
 }
 
-impl<'a> Sink<'a> {
+impl<'a> RowSink<'a> {
     pub(super) fn new(
         connection: &'a Connection,
         subscription: &'a SubscriptionState,
         table: &'a mut TableApply,
         summary: &'a mut ApplySummary,
-    ) -> Result<Sink<'a>, RemoteError> {
-        Ok(Sink {
+    ) -> Result<RowSink<'a>, RemoteError> {
+        Ok(RowSink {
             connection,
             subscription,
             upsert: connection.prepare_cached(&table.upsert_sql).doing(DOING)?,
@@ -54,7 +54,7 @@ impl<'a> Sink<'a> {
     }
 
     /// A row of a download.
-    pub(super) fn download(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+    pub(super) fn download(&mut self, row: &UnpackedRow<'_>) -> Result<(), RemoteError> {
         if self.table.is_compared {
             self.note_arrived(&row.key)?;
         }
@@ -67,7 +67,7 @@ impl<'a> Sink<'a> {
         }
         if let Some(undecided) = self.waits_for(row).doing(DOING)? {
             self.mark_stale(&row.key)?;
-            return waiting::note(self, &row.key, &undecided).doing(DOING);
+            return undecided_rows::note(self, &row.key, &undecided).doing(DOING);
         }
         if self.write(&row.new, &row.key)? {
             self.summary.upserts += 1;
@@ -80,7 +80,7 @@ impl<'a> Sink<'a> {
     /// arriving one refers to it: the centre has another row under that key, to which the arriving one
     /// belongs. It is shown when the user has decided about his own. Until then what refers to it waits
     /// for the same, and so does what refers to that.
-    fn waits_for(&mut self, row: &Row<'_>) -> rusqlite::Result<Option<UndecidedRow>> {
+    fn waits_for(&mut self, row: &UnpackedRow<'_>) -> rusqlite::Result<Option<UndecidedRow>> {
         for parent in &self.table.pending_parents {
             let types = parent.columns.iter().zip(&parent.key_types);
             let value = |(&column, &column_type): (&usize, &ColumnType)| {
@@ -115,7 +115,7 @@ impl<'a> Sink<'a> {
     }
 
     /// The key has a local change: the row that arrived has to wait.
-    fn keep_local(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+    fn keep_local(&mut self, row: &UnpackedRow<'_>) -> Result<(), RemoteError> {
         self.fill_added_columns(row)?;
         let is_base = self.rebase(&row.key, Some(&row.new))?;
         if !self.table.parked_unseen.is_empty() {
@@ -256,9 +256,9 @@ impl<'a> Sink<'a> {
             new.len(),
         );
         let owned: Vec<Value> = new.iter().map(Datum::to_value).collect();
-        let binds: Vec<row::Bind<'_>> = owned
+        let binds: Vec<row::BoundValue<'_>> = owned
             .iter()
-            .map(|value| row::Bind::of(value.as_ref()))
+            .map(|value| row::BoundValue::new(value.as_ref()))
             .collect();
         let parameters: Vec<&dyn rusqlite::ToSql> = binds
             .iter()
@@ -320,7 +320,7 @@ impl<'a> Sink<'a> {
     /// the application has changed. The centre's value belongs both in the row and in its
     /// pre-image, or the next upload would write the filler over it. What the application has
     /// written into the column since is its own.
-    pub(super) fn fill_added_columns(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+    pub(super) fn fill_added_columns(&mut self, row: &UnpackedRow<'_>) -> Result<(), RemoteError> {
         if self.table.added.is_empty() {
             return Ok(());
         }
@@ -353,7 +353,8 @@ impl<'a> Sink<'a> {
                 ] {
                     let mut statement = self.connection.prepare_cached(&sql)?;
                     names.bind_key(&mut statement, &key)?;
-                    statement.raw_bind_parameter(parameter, row::Bind::of(value.as_ref()))?;
+                    statement
+                        .raw_bind_parameter(parameter, row::BoundValue::new(value.as_ref()))?;
                     statement.raw_execute()?;
                 }
             }

@@ -8,12 +8,12 @@ use rusqlite::Connection;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table, Value};
 
-use super::own_columns::Aside;
-use crate::database::tables::Names;
+use super::own_columns::OwnValues;
+use crate::database::tables::QuotedNames;
 use crate::database::take::PARKED;
 use crate::database::triggers::{self, UniqueIndex, unique_indexes};
 use crate::database::{SubscriptionState, quote, row};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// One table of a result or a download.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct TableApply {
     schema: Arc<PublicationSchema>,
     /// The table in the schema.
     index: usize,
-    pub(super) names: Names,
+    pub(super) names: QuotedNames,
     pub(super) key_types: Vec<ColumnType>,
     /// How the rows are packed; `None` when they are of no use (their table is gone).
     pub(super) shape: Option<RowShape>,
@@ -46,10 +46,10 @@ pub(super) struct TableApply {
     /// Replacing: the packed keys of refused changes that have not arrived yet.
     pub(super) parked_unseen: HashSet<Vec<u8>>,
     /// Replacing: the values of columns of the application's own.
-    pub(super) aside: Option<Aside>,
+    pub(super) aside: Option<OwnValues>,
     /// How many rows of a table that is replaced have gone, less those that came.
     pub(super) missing: u64,
-    /// Replacing what was compared: rows that are equal stay, see [`super::compared`].
+    /// Replacing what was compared: rows that are equal stay, see [`super::compared_tables`].
     pub(super) is_compared: bool,
     /// What differs in a compared table is only told.
     pub(super) only_tells: bool,
@@ -85,7 +85,7 @@ pub(super) struct RowSql {
 }
 
 impl RowSql {
-    fn of(names: &Names) -> RowSql {
+    fn new(names: &QuotedNames) -> RowSql {
         let (table, change) = (&names.table, &names.change);
         let (key, change_key) = (names.key_is_bound(), names.change_key_is_bound());
         let generation = names.key.len() + 1;
@@ -108,7 +108,7 @@ impl RowSql {
 }
 
 impl TableApply {
-    pub(super) fn of_download(
+    pub(super) fn for_download(
         connection: &Connection,
         subscription: &SubscriptionState,
         begin: &TableBegin,
@@ -131,7 +131,7 @@ impl TableApply {
 
     /// Results are kept by the server and may be older than the schema: the columns are those
     /// of their own header.
-    pub(super) fn of_result(
+    pub(super) fn for_result(
         connection: &Connection,
         subscription: &SubscriptionState,
         begin: &TableBegin,
@@ -193,7 +193,7 @@ impl TableApply {
                 what: "the schema has no tables".into(),
             });
         };
-        let names = Names::of(table);
+        let names = QuotedNames::for_table(table);
         let doing = "looking at a table's pending changes";
         let has_changes = is_not_empty(connection, &names.change).doing(doing)?;
         let has_stale = connection
@@ -207,7 +207,7 @@ impl TableApply {
         };
         Ok(TableApply {
             upsert_sql: upsert_sql(&names),
-            row_sql: RowSql::of(&names),
+            row_sql: RowSql::new(&names),
             key_types: row::key_types(table),
             shape,
             same_layout,
@@ -256,7 +256,7 @@ fn find(subscription: &SubscriptionState, table: &str) -> Option<(Arc<Publicatio
 }
 
 fn same_columns(begin: &TableBegin, table: &Table) -> bool {
-    begin.columns == TableBegin::of(table).columns
+    begin.columns == TableBegin::for_table(table).columns
 }
 
 /// Whether a table has any row.
@@ -266,7 +266,7 @@ pub(super) fn is_not_empty(connection: &Connection, quoted: &str) -> rusqlite::R
         .query_row([], |row| row.get(0))
 }
 
-fn upsert_sql(names: &Names) -> String {
+fn upsert_sql(names: &QuotedNames) -> String {
     let parameters: Vec<String> = (1..=names.columns.len()).map(|n| format!("?{n}")).collect();
     let update = if names.values.is_empty() {
         "NOTHING".to_owned()
@@ -304,7 +304,7 @@ pub(super) struct PendingParent {
 }
 
 /// Yields for a key whether the row was there when it was first changed.
-pub(super) fn was_present(names: &Names) -> String {
+pub(super) fn was_present(names: &QuotedNames) -> String {
     format!(
         "SELECT present FROM {} WHERE {} ORDER BY generation LIMIT 1",
         names.change,
@@ -322,7 +322,7 @@ fn pending_parents(
         let Some(parent) = schema.table(&foreign_key.parent) else {
             continue;
         };
-        let names = Names::of(parent);
+        let names = QuotedNames::for_table(parent);
         let referring = |column: &tidewater_protocol::Column| {
             let mut referred = foreign_key.parent_columns.iter();
             let place = referred.position(|it| *it == column.name)?;
@@ -368,7 +368,7 @@ pub(in crate::database) fn needed_by(
 ) -> rusqlite::Result<Vec<String>> {
     let conditions = references_to(connection, schema, parent)?;
     let conditions = conditions.into_iter().map(|(child, refers)| {
-        let names = Names::of(child);
+        let names = QuotedNames::for_table(child);
         format!(
             "EXISTS (SELECT 1 FROM {} AS c JOIN {} AS h ON {} WHERE {refers})",
             names.table,
@@ -396,12 +396,12 @@ pub(in crate::database) fn referring_row(
     parent: &Table,
     key: &[Value],
 ) -> rusqlite::Result<Option<ReferringRow>> {
-    let parents = Names::of(parent);
+    let parents = QuotedNames::for_table(parent);
     let is_meant = quote::list(parents.key.iter().enumerate(), " AND ", |(at, column)| {
         format!("p.{column} = ?{}", at + 1)
     });
     for (child, refers) in references_to(connection, schema, parent)? {
-        let names = Names::of(child);
+        let names = QuotedNames::for_table(child);
         let mut statement = connection.prepare_cached(&format!(
             "SELECT {}, h.generation FROM {} AS p JOIN {} AS c ON {refers} JOIN {} AS h ON {} \
              WHERE {is_meant} ORDER BY h.generation DESC LIMIT 1",
@@ -443,7 +443,7 @@ fn references_to<'s>(
         if references.is_empty() {
             continue;
         }
-        let names = Names::of(child);
+        let names = QuotedNames::for_table(child);
         if !is_not_empty(connection, &names.change)? {
             continue;
         }

@@ -18,9 +18,9 @@ use tidewater_protocol::PublicationSchema;
 
 use super::dependents;
 use crate::database::layout::is_own_trigger;
-use crate::database::tables::Names;
+use crate::database::tables::QuotedNames;
 use crate::database::{SubscriptionState, quote, triggers};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 const DOING: &str = "switching triggers off";
 
@@ -30,11 +30,11 @@ pub(super) struct UserTriggers {
     switched: bool,
     /// Tracking triggers were dropped.
     dropped: bool,
-    saved: Vec<Saved>,
+    saved: Vec<SavedTrigger>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Saved {
+struct SavedTrigger {
     /// The order in which they were made, which is the order in which they run.
     position: i64,
     name: String,
@@ -93,7 +93,7 @@ impl UserTriggers {
         Ok(())
     }
 
-    fn save(&mut self, connection: &Connection, trigger: Saved) -> rusqlite::Result<()> {
+    fn save(&mut self, connection: &Connection, trigger: SavedTrigger) -> rusqlite::Result<()> {
         connection.execute_batch(&format!("DROP TRIGGER {}", quote::name(&trigger.name)))?;
         self.saved.push(trigger);
         Ok(())
@@ -178,14 +178,14 @@ fn tracking_is_in_order(
     Ok(untracked?.is_empty())
 }
 
-fn application_triggers(connection: &Connection) -> rusqlite::Result<Vec<Saved>> {
+fn application_triggers(connection: &Connection) -> rusqlite::Result<Vec<SavedTrigger>> {
     connection
         .prepare_cached(
             "SELECT rowid, name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger' \
              ORDER BY rowid",
         )?
         .query_map([], |row| {
-            Ok(Saved {
+            Ok(SavedTrigger {
                 position: row.get(0)?,
                 name: row.get(1)?,
                 table: row.get(2)?,
@@ -202,7 +202,7 @@ fn application_triggers(connection: &Connection) -> rusqlite::Result<Vec<Saved>>
 fn writers(
     connection: &Connection,
     schemas: &[Arc<PublicationSchema>],
-    all: &[Saved],
+    all: &[SavedTrigger],
     is_synced: &dyn Fn(&str) -> bool,
 ) -> Result<BTreeSet<String>, RemoteError> {
     let heard: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
@@ -223,11 +223,11 @@ fn writers(
     }));
     let mut names = BTreeSet::new();
     for table in schemas.iter().flat_map(|schema| &schema.tables) {
-        let own = |trigger: &&Saved| trigger.table.eq_ignore_ascii_case(&table.name);
+        let own = |trigger: &&SavedTrigger| trigger.table.eq_ignore_ascii_case(&table.name);
         if !all.iter().any(|trigger| own(&trigger)) {
             continue;
         }
-        let compiles = statements(&Names::of(table))
+        let compiles = statements(&QuotedNames::for_table(table))
             .iter()
             .all(|sql| connection.prepare(sql).is_ok());
         if !compiles {
@@ -247,7 +247,7 @@ fn writers(
 }
 
 /// Statements that fire every trigger of a table.
-fn statements(names: &Names) -> [String; 3] {
+fn statements(names: &QuotedNames) -> [String; 3] {
     let table = &names.table;
     let columns = &names.columns;
     [

@@ -3,12 +3,14 @@
 use rusqlite::TransactionBehavior;
 use tidewater_protocol::Table;
 
-use super::{Database, RefusedRow, exists, find, kept_values, load_all, row_values, run, value_of};
+use super::{
+    RefusedRow, RemoteDatabase, exists, find, kept_values, load_all, row_values, run, value_of,
+};
 use crate::database::conflicts::as_application;
 use crate::database::quote;
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
-impl Database {
+impl RemoteDatabase {
     /// The values of a refused row, as a JSON object: as it is in the file, of a row that has left
     /// it what was kept. `None`: there is no such refused row.
     ///

@@ -10,31 +10,33 @@ use std::collections::{HashSet, VecDeque};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use tidewater_protocol::{ColumnType, Fit, ForeignKey, PublicationSchema, Table, Value};
 
-use super::{Database, RefusedRow, exists, find, kept_values, key_in, load_all, run, value_of};
-use crate::database::conflicts::{Conflict, as_application, take_off};
-use crate::database::tables::Names;
+use super::{
+    RefusedRow, RemoteDatabase, exists, find, kept_values, key_in, load_all, run, value_of,
+};
+use crate::database::conflicts::{ConflictedChange, as_application, take_off};
+use crate::database::tables::QuotedNames;
 use crate::database::{quote, row};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// What to do where a key cannot be found by itself.
 const SAY_IT: &str = "say which: --new-key KEY, of several columns a JSON array";
 
 /// Why a row cannot have a new key.
-enum Obstacle {
+enum KeyObstacle {
     /// What is wrong, and what to do.
     Wrong(String, &'static str),
     Sqlite(rusqlite::Error),
 }
 
-impl From<rusqlite::Error> for Obstacle {
-    fn from(error: rusqlite::Error) -> Obstacle {
-        Obstacle::Sqlite(error)
+impl From<rusqlite::Error> for KeyObstacle {
+    fn from(error: rusqlite::Error) -> KeyObstacle {
+        KeyObstacle::Sqlite(error)
     }
 }
 
-type Outcome<T> = Result<T, Obstacle>;
+type KeyResult<T> = Result<T, KeyObstacle>;
 
-impl Database {
+impl RemoteDatabase {
     /// Gives a refused insert a new key, and has it and what refers to it go up with the next sync.
     /// `key`: the key, of several columns as a JSON array; `None`: the next number of a table with
     /// numbers, or a random UUID. The key that it got, as a JSON array.
@@ -70,7 +72,7 @@ impl Database {
             .doing(doing)?;
         let written = (|| {
             let new = choose(&transaction, parked.table, &parked.key, key)?;
-            let family = Family {
+            let family = RowFamily {
                 connection: &transaction,
                 schema,
             };
@@ -79,8 +81,8 @@ impl Database {
         })();
         match written {
             Ok(new) => transaction.commit().doing(doing).map(|()| new),
-            Err(Obstacle::Wrong(what, hint)) => Err(entry.cannot_have_new_key(&what, hint)),
-            Err(Obstacle::Sqlite(error)) => match error.sqlite_error_code() {
+            Err(KeyObstacle::Wrong(what, hint)) => Err(entry.cannot_have_new_key(&what, hint)),
+            Err(KeyObstacle::Sqlite(error)) => match error.sqlite_error_code() {
                 Some(rusqlite::ErrorCode::ConstraintViolation) => Err(entry.cannot_have_new_key(
                     &error.to_string(),
                     "write the rows as the table takes them",
@@ -121,7 +123,7 @@ impl Database {
         let written = (|| {
             let old = key_in(table, &mine).ok_or_else(|| {
                 let what = "its table has another key now".to_owned();
-                Obstacle::Wrong(what, "write the row by hand")
+                KeyObstacle::Wrong(what, "write the row by hand")
             })?;
             let new = choose(&transaction, table, &old, key)?;
             insert(&transaction, table, &mine, &new)?;
@@ -130,8 +132,8 @@ impl Database {
         })();
         match written {
             Ok(new) => transaction.commit().doing(doing).map(|()| new),
-            Err(Obstacle::Wrong(what, hint)) => Err(conflict.cannot_have_new_key(&what, hint)),
-            Err(Obstacle::Sqlite(error)) => match error.sqlite_error_code() {
+            Err(KeyObstacle::Wrong(what, hint)) => Err(conflict.cannot_have_new_key(&what, hint)),
+            Err(KeyObstacle::Sqlite(error)) => match error.sqlite_error_code() {
                 Some(rusqlite::ErrorCode::ConstraintViolation) => {
                     Err(conflict.cannot_have_new_key(&error.to_string(), "write the row by hand"))
                 }
@@ -153,7 +155,7 @@ impl RefusedRow {
     }
 }
 
-impl Conflict {
+impl ConflictedChange {
     fn cannot_have_new_key(&self, what: &str, hint: &str) -> RemoteError {
         RemoteError::Usage {
             what: format!(
@@ -175,14 +177,14 @@ fn choose(
     table: &Table,
     old: &[Value],
     given: Option<&str>,
-) -> Outcome<Vec<Value>> {
+) -> KeyResult<Vec<Value>> {
     let new = match given {
-        Some(given) => read_key(table, given).map_err(|what| Obstacle::Wrong(what, SAY_IT))?,
+        Some(given) => read_key(table, given).map_err(|what| KeyObstacle::Wrong(what, SAY_IT))?,
         None => next_key(connection, table, old)?,
     };
-    if exists(connection, &Names::of(table), &new)? {
+    if exists(connection, &QuotedNames::for_table(table), &new)? {
         let what = format!("there is a row {} already", readable(table, &new));
-        return Err(Obstacle::Wrong(what, SAY_IT));
+        return Err(KeyObstacle::Wrong(what, SAY_IT));
     }
     Ok(new)
 }
@@ -214,7 +216,7 @@ fn read_key(table: &Table, given: &str) -> Result<Vec<Value>, String> {
 }
 
 /// The key that a table gives by itself: its number, or a random UUID.
-fn next_key(connection: &Connection, table: &Table, old: &[Value]) -> Outcome<Vec<Value>> {
+fn next_key(connection: &Connection, table: &Table, old: &[Value]) -> KeyResult<Vec<Value>> {
     let mut key = old.to_vec();
     let numbered = table.identity.as_ref().map(|it| it.column);
     if let Some(place) = table.key.iter().position(|it| Some(*it) == numbered) {
@@ -228,7 +230,7 @@ fn next_key(connection: &Connection, table: &Table, old: &[Value]) -> Outcome<Ve
             .optional()?;
         let Some(next) = next else {
             let what = "its table has no numbers left".to_owned();
-            return Err(Obstacle::Wrong(what, "sync to get more, and try again"));
+            return Err(KeyObstacle::Wrong(what, "sync to get more, and try again"));
         };
         key[place] = Value::Integer(next);
         return Ok(key);
@@ -237,7 +239,7 @@ fn next_key(connection: &Connection, table: &Table, old: &[Value]) -> Outcome<Ve
     let mut uuids = uuids.filter(|it| table.columns[*it.1].column_type == ColumnType::Uuid);
     let (Some((place, _)), None) = (uuids.next(), uuids.next()) else {
         let what = "its table has neither numbers of its own nor UUIDs".to_owned();
-        return Err(Obstacle::Wrong(what, SAY_IT));
+        return Err(KeyObstacle::Wrong(what, SAY_IT));
     };
     let random: String =
         connection.query_row("SELECT hex(randomblob(16))", [], |row| row.get(0))?;
@@ -262,7 +264,7 @@ fn insert(
     mine: &serde_json::Map<String, serde_json::Value>,
     key: &[Value],
 ) -> rusqlite::Result<()> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let columns = table.columns.iter().enumerate();
     let others: Vec<(usize, Value)> = columns
         .filter(|(at, _)| !table.key.contains(at))
@@ -284,12 +286,12 @@ fn insert(
 }
 
 /// Rows of this remote that refer to each other.
-pub(super) struct Family<'f> {
+pub(super) struct RowFamily<'f> {
     pub(super) connection: &'f Connection,
     pub(super) schema: &'f PublicationSchema,
 }
 
-impl Family<'_> {
+impl RowFamily<'_> {
     /// Gives a row another key, and has what refers to it follow, to any depth.
     fn renumber(&self, table: &Table, old: Vec<Value>, new: Vec<Value>) -> rusqlite::Result<()> {
         let mut waiting = VecDeque::from([(table, old, new)]);
@@ -366,7 +368,7 @@ impl Family<'_> {
         key: &[Value],
         columns: &[(usize, &Value)],
     ) -> rusqlite::Result<()> {
-        let names = Names::of(table);
+        let names = QuotedNames::for_table(table);
         let first = key.len() + 1;
         let set = quote::list(columns.iter().enumerate(), ", ", |(number, (column, _))| {
             format!("{} = ?{}", names.columns[*column], first + number)
@@ -388,7 +390,7 @@ impl Family<'_> {
         places: &[usize],
         parent: &[Value],
     ) -> rusqlite::Result<Vec<Vec<Value>>> {
-        let names = Names::of(child);
+        let names = QuotedNames::for_table(child);
         let refers = quote::list(
             reference.columns.iter().enumerate(),
             " AND ",
@@ -415,7 +417,7 @@ impl Family<'_> {
         );
         let mut statement = self.connection.prepare_cached(&sql)?;
         for (number, &at) in places.iter().enumerate() {
-            statement.raw_bind_parameter(number + 1, row::Bind::of(parent[at].as_ref()))?;
+            statement.raw_bind_parameter(number + 1, row::BoundValue::new(parent[at].as_ref()))?;
         }
         let mut found = statement.raw_query();
         let mut keys = Vec::new();

@@ -10,23 +10,23 @@ use rusqlite::Connection;
 use serde_json::{Map, Value as Json};
 use tidewater_protocol::{Code, ColumnType, Table, Value};
 
-use super::settled::{End, settle};
-use super::{Decision, RefusedRow, RowsChange, TIME_UNKNOWN, Which, delete_row};
+use super::settled_changes::{SettledEnd, settle};
+use super::{RefusalDecision, RefusedRow, RowSelection, RowsChange, TIME_UNKNOWN, delete_row};
 use crate::database::changes::{self, has_change};
-use crate::database::tables::Names;
-use crate::database::{Database, SubscriptionState, quote, row};
-use crate::error::{Doing, RemoteError};
+use crate::database::tables::QuotedNames;
+use crate::database::{RemoteDatabase, SubscriptionState, quote, row};
+use crate::error::{ErrorContext, RemoteError};
 
-impl Database {
+impl RemoteDatabase {
     /// Writes the values of refused changes, whose rows left the remote, as pending changes:
     /// onto the row that is there, or as a new one. Returns how many. Those cannot be whose row
-    /// is still here (see [`Database::retry_refused`]), whose table takes no changes any more,
+    /// is still here (see [`RemoteDatabase::retry_refused`]), whose table takes no changes any more,
     /// or that lack a value that the table needs; and inserts under whose key somebody else's row is
     /// here by now: that would become of both.
     ///
     /// # Errors
     /// The file is locked, a rule of the application stands against a row, or SQLite failed.
-    pub fn restore_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+    pub fn restore_refused(&mut self, which: RowSelection<'_>) -> Result<u64, RemoteError> {
         let doing = "restoring refused rows";
         let entries: BTreeMap<i64, RefusedRow> = self
             .refused()?
@@ -38,19 +38,23 @@ impl Database {
             let Some(entry) = entries.get(&found.id) else {
                 return Ok(None);
             };
-            let Some(wanted) = Wanted::of(entry, &found.key_packed, &subscriptions) else {
+            let Some(wanted) = RowToRestore::from_refused(entry, &found.key_packed, &subscriptions)
+            else {
                 return Ok(None);
             };
             let is_written = wanted.write(connection)?;
-            Ok(is_written.then(|| Decision::Settled(End::retried(wanted.generation))))
+            Ok(
+                is_written
+                    .then(|| RefusalDecision::Settled(SettledEnd::retried(wanted.generation))),
+            )
         })
     }
 }
 
 /// A row to be written again.
-struct Wanted<'a> {
+struct RowToRestore<'a> {
     table: &'a Table,
-    names: Names,
+    names: QuotedNames,
     generation: i64,
     is_delete: bool,
     /// The row was refused because its key was another row's.
@@ -62,13 +66,13 @@ struct Wanted<'a> {
     values: Vec<(usize, Value)>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> RowToRestore<'a> {
     /// `None` if it cannot be written.
-    fn of(
+    fn from_refused(
         entry: &RefusedRow,
         key_packed: &[u8],
         subscriptions: &'a [SubscriptionState],
-    ) -> Option<Wanted<'a>> {
+    ) -> Option<RowToRestore<'a>> {
         let (subscription, table) = subscriptions.iter().find_map(|subscription| {
             let table = subscription.schema.as_deref()?.table(&entry.table)?;
             Some((subscription, table))
@@ -80,8 +84,8 @@ impl<'a> Wanted<'a> {
             Some((index, value_of(column.column_type, kept.get(&column.name)?)))
         };
         let outside = (0..table.columns.len()).filter(|index| !table.key.contains(index));
-        let wanted = Wanted {
-            names: Names::of(table),
+        let wanted = RowToRestore {
+            names: QuotedNames::for_table(table),
             generation: subscription.generation,
             is_delete: entry.operation == "delete",
             has_taken_key: entry.operation == "insert" && entry.code == Code::RowKeyInUse.name(),
@@ -197,8 +201,8 @@ pub(crate) fn write_pending(
     key: Vec<Value>,
     values: Vec<(usize, Value)>,
 ) -> rusqlite::Result<bool> {
-    let wanted = Wanted {
-        names: Names::of(table),
+    let wanted = RowToRestore {
+        names: QuotedNames::for_table(table),
         generation,
         is_delete: false,
         has_taken_key: false,
@@ -213,7 +217,7 @@ pub(crate) fn write_pending(
 /// Records a row as it is, unless it is recorded already.
 fn record(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     key: &[Value],
     generation: i64,
 ) -> rusqlite::Result<()> {
@@ -245,7 +249,7 @@ fn record(
 
 pub(crate) fn exists(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     key: &[Value],
 ) -> rusqlite::Result<bool> {
     let mut statement = connection.prepare_cached(&format!(
@@ -261,7 +265,7 @@ pub(crate) fn exists(
 /// Runs a statement whose parameters are a key and then values; returns how many rows it changed.
 pub(crate) fn run<'v>(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     sql: &str,
     key: &[Value],
     values: impl Iterator<Item = &'v Value>,
@@ -269,7 +273,8 @@ pub(crate) fn run<'v>(
     let mut statement = connection.prepare_cached(sql)?;
     names.bind_key(&mut statement, key)?;
     for (number, value) in values.enumerate() {
-        statement.raw_bind_parameter(key.len() + 1 + number, row::Bind::of(value.as_ref()))?;
+        statement
+            .raw_bind_parameter(key.len() + 1 + number, row::BoundValue::new(value.as_ref()))?;
     }
     statement.raw_execute()
 }
@@ -351,10 +356,10 @@ pub(crate) fn settle_written(
                 continue;
             }
             let keys = [key_of(table, &key_packed), key_in(table, &kept)];
-            let names = Names::of(table);
+            let names = QuotedNames::for_table(table);
             for key in keys.into_iter().flatten() {
                 if changes::is_net(connection, &names, &key, generation)? {
-                    settle(connection, id, &End::taken())?;
+                    settle(connection, id, &SettledEnd::taken())?;
                     break;
                 }
             }

@@ -1,14 +1,14 @@
 //! Facts about tables that the application had before the publication's came.
 
 use super::*;
-use crate::database::Adopt;
+use crate::database::AdoptionRule;
 
 /// A file with a table of the application's, which has synced nothing yet.
 fn file_with(sql: &str) -> Remote {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("remote.db");
     Connection::open(&path).unwrap().execute_batch(sql).unwrap();
-    let mut database = Database::open(&path).unwrap();
+    let mut database = RemoteDatabase::open(&path).unwrap();
     let schema = items();
     database
         .subscribe("tcp://127.0.0.1", "ann", &[&schema.name])
@@ -22,7 +22,10 @@ fn file_with(sql: &str) -> Remote {
 }
 
 /// The first download, which has the items 1 and 2.
-fn try_adopt(remote: &mut Remote, adopt: Option<Adopt>) -> Result<ApplySummary, RemoteError> {
+fn try_adopt(
+    remote: &mut Remote,
+    adopt: Option<AdoptionRule>,
+) -> Result<ApplySummary, RemoteError> {
     let schema = remote.schema.clone();
     let mut applier = remote.applier(Some(schema.clone()));
     applier.adopt(adopt);
@@ -78,7 +81,7 @@ fn what_is_adopted_goes_up_before_the_outbox() {
 #[test]
 fn what_an_adopted_table_has_otherwise_becomes_pending() {
     let mut remote = file_with(OWN);
-    let summary = try_adopt(&mut remote, Some(Adopt::Mine)).unwrap();
+    let summary = try_adopt(&mut remote, Some(AdoptionRule::Mine)).unwrap();
     assert_eq!(summary.not_restored, Vec::<String>::new());
     let rows = ["1:a:same", "2:mine:other", "3:only here:new", "4:d:"];
     assert_eq!(remote.query(ROWS), rows);
@@ -106,7 +109,7 @@ fn what_an_adopted_table_has_otherwise_becomes_pending() {
 #[test]
 fn what_an_adopted_table_has_otherwise_gives_way_to_the_centre() {
     let mut remote = file_with(OWN);
-    try_adopt(&mut remote, Some(Adopt::Centre)).unwrap();
+    try_adopt(&mut remote, Some(AdoptionRule::Centre)).unwrap();
     assert_eq!(remote.query(ROWS), ["1:a:same", "2:b:other", "4:d:"]);
     assert_eq!(remote.upload(), []);
 }
@@ -135,13 +138,13 @@ fn what_cannot_be_adopted_is_named_and_stays() {
     ] {
         let mut remote = file_with(sql);
         let before = remote.query("SELECT sql FROM sqlite_master WHERE name = 'item'");
-        let error = try_adopt(&mut remote, Some(Adopt::Mine)).unwrap_err();
+        let error = try_adopt(&mut remote, Some(AdoptionRule::Mine)).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
         let after = remote.query("SELECT sql FROM sqlite_master WHERE name = 'item'");
         assert_eq!(before, after);
     }
     let mut remote = file_with("CREATE VIEW item AS SELECT 1 AS id");
-    let error = try_adopt(&mut remote, Some(Adopt::Mine)).unwrap_err();
+    let error = try_adopt(&mut remote, Some(AdoptionRule::Mine)).unwrap_err();
     assert!(matches!(error, RemoteError::TableInTheWay { .. }));
 }
 
@@ -151,7 +154,7 @@ fn rows_that_spell_the_same_otherwise_are_the_same() {
         "CREATE TABLE item (id TEXT PRIMARY KEY, name TEXT, amount TEXT);
          INSERT INTO item VALUES ('1', 'a', '10'), ('2', 'b', '20')",
     );
-    try_adopt(&mut remote, Some(Adopt::Mine)).unwrap();
+    try_adopt(&mut remote, Some(AdoptionRule::Mine)).unwrap();
     assert_eq!(remote.upload(), []);
     assert_eq!(
         remote.query("SELECT typeof(id) || amount FROM item"),

@@ -144,7 +144,7 @@ fn an_apply_that_is_dropped_or_aborted_changes_nothing() {
         .table("item", |rows| rows.row(Op::Upsert, &item(1, "lost", 1)));
         if dropped {
             drop(applier);
-            remote.database = Some(Database::open(&remote.path()).unwrap());
+            remote.database = Some(RemoteDatabase::open(&remote.path()).unwrap());
         } else {
             remote.database = Some(applier.abort());
         }
@@ -425,7 +425,7 @@ fn a_trigger_that_rolls_a_sync_back_is_told_by_its_message() {
         let mut applier = remote.applier(None);
         applier.download_begin(0, false).unwrap();
         let table = &remote.schema.tables[0];
-        applier.table_begin(&TableBegin::of(table)).unwrap();
+        applier.table_begin(&TableBegin::for_table(table)).unwrap();
         let shape = table.shape();
         let mut rows = RowsWriter::new(&shape);
         rows.row(Op::Upsert, &item(1, "A", 11));
@@ -501,7 +501,7 @@ fn bytes_that_are_no_rows_are_refused() {
         let mut applier = remote.applier(None);
         applier.download_begin(0, false).unwrap();
         applier
-            .table_begin(&TableBegin::of(&remote.schema.tables[0]))
+            .table_begin(&TableBegin::for_table(&remote.schema.tables[0]))
             .unwrap();
         assert!(matches!(
             applier.rows(bytes),
@@ -512,7 +512,7 @@ fn bytes_that_are_no_rows_are_refused() {
     let mut applier = remote.applier(None);
     applier.download_begin(0, false).unwrap();
     applier
-        .table_begin(&TableBegin::of(&remote.schema.tables[0]))
+        .table_begin(&TableBegin::for_table(&remote.schema.tables[0]))
         .unwrap();
     applier.rows(&[Op::Upsert as u8, 0]).unwrap();
     assert!(matches!(

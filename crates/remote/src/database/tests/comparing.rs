@@ -5,7 +5,7 @@ use super::*;
 use tidewater_protocol::Code;
 use tidewater_protocol::compare::{Intervals, Ranges};
 
-use crate::database::{CompareDue, Which};
+use crate::database::{CompareDue, RowSelection};
 
 pub(super) type ItemRow = (i64, &'static str, i64);
 
@@ -67,7 +67,7 @@ impl Remote {
                 replace: true,
                 ranges: intervals.clone(),
                 follows_changes,
-                ..TableBegin::of(&items().tables[0])
+                ..TableBegin::for_table(&items().tables[0])
             };
             server.applier.table_begin(&begin).unwrap();
             let within = Intervals::new(&shape, &intervals).unwrap();
@@ -460,7 +460,7 @@ fn an_untracked_row_that_lost_against_one_of_another_layout_waits_for_it() {
         let mut narrow = items().tables.remove(0);
         narrow.columns.truncate(2);
         narrow.partition.clear();
-        let begin = TableBegin::of(&narrow);
+        let begin = TableBegin::for_table(&narrow);
         server.applier.table_begin(&begin).unwrap();
         let shape = narrow.shape();
         let mut rows = RowsWriter::new(&shape);
@@ -586,7 +586,10 @@ fn the_rows_of_an_untracked_table_that_leaves_or_loses_a_column_are_kept_beside_
             .iter()
             .filter(|it| it.reason.contains("item_unsynced_1"));
         assert_eq!(told.count(), 1);
-        remote.database_mut().discard_refused(Which::All).unwrap();
+        remote
+            .database_mut()
+            .discard_refused(RowSelection::All)
+            .unwrap();
         assert_eq!(remote.database().refused().unwrap(), []);
     }
 }

@@ -1,7 +1,7 @@
 //! Facts about what the device is told of changes that met somebody else's.
 
 use super::*;
-use crate::database::{Conflict, Which, conflicts::MOST_KEPT};
+use crate::database::{ConflictedChange, RowSelection, conflicts::MOST_KEPT};
 use tidewater_protocol::{ForeignKey, ForeignKeyAction};
 
 const ROWS: &str = "SELECT id || ':' || name || ':' || amount FROM item ORDER BY id";
@@ -10,7 +10,7 @@ const ROWS: &str = "SELECT id || ':' || name || ':' || amount FROM item ORDER BY
 fn listed(remote: &Remote) -> Vec<[String; 6]> {
     let image = |it: &Option<String>| it.clone().unwrap_or_else(|| "-".into());
     let conflicts = remote.database().conflicts().unwrap();
-    let listed = conflicts.iter().map(|it: &Conflict| {
+    let listed = conflicts.iter().map(|it: &ConflictedChange| {
         assert_eq!(
             (it.at_ms, &*it.table, &*it.publication),
             (1_000, "item", "sales")
@@ -94,10 +94,15 @@ fn both_versions_of_what_lost_are_listed() {
     // It is the application's to say that it has seen them.
     remote.run("DELETE FROM tidewater_conflicts WHERE id = 2");
     assert_eq!(remote.database().status().unwrap().conflicts, 3);
-    let dismissed = remote.database_mut().dismiss_conflicts(Which::Ids(&[1, 2]));
+    let dismissed = remote
+        .database_mut()
+        .dismiss_conflicts(RowSelection::Ids(&[1, 2]));
     assert_eq!(dismissed.unwrap(), 1);
     assert_eq!(
-        remote.database_mut().dismiss_conflicts(Which::All).unwrap(),
+        remote
+            .database_mut()
+            .dismiss_conflicts(RowSelection::All)
+            .unwrap(),
         2
     );
     assert_eq!(remote.query(ROWS), ["1:theirs:10", "2:B:20", "4:they:41"]);
@@ -152,7 +157,10 @@ fn a_row_that_got_another_key_and_lost_is_listed_under_the_old_one() {
     remote.run("DELETE FROM item WHERE id = 5");
     remote.acknowledge(|_| {});
     assert_eq!(
-        remote.database_mut().apply_conflicts(Which::All).unwrap(),
+        remote
+            .database_mut()
+            .apply_conflicts(RowSelection::All)
+            .unwrap(),
         1
     );
     assert_eq!(remote.query(ROWS), ["2:b:20", "3:c:30", "5:A:10"]);
@@ -186,7 +194,7 @@ fn what_was_merged_is_listed_with_what_has_come_of_it() {
     assert_eq!(
         remote
             .database_mut()
-            .apply_conflicts(Which::Ids(&[1]))
+            .apply_conflicts(RowSelection::Ids(&[1]))
             .unwrap(),
         1
     );
@@ -203,7 +211,7 @@ fn a_row_of_another_layout_is_listed_with_its_own_columns() {
         let mut narrow = items().tables.remove(0);
         narrow.columns.truncate(2);
         narrow.partition.clear();
-        let begin = TableBegin::of(&narrow);
+        let begin = TableBegin::for_table(&narrow);
         server.applier.table_begin(&begin).unwrap();
         let shape = narrow.shape();
         let mut rows = RowsWriter::new(&shape);
@@ -231,7 +239,10 @@ fn what_is_applied_again_is_an_ordinary_change() {
                 BEGIN INSERT INTO seen VALUES (OLD.name); END",
     );
     assert_eq!(
-        remote.database_mut().apply_conflicts(Which::All).unwrap(),
+        remote
+            .database_mut()
+            .apply_conflicts(RowSelection::All)
+            .unwrap(),
         3
     );
     assert_eq!(remote.query(ROWS), ["1:mine:10", "3:c:31"]);
@@ -271,7 +282,7 @@ fn what_cannot_be_applied_again_says_why_and_changes_nothing() {
         remote.run(obstacle);
         let error = remote
             .database_mut()
-            .apply_conflicts(Which::All)
+            .apply_conflicts(RowSelection::All)
             .unwrap_err();
         let error = error.to_string();
         assert!(error.contains("conflict 2 (update item [2])"), "{error}");
@@ -282,7 +293,9 @@ fn what_cannot_be_applied_again_says_why_and_changes_nothing() {
     }
     remote.database_mut().unsubscribe("sales", true).unwrap();
     // What is listed stays, to be read.
-    let error = remote.database_mut().apply_conflicts(Which::Ids(&[1]));
+    let error = remote
+        .database_mut()
+        .apply_conflicts(RowSelection::Ids(&[1]));
     let error = error.unwrap_err().to_string();
     assert!(
         error.contains("its table is not in the file any more"),
@@ -322,7 +335,10 @@ fn a_delete_that_is_applied_again_takes_children_along() {
         });
     });
     assert_eq!(
-        remote.database_mut().apply_conflicts(Which::All).unwrap(),
+        remote
+            .database_mut()
+            .apply_conflicts(RowSelection::All)
+            .unwrap(),
         1
     );
     let deleted: Vec<String> = remote.upload().into_iter().map(|it| it.table).collect();

@@ -12,11 +12,11 @@ fn a_file_that_is_no_database_is_refused() {
         "this is no database, but it is longer than a header ".repeat(20),
     )
     .unwrap();
-    let error = Database::open(&path).unwrap_err();
+    let error = RemoteDatabase::open(&path).unwrap_err();
     assert_eq!(error.code(), Code::NotARemote);
     assert!(!error.hint().is_empty());
     assert_eq!(
-        Database::open(folder.path()).unwrap_err().code(),
+        RemoteDatabase::open(folder.path()).unwrap_err().code(),
         Code::NotARemote
     );
 }
@@ -29,7 +29,7 @@ fn a_database_of_the_applications_own_becomes_a_remote_and_keeps_its_tables() {
         .unwrap()
         .execute_batch("CREATE TABLE own (a); INSERT INTO own VALUES (1)")
         .unwrap();
-    let database = Database::open(&path).unwrap();
+    let database = RemoteDatabase::open(&path).unwrap();
     assert!(!database.is_new().unwrap());
     let count: i64 = Connection::open(&path)
         .unwrap()
@@ -48,11 +48,11 @@ fn a_new_file_is_for_its_owner_only_and_an_old_one_stays_as_it_was() {
         metadata.permissions().mode() & 0o777
     };
     let new = folder.path().join("new.db");
-    Database::open(&new).unwrap();
+    RemoteDatabase::open(&new).unwrap();
     assert_eq!(mode(&new), 0o600);
     let shared = std::fs::Permissions::from_mode(0o660);
     std::fs::set_permissions(&new, shared).unwrap();
-    Database::open(&new).unwrap();
+    RemoteDatabase::open(&new).unwrap();
     assert_eq!(mode(&new), 0o660);
 }
 
@@ -60,7 +60,7 @@ fn a_new_file_is_for_its_owner_only_and_an_old_one_stays_as_it_was() {
 fn a_file_of_a_newer_version_is_refused() {
     let remote = with_items();
     remote.run("UPDATE tidewater_state SET format_version = 99");
-    let error = Database::open(&remote.path()).unwrap_err();
+    let error = RemoteDatabase::open(&remote.path()).unwrap_err();
     assert!(
         matches!(error, RemoteError::TooNew { found: 99, .. }),
         "{error}"
@@ -85,7 +85,7 @@ fn files_with_other_tables_of_ours_are_no_remotes_and_stay_as_they_are() {
         let file = Connection::open(&path).unwrap();
         file.execute_batch(&format!("CREATE TABLE {table} (name)"))
             .unwrap();
-        let error = Database::open(&path).unwrap_err();
+        let error = RemoteDatabase::open(&path).unwrap_err();
         assert_eq!(error.code(), Code::NotARemote);
         assert!(error.to_string().contains(what), "{error}");
         let tables: i64 = file
@@ -99,7 +99,7 @@ fn files_with_other_tables_of_ours_are_no_remotes_and_stay_as_they_are() {
 fn a_table_of_ours_that_is_gone_is_told_from_a_full_disk() {
     let remote = with_items();
     remote.run("DROP TABLE tidewater_subscription");
-    let error = Database::open(&remote.path())
+    let error = RemoteDatabase::open(&remote.path())
         .and_then(|database| database.status())
         .unwrap_err();
     assert_eq!(error.code(), Code::RemoteDatabase);
@@ -146,7 +146,10 @@ fn what_a_welcome_brought_is_kept() {
         .unwrap_err();
     assert!(matches!(error, RemoteError::AnotherSyncWentAhead));
     database.store_ca(Some("ca.pem")).unwrap();
-    let account = Database::open(&remote.path()).unwrap().account().unwrap();
+    let account = RemoteDatabase::open(&remote.path())
+        .unwrap()
+        .account()
+        .unwrap();
     assert_eq!(account.remote_id, Some(id));
     assert_eq!(account.token.as_deref(), Some(&b"token"[..]));
     assert_eq!(account.credential.as_deref(), Some(&b"credential"[..]));

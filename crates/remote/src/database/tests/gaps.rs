@@ -6,7 +6,7 @@ use tidewater_protocol::{Code, RemoteId};
 use super::comparing::CENTRE;
 use super::kept::{restored, restored_to};
 use super::*;
-use crate::database::{CompareDue, KeptLimits, NewIdentity, Said};
+use crate::database::{CompareDue, HelloState, KeptLimits, NewIdentity};
 
 /// Every upload is too large to be kept.
 const TINY: KeptLimits = KeptLimits {
@@ -158,7 +158,7 @@ fn gaps_of_one_centre_say_nothing_of_another() {
     let adopt = |remote: &mut Remote, number, centre| {
         let subscriptions = remote.database().subscriptions().unwrap();
         let remote_id = remote.database().account().unwrap().remote_id;
-        let said = Said {
+        let said = HelloState {
             remote_id,
             subscriptions: &subscriptions,
         };

@@ -4,7 +4,7 @@ use super::*;
 use tidewater_protocol::frame::Frame;
 use tidewater_protocol::message::Control;
 
-use crate::database::{CentreState, CompareDue, Said};
+use crate::database::{CentreState, CompareDue, HelloState};
 
 const ROWS: &str = "SELECT id || name || amount FROM item ORDER BY id";
 
@@ -22,7 +22,7 @@ pub(super) fn restored_to(remote: &mut Remote, last_upload: (u64, Option<UploadI
         compare_due: CompareDue::Yes,
     };
     let subscriptions = [remote.state()];
-    let said = Said {
+    let said = HelloState {
         remote_id: None,
         subscriptions: &subscriptions,
     };
@@ -204,7 +204,7 @@ fn what_was_refused_is_not_kept() {
         .kept_frames(state.giving.unwrap())
         .unwrap();
     let mut rows = 0;
-    while let Some(frame) = crate::database::kept::next_frame(&mut frames).unwrap() {
+    while let Some(frame) = crate::database::kept_uploads::next_frame(&mut frames).unwrap() {
         if let Frame::Control {
             control: Some(Control::UploadEnd(end)),
             ..

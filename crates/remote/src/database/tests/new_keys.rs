@@ -2,7 +2,7 @@
 //! the new key that such a row gets, and what a file says of changes that its original may have sent.
 
 use super::*;
-use crate::database::{NewIdentity, Said, Which};
+use crate::database::{HelloState, NewIdentity, RowSelection};
 use tidewater_protocol::{Code, ForeignKey, ForeignKeyAction, RemoteId};
 
 fn refers(columns: &[usize], parent: &str, parent_columns: &[&str]) -> ForeignKey {
@@ -96,7 +96,10 @@ fn rows_of_another_parent_wait_as_long_as_there_is_one_of_ones_own() {
     assert_eq!(remote.query(LINES), ["1:z:8", "9:x:1"]);
     // The item itself is asked for when its user has decided.
     assert_eq!(remote.requested(), 1, "the centre's line");
-    remote.database_mut().discard_refused(Which::All).unwrap();
+    remote
+        .database_mut()
+        .discard_refused(RowSelection::All)
+        .unwrap();
     theirs_arrive(&mut remote);
     assert_eq!(remote.query(LINES), ["1:z:8", "9:z:7"]);
     let name = remote.query("SELECT name FROM item WHERE id = 9");
@@ -120,7 +123,10 @@ fn what_refers_to_a_row_that_waits_waits_too() {
     let notes = "SELECT id FROM note WHERE id > 2 ORDER BY id";
     assert_eq!(remote.query(notes), ["6"]);
     assert_eq!(remote.requested(), 2, "the centre's line, and its note");
-    remote.database_mut().discard_refused(Which::All).unwrap();
+    remote
+        .database_mut()
+        .discard_refused(RowSelection::All)
+        .unwrap();
     theirs_arrive(&mut remote);
     notes_arrive(&mut remote);
     assert_eq!(remote.query(notes), ["5", "6"]);
@@ -196,7 +202,7 @@ fn what_refers_to_a_row_that_is_given_up_goes_with_it() {
     remote.run("INSERT INTO line VALUES (9, 'unsent', 1)");
     let error = remote
         .database_mut()
-        .discard_refused(Which::Ids(&[id]))
+        .discard_refused(RowSelection::Ids(&[id]))
         .unwrap_err();
     assert!(
         error
@@ -206,7 +212,9 @@ fn what_refers_to_a_row_that_is_given_up_goes_with_it() {
     );
     assert_eq!(remote.query(LINES), ["1:z:8", "9:unsent:1", "9:x:1"]);
     remote.run("DELETE FROM line WHERE product = 'unsent'");
-    let count = remote.database_mut().discard_refused(Which::Ids(&[id]));
+    let count = remote
+        .database_mut()
+        .discard_refused(RowSelection::Ids(&[id]));
     assert_eq!(count.unwrap(), 3);
     theirs_arrive(&mut remote);
     assert_eq!(remote.query(LINES), ["1:z:8", "9:z:7"]);
@@ -269,7 +277,7 @@ fn become_another(remote: &mut Remote) {
         credential: Some(b"credential"),
         centre: "",
     };
-    let said = Said {
+    let said = HelloState {
         remote_id: account.remote_id,
         subscriptions: &subscriptions,
     };
@@ -305,7 +313,10 @@ fn what_is_pending_in_a_copied_file_is_told_as_what_its_original_may_have_sent()
     assert!(!remote.begin().may_be_sent_twice());
     remote.acknowledge(|_| {});
     // An operator may have written for the original what was refused of it.
-    remote.database_mut().retry_refused(Which::All).unwrap();
+    remote
+        .database_mut()
+        .retry_refused(RowSelection::All)
+        .unwrap();
     assert!(remote.begin().may_be_sent_twice());
     remote.acknowledge(|_| {});
     remote.run("UPDATE item SET amount = 25 WHERE id = 3");

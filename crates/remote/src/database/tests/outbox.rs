@@ -1,11 +1,11 @@
 //! Facts about the outbox and the inbox.
 
 use serde_json::json;
-use tidewater_protocol::message::{Answer, Call, CallFailed, ColumnHeader, Given, Returns};
+use tidewater_protocol::message::{Answer, ArgumentValue, Call, CallFailed, ColumnHeader, Returns};
 use tidewater_protocol::{Code, event, json};
 
 use super::*;
-use crate::database::{Emptying, Interest, OutboxCall, OutboxOutcome, Took};
+use crate::database::{EventInterest, InboxProgress, OutboxCall, OutboxOutcome, OutboxRun};
 
 /// A time at which nothing is over.
 const NOW: i64 = 1_700_000_000_000;
@@ -13,7 +13,7 @@ const NOW: i64 = 1_700_000_000_000;
 /// Has the next call come to this, and gives the one after it.
 fn next(
     remote: &mut Remote,
-    emptying: &mut Emptying,
+    emptying: &mut OutboxRun,
     outcome: Option<OutboxOutcome>,
 ) -> Option<OutboxCall> {
     let database = remote.database_mut();
@@ -22,7 +22,7 @@ fn next(
 
 /// The procedures that are called until nothing is left, each with this outcome.
 fn empty(remote: &mut Remote, mut outcome: impl FnMut(&Call) -> OutboxOutcome) -> Vec<String> {
-    let mut emptying = Emptying::default();
+    let mut emptying = OutboxRun::default();
     let mut called = Vec::new();
     let mut call = next(remote, &mut emptying, None);
     while let Some(given) = call {
@@ -114,10 +114,13 @@ fn an_answer_comes_into_the_inbox_with_the_state_of_its_row() {
         "INSERT INTO tidewater_outbox (name, arguments) VALUES ('p', '{\"a\": 1, \"b\": null}')",
     );
     remote.begin();
-    let mut emptying = Emptying::default();
+    let mut emptying = OutboxRun::default();
     let given = next(&mut remote, &mut emptying, None).unwrap();
     assert_eq!(states(&remote), ["sent"]);
-    assert_eq!(given.call.arguments[0].given, Some(Given::Integer(1)));
+    assert_eq!(
+        given.call.arguments[0].given,
+        Some(ArgumentValue::Integer(1))
+    );
     assert_eq!(given.call.arguments[1].given, None);
     assert_eq!(given.call.key.len(), 16);
     let answer = json::to_answer(&json!({"price": 3, "of": "x"}));
@@ -141,7 +144,7 @@ fn what_was_sent_goes_again_under_the_same_key_before_anything_else() {
     call(&remote, "p");
     call(&remote, "q");
     remote.begin();
-    let mut emptying = Emptying::default();
+    let mut emptying = OutboxRun::default();
     let first = next(&mut remote, &mut emptying, None).unwrap();
     assert_eq!(next(&mut remote, &mut emptying, Some(lost())), None);
     assert_eq!(
@@ -149,7 +152,7 @@ fn what_was_sent_goes_again_under_the_same_key_before_anything_else() {
         ["sent connection_lost: gone".to_owned(), "pending".into()]
     );
     // As if the program had been killed.
-    let mut emptying = Emptying::default();
+    let mut emptying = OutboxRun::default();
     let again = next(&mut remote, &mut emptying, None).unwrap();
     assert_eq!(again, first);
     let outcome = Some(done(&again.call));
@@ -232,7 +235,7 @@ fn a_deadline_that_has_passed_ends_it_and_tells_whether_it_was_sent() {
          UPDATE tidewater_outbox SET state = 'sent' WHERE name = 'sent'",
     );
     remote.begin();
-    let mut emptying = Emptying::default();
+    let mut emptying = OutboxRun::default();
     let soon = next(&mut remote, &mut emptying, None).unwrap();
     assert_eq!(
         (soon.call.procedure.as_str(), soon.within_ms),
@@ -336,14 +339,14 @@ fn what_the_application_withdraws_or_another_sync_has_settled_is_no_news() {
     call(&remote, "p");
     call(&remote, "q");
     remote.begin();
-    let mut emptying = Emptying::default();
+    let mut emptying = OutboxRun::default();
     next(&mut remote, &mut emptying, None).unwrap();
     remote.run("DELETE FROM tidewater_outbox WHERE name = 'p'");
     let outcome = OutboxOutcome::Answered(Answer::nothing());
     next(&mut remote, &mut emptying, Some(outcome)).unwrap();
     // Another process is faster.
-    let mut other = Database::open(&remote.path()).unwrap();
-    let mut others = Emptying::default();
+    let mut other = RemoteDatabase::open(&remote.path()).unwrap();
+    let mut others = OutboxRun::default();
     let given = other.next_of_outbox(&mut others, None, NOW).unwrap();
     let outcome = Some(done(&given.unwrap().call));
     other.next_of_outbox(&mut others, outcome, NOW).unwrap();
@@ -366,7 +369,7 @@ fn an_event_is_published_under_its_key() {
          ('event', 'field/unit.7', '{\"free\": true}'), ('event', 'field/raw', x'00ff')",
     );
     remote.begin();
-    let mut emptying = Emptying::default();
+    let mut emptying = OutboxRun::default();
     let mut outcome = None;
     for (name, payload) in [
         ("field/unit.7", &b"{\"free\": true}"[..]),
@@ -377,7 +380,7 @@ fn an_event_is_published_under_its_key() {
         assert_eq!(given.call.key.len(), 16);
         let arguments = &given.call.arguments;
         assert_eq!(arguments[0].given, Some("field".into()));
-        let Some(Given::Bytes(packed)) = &arguments[1].given else {
+        let Some(ArgumentValue::Bytes(packed)) = &arguments[1].given else {
             panic!("{arguments:?}");
         };
         let mut reader = event::EventsReader::new(packed, 1_000);
@@ -401,7 +404,7 @@ fn told(anew: bool, ids: &[i64], reached: i64) -> Answer {
         ("user", ColumnType::Text),
         ("at_ms", ColumnType::Integer),
     ];
-    let columns = columns.map(|(name, column_type)| ColumnHeader::of(name, column_type));
+    let columns = columns.map(|(name, column_type)| ColumnHeader::new(name, column_type));
     let checks: Vec<[u8; 8]> = ids.iter().map(|id| (-id).to_le_bytes()).collect();
     let mut rows: Vec<_> = ids
         .iter()
@@ -428,7 +431,7 @@ fn told(anew: bool, ids: &[i64], reached: i64) -> Answer {
     }
     rows.push(mark(reached, &check));
     let rows: Vec<&[Datum<'_>]> = rows.iter().map(|row| &row[..]).collect();
-    Answer::of(Returns::Rows, columns.to_vec(), &rows)
+    Answer::new(Returns::Rows, columns.to_vec(), &rows)
 }
 
 #[test]
@@ -438,23 +441,26 @@ fn events_and_their_place_come_in_one_transaction() {
     assert!(!database.has_something_to_upload().unwrap());
     remote.run("INSERT INTO tidewater_interest (space, subject) VALUES ('field', 'unit.>')");
     assert!(remote.database().has_something_to_upload().unwrap());
-    let take = |remote: &mut Remote, interest: &mut Interest, answer: &Answer| {
+    let take = |remote: &mut Remote, interest: &mut EventInterest, answer: &Answer| {
         let database = remote.database_mut();
         database.take_events(interest, answer, NOW).unwrap()
     };
     let mut interest = remote.database().interests().unwrap().remove(0);
     let mut stale = interest.clone();
     assert_eq!(interest.call().arguments[2].given, None);
-    let none = ColumnHeader::of("id", ColumnType::Integer);
-    let none = Answer::of(Returns::Rows, vec![none], &[]);
-    assert_eq!(take(&mut remote, &mut interest, &none), Some(Took::All));
+    let none = ColumnHeader::new("id", ColumnType::Integer);
+    let none = Answer::new(Returns::Rows, vec![none], &[]);
+    assert_eq!(
+        take(&mut remote, &mut interest, &none),
+        Some(InboxProgress::All)
+    );
     assert!(!remote.database().has_something_to_upload().unwrap());
     let two = take(&mut remote, &mut interest, &told(false, &[1, 2], 2));
-    assert_eq!(two, Some(Took::More(2)));
+    assert_eq!(two, Some(InboxProgress::More(2)));
     // Another sync of the file that had asked at the same time gets the same, and leaves it.
     assert_eq!(
         take(&mut remote, &mut stale, &told(false, &[1, 2], 2)),
-        Some(Took::Others)
+        Some(InboxProgress::Others)
     );
     let inbox = "SELECT kind || ' ' || space || '/' || subject || ' ' || hex(payload) || ' ' \
                  || typeof(payload) || ' ' || user FROM tidewater_inbox ORDER BY id";
@@ -468,7 +474,7 @@ fn events_and_their_place_come_in_one_transaction() {
     let place = |remote: &Remote| {
         let interest = remote.database().interests().unwrap().remove(0);
         match &interest.call().arguments[2].given {
-            Some(Given::Bytes(place)) => place.to_vec(),
+            Some(ArgumentValue::Bytes(place)) => place.to_vec(),
             given => panic!("{given:?}"),
         }
     };
@@ -476,10 +482,13 @@ fn events_and_their_place_come_in_one_transaction() {
     assert_eq!(place(&remote), at(2));
     // Others have published what is of no interest.
     let none = take(&mut remote, &mut interest, &told(false, &[], 7));
-    assert_eq!((none, place(&remote)), (Some(Took::All), at(7)));
+    assert_eq!((none, place(&remote)), (Some(InboxProgress::All), at(7)));
     // The centre was restored, and begins anew.
     let anew = take(&mut remote, &mut interest, &told(true, &[1], 1));
-    assert_eq!((anew, place(&remote)), (Some(Took::More(1)), at(1)));
+    assert_eq!(
+        (anew, place(&remote)),
+        (Some(InboxProgress::More(1)), at(1))
+    );
     let kinds = "SELECT kind || ' ' || subject FROM tidewater_inbox WHERE id > 2 ORDER BY id";
     assert_eq!(remote.query(kinds), ["anew unit.>", "event unit.7"]);
     // What is no answer leaves everything as it is, and is told.

@@ -1,7 +1,7 @@
 //! Facts about refused changes, from the refusal to the user's decision.
 
 use super::*;
-use crate::database::{NewIdentity, Said, Which};
+use crate::database::{HelloState, NewIdentity, RowSelection};
 use bytes::BytesMut;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::Frame;
@@ -145,7 +145,7 @@ fn retried_rows_go_up_again() {
     assert_eq!(
         remote
             .database_mut()
-            .retry_refused(Which::Ids(&ids[..1]))
+            .retry_refused(RowSelection::Ids(&ids[..1]))
             .unwrap(),
         1
     );
@@ -154,19 +154,34 @@ fn retried_rows_go_up_again() {
         [update(&item(1, "a", 10), &item(1, "mine", 10))]
     );
     remote.acknowledge(|_| {});
-    assert_eq!(remote.database_mut().retry_refused(Which::All).unwrap(), 2);
+    assert_eq!(
+        remote
+            .database_mut()
+            .retry_refused(RowSelection::All)
+            .unwrap(),
+        2
+    );
     assert_eq!(
         remote.upload(),
         [delete(&item(3, "c", 30)), insert(&item(9, "new", 90))]
     );
-    assert_eq!(remote.database_mut().retry_refused(Which::All).unwrap(), 0);
+    assert_eq!(
+        remote
+            .database_mut()
+            .retry_refused(RowSelection::All)
+            .unwrap(),
+        0
+    );
 }
 
 #[test]
 fn discarded_rows_go_back_to_the_pre_image_and_are_asked_for() {
     let mut remote = with_refusals();
     assert_eq!(
-        remote.database_mut().discard_refused(Which::All).unwrap(),
+        remote
+            .database_mut()
+            .discard_refused(RowSelection::All)
+            .unwrap(),
         3
     );
     assert_eq!(remote.query(NAMES), ["1:a:10", "2:fine:20", "3:c:30"]);
@@ -188,7 +203,10 @@ fn triggers_of_the_application_follow_what_is_discarded_and_nothing_is_uploaded_
          CREATE TRIGGER synced AFTER DELETE ON item BEGIN
            UPDATE item SET name = 'by a trigger' WHERE id = 2; END",
     );
-    remote.database_mut().discard_refused(Which::All).unwrap();
+    remote
+        .database_mut()
+        .discard_refused(RowSelection::All)
+        .unwrap();
     assert_eq!(remote.query(NAMES), ["1:a:10", "2:fine:20", "3:c:30"]);
     let copied = remote.query("SELECT id || ':' || name FROM copied ORDER BY id");
     assert_eq!(copied, ["1:a", "2:fine", "3:c"]);
@@ -338,9 +356,18 @@ fn a_refused_row_that_leaves_the_scope_leaves_all_its_values() {
         // The insert is all the user's own.
         remote.run("DELETE FROM item WHERE id = 9");
         assert_eq!(remote.upload(), []);
-        assert_eq!(remote.database_mut().retry_refused(Which::All).unwrap(), 0);
         assert_eq!(
-            remote.database_mut().discard_refused(Which::All).unwrap(),
+            remote
+                .database_mut()
+                .retry_refused(RowSelection::All)
+                .unwrap(),
+            0
+        );
+        assert_eq!(
+            remote
+                .database_mut()
+                .discard_refused(RowSelection::All)
+                .unwrap(),
             2
         );
     }
@@ -368,7 +395,7 @@ fn a_new_identity_keeps_what_was_taken_under_a_new_id() {
     let before = remote.upload();
     let id = tidewater_protocol::RemoteId([7; 16]);
     let subscriptions = [remote.begin()];
-    let said = Said {
+    let said = HelloState {
         remote_id: None,
         subscriptions: &subscriptions,
     };
@@ -378,14 +405,14 @@ fn a_new_identity_keeps_what_was_taken_under_a_new_id() {
         credential: Some(b"credential"),
         centre: "",
     };
-    let mut adopt = |said: Said<'_>| {
+    let mut adopt = |said: HelloState<'_>| {
         let database = remote.database_mut();
         database.adopt_identity(said, &identity, &mut || UploadId([99; 16]))
     };
     // Another sync has gone on since the server was told of this.
     let mut earlier = subscriptions.clone();
     earlier[0].sequence += 1;
-    let error = adopt(Said {
+    let error = adopt(HelloState {
         subscriptions: &earlier,
         ..said
     })
@@ -409,7 +436,10 @@ fn a_row_whose_change_is_refused_is_asked_for_only_when_the_change_is_gone() {
         server.table("item", |rows| rows.row(Op::Upsert, &item(1, "theirs", 11)));
     });
     assert_eq!(remote.requested(), 0, "it could not be applied");
-    remote.database_mut().discard_refused(Which::All).unwrap();
+    remote
+        .database_mut()
+        .discard_refused(RowSelection::All)
+        .unwrap();
     assert_eq!(remote.requested(), 1);
 }
 
@@ -442,7 +472,13 @@ fn a_row_whose_key_is_text_that_is_no_unicode_is_refused_like_any_other() {
     assert_eq!(remote.acknowledge(refuse).refused, 1);
     assert_eq!(refused_keys(&remote), ["[\"x'61ff'\"]"]);
     assert_eq!(remote.upload(), []);
-    assert_eq!(remote.database_mut().retry_refused(Which::All).unwrap(), 1);
+    assert_eq!(
+        remote
+            .database_mut()
+            .retry_refused(RowSelection::All)
+            .unwrap(),
+        1
+    );
     assert_eq!(remote.upload(), [sent(1)]);
     assert_eq!(remote.acknowledge(refuse).refused, 1);
     // Changed again, before the next sync and while it is under way.
@@ -454,7 +490,10 @@ fn a_row_whose_key_is_text_that_is_no_unicode_is_refused_like_any_other() {
     assert_eq!(remote.upload(), [sent(3)]);
     assert_eq!(remote.acknowledge(refuse).refused, 1);
     assert_eq!(
-        remote.database_mut().discard_refused(Which::All).unwrap(),
+        remote
+            .database_mut()
+            .discard_refused(RowSelection::All)
+            .unwrap(),
         1
     );
     assert_eq!(remote.query("SELECT w FROM word"), ["good"]);
@@ -482,7 +521,7 @@ fn settle_item(remote: &mut Remote, sequence: u64, outcome: &str) {
         }],
         ..DownloadBegin::default()
     };
-    applier.refused_told(&begin).unwrap();
+    applier.take_refused_terms(&begin).unwrap();
     applier.download_begin(0, false).unwrap();
     applier.download_end(b"checkpoint").unwrap();
     remote.commit(applier);
@@ -502,7 +541,10 @@ fn an_upload_names_those_with_which_its_changes_were_refused_before() {
     assert_eq!(retried(&mut remote), [1]);
     // The number is that of the last try.
     remote.acknowledge_refused_item();
-    remote.database_mut().retry_refused(Which::All).unwrap();
+    remote
+        .database_mut()
+        .retry_refused(RowSelection::All)
+        .unwrap();
     assert_eq!(retried(&mut remote), [3]);
     remote.acknowledge(|_| {});
     remote.run("UPDATE item SET amount = 7 WHERE id = 1");
@@ -560,7 +602,7 @@ fn a_kept_upload_names_those_with_which_its_changes_were_refused_before() {
     let Some(Frame::Control {
         control: Some(Control::UploadBegin(begin)),
         ..
-    }) = crate::database::kept::next_frame(&mut frames).unwrap()
+    }) = crate::database::kept_uploads::next_frame(&mut frames).unwrap()
     else {
         panic!("a kept upload begins with its beginning");
     };

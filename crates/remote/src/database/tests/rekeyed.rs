@@ -2,7 +2,7 @@
 //! recorded of one.
 
 use super::*;
-use crate::database::Which;
+use crate::database::RowSelection;
 use tidewater_protocol::Code;
 
 const NAMES: &str = "SELECT id || ':' || name || ':' || amount FROM item ORDER BY id";
@@ -189,7 +189,13 @@ fn a_refused_change_of_a_key_is_known_by_the_old_one() {
     assert_eq!(remote.query(NAMES), ["2:b:20", "3:c:30", "5:A:10"]);
     assert_eq!(remote.upload(), []);
     // By the user's wish, or because the row is changed again.
-    assert_eq!(remote.database_mut().retry_refused(Which::All).unwrap(), 1);
+    assert_eq!(
+        remote
+            .database_mut()
+            .retry_refused(RowSelection::All)
+            .unwrap(),
+        1
+    );
     assert_eq!(
         remote.upload(),
         [update(&item(1, "a", 10), &item(5, "A", 10))]
@@ -263,7 +269,10 @@ fn a_discarded_change_of_a_key_gives_the_row_its_old_key_back() {
     let mut remote = with_items();
     remote.run("UPDATE item SET id = 5, name = 'A' WHERE id = 1");
     remote.acknowledge(refuse(1));
-    let discarded = remote.database_mut().discard_refused(Which::All).unwrap();
+    let discarded = remote
+        .database_mut()
+        .discard_refused(RowSelection::All)
+        .unwrap();
     assert_eq!(discarded, 1);
     assert_eq!(remote.query(NAMES), ["1:a:10", "2:b:20", "3:c:30"]);
     nothing_is_recorded(&remote);

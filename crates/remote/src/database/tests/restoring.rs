@@ -2,7 +2,7 @@
 //! settled once they are taken. And about rows that stay otherwise than in the centre.
 
 use super::*;
-use crate::database::Which;
+use crate::database::RowSelection;
 use tidewater_protocol::{Code, ForeignKey, ForeignKeyAction};
 
 const NAMES: &str = "SELECT id || ':' || coalesce(name, '') || ':' || amount FROM item ORDER BY id";
@@ -31,7 +31,10 @@ fn with_left_behind(changes: &str, refused: &[(i64, Op)]) -> Remote {
 }
 
 fn restored(remote: &mut Remote) -> u64 {
-    remote.database_mut().restore_refused(Which::All).unwrap()
+    remote
+        .database_mut()
+        .restore_refused(RowSelection::All)
+        .unwrap()
 }
 
 #[test]

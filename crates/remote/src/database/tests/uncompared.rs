@@ -25,7 +25,7 @@ fn a_table_that_the_server_does_not_compare_stays_untracked_until_it_comes_whole
         }],
         ..DownloadBegin::default()
     };
-    applier.refused_told(&begin).unwrap();
+    applier.take_refused_terms(&begin).unwrap();
     applier.download_begin(0, false).unwrap();
     applier.download_end(b"checkpoint").unwrap();
     let summary = remote.commit(applier);
@@ -42,7 +42,7 @@ fn a_table_that_the_server_does_not_compare_stays_untracked_until_it_comes_whole
             replace: true,
             follows_changes: true,
             deletes_unknown: true,
-            ..TableBegin::of(&items().tables[0])
+            ..TableBegin::for_table(&items().tables[0])
         };
         server.applier.table_begin(&begin).unwrap();
         let mut rows = RowsWriter::new(&shape);

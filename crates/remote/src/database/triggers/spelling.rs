@@ -8,13 +8,13 @@ use rusqlite::Connection;
 use serde_json::{Map, Value as Json};
 use tidewater_protocol::{Code, Datum, Fit, Table, Value};
 
-use crate::database::refused::{self, Refusal};
-use crate::database::tables::{Names, canonical, canonical_name, key_checks};
+use crate::database::refused::{self, NewRefusal};
+use crate::database::tables::{QuotedNames, canonical, canonical_name, key_checks};
 use crate::database::take::{PARKED, keys_of};
 use crate::database::{SubscriptionState, quote, row};
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
-use super::altered;
+use super::altered_tables;
 
 const DOING: &str = "spelling keys as the centre does";
 
@@ -55,7 +55,7 @@ pub(super) fn respell(
     subscription: &SubscriptionState,
     table: &Table,
 ) -> Result<bool, RemoteError> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let types = row::key_types(table);
     let is_misspelt = |keys: &[String]| {
         quote::list(types.iter().zip(keys), " OR ", |(column_type, key)| {
@@ -120,7 +120,7 @@ fn assign(columns: &[String]) -> String {
 /// the other goes up; what was refused of it stays so.
 fn move_changes(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     (misspelt, right): (&[Value], &[Value]),
     is_twin: bool,
 ) -> rusqlite::Result<()> {
@@ -165,7 +165,7 @@ fn respell_references(
             continue;
         }
         super::is_without_rowid(connection, &child.name)?;
-        altered::check(connection, child)?;
+        altered_tables::check(connection, child)?;
         for column in columns {
             respell_values(connection, child, column).doing(DOING)?;
         }
@@ -175,7 +175,7 @@ fn respell_references(
 
 /// Spells the values of a column that is not in the key.
 fn respell_values(connection: &Connection, table: &Table, column: usize) -> rusqlite::Result<()> {
-    let names = Names::of(table);
+    let names = QuotedNames::for_table(table);
     let (name, column_type) = (&names.columns[column], table.columns[column].column_type);
     let (keys, key_is) = (names.key.join(", "), names.key_is_bound());
     let (table, count) = (&names.table, names.key.len());
@@ -203,7 +203,7 @@ fn respell_values(connection: &Connection, table: &Table, column: usize) -> rusq
 
 fn run(
     connection: &Connection,
-    names: &Names,
+    names: &QuotedNames,
     sql: &str,
     key: &[Value],
     values: &[Value],
@@ -211,12 +211,13 @@ fn run(
     let mut statement = connection.prepare_cached(sql)?;
     names.bind_key(&mut statement, key)?;
     for (index, value) in values.iter().enumerate() {
-        statement.raw_bind_parameter(key.len() + 1 + index, row::Bind::of(value.as_ref()))?;
+        statement
+            .raw_bind_parameter(key.len() + 1 + index, row::BoundValue::new(value.as_ref()))?;
     }
     statement.raw_execute().map(drop)
 }
 
-fn exists(connection: &Connection, names: &Names, key: &[Value]) -> rusqlite::Result<bool> {
+fn exists(connection: &Connection, names: &QuotedNames, key: &[Value]) -> rusqlite::Result<bool> {
     let sql = format!(
         "SELECT 1 FROM {} WHERE {}",
         names.table,
@@ -238,7 +239,7 @@ fn keep(
     connection: &Connection,
     subscription: &SubscriptionState,
     table: &Table,
-    (names, misspelt, key): (&Names, &[Value], &[Datum<'_>]),
+    (names, misspelt, key): (&QuotedNames, &[Value], &[Datum<'_>]),
 ) -> rusqlite::Result<()> {
     let sql = format!(
         "SELECT {} FROM {} WHERE {}",
@@ -259,7 +260,7 @@ fn keep(
     }
     refused::record(
         connection,
-        &Refusal {
+        &NewRefusal {
             publication: &subscription.publication,
             table: &table.name,
             key: &row::readable_key(key),

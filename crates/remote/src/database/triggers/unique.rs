@@ -6,24 +6,24 @@ use rusqlite::Connection;
 use tidewater_protocol::index_sql;
 
 use crate::database::quote;
-use crate::error::{Doing, RemoteError};
+use crate::error::{ErrorContext, RemoteError};
 
 /// A unique index other than the primary key.
 #[derive(Clone, Debug)]
 pub(crate) struct UniqueIndex {
-    terms: Vec<Term>,
+    terms: Vec<IndexTerm>,
     /// The columns of the table, for terms that are expressions.
     columns: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
-struct Term {
-    what: What,
+struct IndexTerm {
+    what: TermContent,
     collation: String,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum TermContent {
     Column(String),
     Expression(String),
 }
@@ -38,8 +38,10 @@ impl UniqueIndex {
             .iter()
             .map(|term| {
                 let (left, right) = match &term.what {
-                    What::Column(column) => (format!("{row}.{}", quote::name(column)), new(column)),
-                    What::Expression(expression) => (
+                    TermContent::Column(column) => {
+                        (format!("{row}.{}", quote::name(column)), new(column))
+                    }
+                    TermContent::Expression(expression) => (
                         // As it stands in the index, so that the index finds it: the row is
                         // the only one in sight whose columns need no alias.
                         format!("({expression})"),
@@ -69,8 +71,8 @@ impl UniqueIndex {
     /// Whether only these columns decide.
     pub(crate) fn uses_only(&self, known: &dyn Fn(&str) -> bool) -> bool {
         self.terms.iter().all(|term| match &term.what {
-            What::Column(column) => known(column),
-            What::Expression(_) => self.columns.iter().all(|column| known(column)),
+            TermContent::Column(column) => known(column),
+            TermContent::Expression(_) => self.columns.iter().all(|column| known(column)),
         })
     }
 }
@@ -121,10 +123,10 @@ fn read(connection: &Connection, table: &str) -> rusqlite::Result<Vec<UniqueInde
             .collect::<rusqlite::Result<Vec<(usize, Option<String>, Option<String>)>>>()?;
         let terms = terms.into_iter().filter_map(|(position, name, collation)| {
             let what = match name {
-                Some(column) => What::Column(column),
-                None => What::Expression(expressions.get(position)?.clone()),
+                Some(column) => TermContent::Column(column),
+                None => TermContent::Expression(expressions.get(position)?.clone()),
             };
-            Some(Term {
+            Some(IndexTerm {
                 what,
                 collation: collation.unwrap_or_else(|| "BINARY".into()),
             })

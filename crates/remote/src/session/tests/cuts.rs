@@ -3,7 +3,7 @@
 use tidewater_protocol::Op;
 
 use crate::scripted::{NOW, Remote, Reply, Sent, answer, first_reply, items, later_reply, options};
-use crate::session::{Outcome, SyncError};
+use crate::session::{SessionOutcome, SyncError};
 
 /// Cuts an answer at every byte. Every time the remote must be as it was before; on every
 /// eleventh, so that the test stays quick, a whole sync must follow.
@@ -21,14 +21,17 @@ fn cut_everywhere(remote: &Remote, script: fn(&Sent) -> Reply, after: &[(i64, &s
         });
         assert!(cut < length);
         match outcome {
-            Outcome::Failed(SyncError::ConnectionLost { .. }) => {}
+            SessionOutcome::Failed(SyncError::ConnectionLost { .. }) => {}
             other => panic!("cut at {cut} of {length}: {other:?}"),
         }
         assert_eq!(remote.dump(), before, "cut at {cut}");
         if cut % 11 == 0 {
             let copy = remote.copy();
             let (outcome, _) = copy.sync(script);
-            assert!(matches!(outcome, Outcome::Done(_)), "{cut}: {outcome:?}");
+            assert!(
+                matches!(outcome, SessionOutcome::Done(_)),
+                "{cut}: {outcome:?}"
+            );
             assert_items(&copy, after);
         }
         cut += 1;
@@ -37,7 +40,7 @@ fn cut_everywhere(remote: &Remote, script: fn(&Sent) -> Reply, after: &[(i64, &s
         }
     }
     let (outcome, _) = remote.sync(script);
-    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
     assert_items(remote, after);
 }
 
@@ -74,7 +77,10 @@ fn an_answer_in_single_bytes_is_the_same_answer() {
         connection.handle_bytes(&[byte], NOW);
     }
     connection.work(NOW);
-    assert!(matches!(connection.end_sync().unwrap().1, Outcome::Done(_)));
+    assert!(matches!(
+        connection.end_sync().unwrap().1,
+        SessionOutcome::Done(_)
+    ));
     assert_items(&remote, &[(2, "two"), (3, "three"), (4, "four")]);
 }
 
@@ -98,7 +104,10 @@ fn an_edit_between_taking_and_reading_is_of_the_next_upload() {
     sent.take(|| connection.poll_transmit());
     assert_eq!(sent.rows(), items(Op::Insert, &[(3, "three")]));
     answer(&mut connection, &later_reply(&sent).0);
-    assert!(matches!(connection.end_sync().unwrap().1, Outcome::Done(_)));
+    assert!(matches!(
+        connection.end_sync().unwrap().1,
+        SessionOutcome::Done(_)
+    ));
     let (_, next) = remote.sync(|_| Reply::default());
     assert_eq!(next.upload().sequence, 2);
     assert_eq!(remote.items()[1], (3, "drei".into()));
@@ -113,5 +122,8 @@ fn a_connection_lost_after_the_end_of_the_sync_loses_nothing() {
     connection.handle_bytes(&later_reply(&sent).0, NOW);
     connection.handle_end(None);
     connection.work(NOW);
-    assert!(matches!(connection.end_sync().unwrap().1, Outcome::Done(_)));
+    assert!(matches!(
+        connection.end_sync().unwrap().1,
+        SessionOutcome::Done(_)
+    ));
 }

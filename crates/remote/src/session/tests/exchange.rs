@@ -2,26 +2,29 @@
 
 use tidewater_protocol::frame::INITIAL_CREDIT_BYTES;
 use tidewater_protocol::message::{
-    Busy, Control, Credit, DownloadEnd, Failure, Ping, Proof, SignedIn, UploadState, Waiting,
+    Busy, Control, Credit, DownloadEnd, FailureNotice, Ping, Proof, SignedIn, SyncWaiting,
+    UploadState,
 };
 use tidewater_protocol::{Code, Datum, Op, RowsWriter};
 
-use crate::database::Which;
+use crate::database::RowSelection;
 use crate::scripted::{
     NOW, REMOTE_ID, Remote, Reply, Sent, answer, download_begin, first_reply, items, later_reply,
     options, schema,
 };
-use crate::session::{Now, Outcome, Phase, ProofKind, SessionOptions, SyncDirection, SyncError};
+use crate::session::{
+    Now, ProofKind, SessionOptions, SessionOutcome, SyncDirection, SyncError, SyncPhase,
+};
 
-fn report(outcome: Outcome) -> crate::report::Report {
+fn report(outcome: SessionOutcome) -> crate::report::Report {
     match outcome {
-        Outcome::Done(report) => report,
+        SessionOutcome::Done(report) => report,
         other => panic!("the sync did not succeed: {other:?}"),
     }
 }
 
 fn failure(code: Code) -> Reply {
-    Reply::default().connection(Control::Failure(Failure::new(code, "no", "")))
+    Reply::default().connection(Control::Failure(FailureNotice::new(code, "no", "")))
 }
 
 #[test]
@@ -157,7 +160,7 @@ fn refused_rows_are_reported_and_stay() {
     assert_eq!(report.refused_rows[0].reason, "price is missing");
     assert_eq!(remote.items().len(), 3);
     assert_eq!(remote.open().refused().unwrap().len(), 1);
-    assert_eq!(remote.open().retry_refused(Which::All).unwrap(), 1);
+    assert_eq!(remote.open().retry_refused(RowSelection::All).unwrap(), 1);
     let (_, sent) = remote.sync(|_| Reply::default());
     assert_eq!(sent.upload().sequence, 2);
 }
@@ -192,20 +195,20 @@ fn a_lost_acknowledgement_is_made_good_without_sending_the_rows_again() {
 fn an_upload_that_a_script_has_ended_is_taken_anew() {
     let remote = Remote::changed();
     let ended = |publication: &str| {
-        let failure = Failure {
+        let failure = FailureNotice {
             subject: publication.to_owned(),
-            ..Failure::new(Code::ScriptFailed, "no", "")
+            ..FailureNotice::new(Code::ScriptFailed, "no", "")
         };
         Reply::default()
             .welcome(UploadState::InSequence, None)
-            .control(Control::Failure(failure))
+            .control(Control::FailureNotice(failure))
     };
     // As long as nobody says that it took no effect, it stays what it was.
     let (_, first) = remote.sync(|_| ended(""));
     remote.run("UPDATE item SET name = 'tres' WHERE id = 3");
     let publication = first.hello().subscriptions[0].publication.clone();
     let (outcome, second) = remote.sync(|_| ended(&publication));
-    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Failed(_)), "{outcome:?}");
     assert_eq!(second.upload().upload_id, first.upload().upload_id);
     assert_eq!(second.rows(), first.rows());
     remote.run("INSERT INTO item VALUES (4, 'four')");
@@ -302,7 +305,7 @@ fn a_restored_or_copied_remote_starts_over_with_what_is_pending() {
     let remote = Remote::changed();
     let (outcome, first) =
         remote.sync(|_| Reply::default().welcome(UploadState::NewIdentity, None));
-    assert!(matches!(outcome, Outcome::Again(ProofKind::Token)));
+    assert!(matches!(outcome, SessionOutcome::Again(ProofKind::Token)));
     let (_, sent) = remote.sync(|_| Reply::default());
     assert_eq!(sent.sign_in().remote_id, [8; 16]);
     let subscription = &sent.hello().subscriptions[0];
@@ -393,18 +396,21 @@ fn items_request(id: i64) -> Vec<u8> {
 fn a_refused_token_is_followed_by_the_credential_and_that_by_the_password() {
     let remote = Remote::synced();
     let (outcome, _) = remote.sync(|_| failure(Code::TokenExpired));
-    assert!(matches!(outcome, Outcome::Again(ProofKind::Credential)));
+    assert!(matches!(
+        outcome,
+        SessionOutcome::Again(ProofKind::Credential)
+    ));
     let mut retry = options();
     retry.first_proof = ProofKind::Credential;
     let (outcome, sent) = remote.sync_with(retry, |_| failure(Code::CredentialInvalid));
     let credential = Proof::Credential(b"credential".to_vec());
     assert_eq!(sent.sign_in().proof, Some(credential));
-    assert!(matches!(outcome, Outcome::Again(ProofKind::User)));
+    assert!(matches!(outcome, SessionOutcome::Again(ProofKind::User)));
     let mut retry = options();
     retry.first_proof = ProofKind::User;
     let (outcome, sent) = remote.sync_with(retry, |_| failure(Code::WrongPassword));
     assert_eq!(sent.sign_in().proof, Some(Proof::Password("secret".into())));
-    let Outcome::Failed(error) = outcome else {
+    let SessionOutcome::Failed(error) = outcome else {
         panic!("{outcome:?}");
     };
     assert_eq!(error.code(), Code::WrongPassword);
@@ -420,7 +426,7 @@ fn a_new_address_is_remembered_once_the_server_lets_the_remote_in() {
         ..options()
     };
     let (outcome, _) = remote.sync_with(moved(), |_| failure(Code::UserDisabled));
-    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Failed(_)), "{outcome:?}");
     assert_eq!(remote.open().account().unwrap().server, before);
     let (outcome, _) = remote.sync_with(moved(), later_reply_without_upload);
     report(outcome);
@@ -501,7 +507,7 @@ fn a_publication_that_the_server_does_not_know_is_given_up_unless_it_has_synced(
     };
     subscribe("mistyped");
     let (outcome, sent) = remote.sync(|_| failure(Code::Busy));
-    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Failed(_)), "{outcome:?}");
     assert_eq!(sent.hello().subscriptions.len(), 2);
     // Nobody has said yet that there is none.
     let (_, sent) = remote.sync(|_| failure(Code::UnknownPublication));
@@ -522,7 +528,7 @@ fn without_a_password_an_invalid_credential_is_an_error_that_says_what_to_do() {
         ..options()
     };
     let (outcome, _) = remote.sync_with(no_password, |_| failure(Code::CredentialInvalid));
-    let Outcome::Failed(error) = outcome else {
+    let SessionOutcome::Failed(error) = outcome else {
         panic!("{outcome:?}");
     };
     assert_eq!(error.code(), Code::CredentialInvalid);
@@ -535,7 +541,7 @@ fn without_a_password_an_invalid_credential_is_an_error_that_says_what_to_do() {
     let (outcome, sent) = never_signed_in.sync_with(no_password, |_| Reply::default());
     assert!(matches!(
         outcome,
-        Outcome::Failed(SyncError::PasswordMissing)
+        SessionOutcome::Failed(SyncError::PasswordMissing)
     ));
     assert!(sent.frames.is_empty());
 }
@@ -560,17 +566,17 @@ fn waiting_shows_as_progress_and_pings_are_answered() {
     sent.take(|| connection.poll_transmit());
     assert_eq!(
         connection.progress().unwrap().phase,
-        Phase::Waiting { ahead: 0 }
+        SyncPhase::Waiting { ahead: 0 }
     );
     let reply = Reply::default()
-        .control(Control::Waiting(Waiting {
+        .control(Control::Waiting(SyncWaiting {
             ahead: 17,
             handler: false,
         }))
         .connection(Control::Ping(Ping { nonce: 99 }));
     connection.handle_bytes(&reply.0, NOW);
     let progress = connection.progress().unwrap();
-    assert_eq!(progress.phase, Phase::Waiting { ahead: 17 });
+    assert_eq!(progress.phase, SyncPhase::Waiting { ahead: 17 });
     sent.take(|| connection.poll_transmit());
     assert!(matches!(
         sent.controls().last(),

@@ -4,9 +4,9 @@
 use tidewater_protocol::Op;
 use tidewater_protocol::message::{Control, Credit, UploadBegin, UploadState};
 
-use crate::Connection;
+use crate::RemoteConnection;
 use crate::scripted::{NOW, Remote, Reply, Sent, answer, items, options};
-use crate::session::Outcome;
+use crate::session::SessionOutcome;
 
 /// The kept uploads.
 fn kept(remote: &Remote) -> Vec<Vec<u8>> {
@@ -24,19 +24,19 @@ fn holds(bytes: &[u8], text: &str) -> bool {
         .any(|window| window == text.as_bytes())
 }
 
-fn credit(connection: &mut Connection, bytes: u64) {
+fn credit(connection: &mut RemoteConnection, bytes: u64) {
     let credit = Control::Credit(Credit { channel: 1, bytes });
     connection.handle_bytes(&Reply::default().connection(credit).0, NOW);
 }
 
 /// The rest of a sync, all of it.
-fn acknowledge(connection: Connection, upload: &UploadBegin, refused: &[(i64, &str)]) {
+fn acknowledge(connection: RemoteConnection, upload: &UploadBegin, refused: &[(i64, &str)]) {
     let welcome = Reply::default().welcome(UploadState::InSequence, None);
     tell_result(connection, welcome, upload, refused);
 }
 
 fn tell_result(
-    mut connection: Connection,
+    mut connection: RemoteConnection,
     reply: Reply,
     upload: &UploadBegin,
     refused: &[(i64, &str)],
@@ -47,7 +47,7 @@ fn tell_result(
         .end();
     answer(&mut connection, &reply.0);
     let outcome = connection.end_sync().unwrap().1;
-    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
 }
 
 /// A remote that inserted, updated and deleted: 2.5 MB in many pieces.
@@ -63,7 +63,7 @@ fn changed_much() -> Remote {
 }
 
 /// Sends the upload, whose frames are cut by the credit; the application writes meanwhile.
-fn send(remote: &Remote) -> (Connection, Sent) {
+fn send(remote: &Remote) -> (RemoteConnection, Sent) {
     let mut connection = remote.session(options());
     let mut sent = Sent::default();
     for (number, bytes) in [100_001, 33, 500_000, 1 << 30].into_iter().enumerate() {

@@ -5,18 +5,18 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use tidewater_protocol::frame::{INITIAL_CREDIT_BYTES, put_rows};
 use tidewater_protocol::message::{
-    Ack, Control, DownloadEnd, DownloadRequest, Failure, ResultEnd, SignedIn, UploadBegin,
+    Ack, Control, DownloadEnd, DownloadRequest, FailureNotice, ResultEnd, SignedIn, UploadBegin,
     UploadState, Welcome,
 };
 use tidewater_protocol::{Code, Op, PublicationSchema};
 
-use crate::Connection;
-use crate::database::Database;
+use crate::RemoteConnection;
+use crate::database::RemoteDatabase;
 use crate::scripted::{
     NOW, REMOTE_ID, Remote, Reply, SILENCE, Sent, answer, download_begin, first_reply, items,
     later_reply, options, result_begin, schema, signed_in, welcome,
 };
-use crate::session::{Now, Outcome, SyncError};
+use crate::session::{Now, SessionOutcome, SyncError};
 
 /// Every wrong answer to a sync with an upload, and the code that it must fail with.
 #[rustfmt::skip]
@@ -94,7 +94,7 @@ fn wrong_answers(sent: &Sent) -> Vec<(&'static str, Reply, Code)> {
             welcome.subscriptions[0].schema = other.encode();
         }), Code::UnexpectedMessage),
         ("a failure in the middle", done().control(download_begin(0)).control(Control::Failure(
-            Failure::new(Code::ShuttingDown, "going down", "come back"))), Code::ShuttingDown),
+            FailureNotice::new(Code::ShuttingDown, "going down", "come back"))), Code::ShuttingDown),
     ]
 }
 
@@ -115,7 +115,7 @@ fn every_violation_is_a_clear_error_and_changes_nothing() {
         assert_eq!(remote.dump(), before, "{name}");
     }
     let (outcome, _) = remote.sync(later_reply);
-    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_result_before_the_end_of_its_upload_is_refused() {
         retried: Vec::new(),
     };
     connection.handle_bytes(&Reply::default().control(result_begin(&begin)).0, NOW);
-    let Outcome::Failed(error) = connection.end_sync().unwrap().1 else {
+    let SessionOutcome::Failed(error) = connection.end_sync().unwrap().1 else {
         panic!("it did not fail");
     };
     assert!(error.to_string().contains("before its end"), "{error}");
@@ -171,7 +171,7 @@ fn more_rows_than_credit_are_refused() {
     connection.handle_bytes(&Reply::default().rows(&half).0, NOW);
     assert!(connection.is_syncing());
     connection.handle_bytes(&Reply::default().rows(&too_much).0, NOW);
-    let Outcome::Failed(error) = connection.end_sync().unwrap().1 else {
+    let SessionOutcome::Failed(error) = connection.end_sync().unwrap().1 else {
         panic!("it did not fail");
     };
     assert_eq!(error.code(), Code::LimitExceeded);
@@ -212,7 +212,7 @@ fn a_silent_server_is_given_up() {
     connection.handle_timeout(at(deadline));
     assert!(connection.is_syncing(), "it has just been heard");
     connection.handle_timeout(at(deadline - 1 + SILENCE.as_millis() as u64));
-    let Outcome::Failed(error) = connection.end_sync().unwrap().1 else {
+    let SessionOutcome::Failed(error) = connection.end_sync().unwrap().1 else {
         panic!("it did not fail");
     };
     assert_eq!(error.code(), Code::Timeout);
@@ -231,7 +231,7 @@ fn a_clock_that_is_wrong_by_years_is_no_obstacle() {
         connection.work(now);
         let (database, outcome) = connection.end_sync().unwrap();
         assert!(
-            matches!(outcome, Outcome::Done(_)),
+            matches!(outcome, SessionOutcome::Done(_)),
             "{unix_ms}: {outcome:?}"
         );
         let status = database.status().unwrap();
@@ -240,7 +240,7 @@ fn a_clock_that_is_wrong_by_years_is_no_obstacle() {
         remote.run("INSERT INTO item (id, name) VALUES (77, 'again')");
         let (outcome, _) = remote.sync(later_reply);
         assert!(
-            matches!(outcome, Outcome::Done(_)),
+            matches!(outcome, SessionOutcome::Done(_)),
             "{unix_ms}: {outcome:?}"
         );
     }
@@ -269,7 +269,10 @@ fn a_cancelled_sync_changes_nothing_wherever_it_is() {
         assert_eq!(sent.names().last(), Some(&"Cancel"));
         let (database, outcome) = connection.end_sync().unwrap();
         drop(database);
-        assert!(matches!(outcome, Outcome::Failed(SyncError::Cancelled)));
+        assert!(matches!(
+            outcome,
+            SessionOutcome::Failed(SyncError::Cancelled)
+        ));
         assert_eq!(remote.dump(), before);
     }
 }
@@ -281,10 +284,10 @@ fn of_two_syncs_of_one_file_one_goes_ahead() {
     let mut sent = Sent::default();
     sent.take(|| slow.poll_transmit());
     let (outcome, _) = remote.sync(later_reply);
-    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
     let after = remote.dump();
     answer(&mut slow, &later_reply(&sent).0);
-    let Outcome::Failed(error) = slow.end_sync().unwrap().1 else {
+    let SessionOutcome::Failed(error) = slow.end_sync().unwrap().1 else {
         panic!("both went ahead");
     };
     assert_eq!(error.code(), Code::SyncInProgress);
@@ -294,11 +297,11 @@ fn of_two_syncs_of_one_file_one_goes_ahead() {
 #[test]
 fn a_remote_without_subscriptions_says_what_to_do() {
     let folder = TempDir::new().unwrap();
-    let database = Database::open(&folder.path().join("empty.db")).unwrap();
-    let mut connection = Connection::dial("test", SILENCE, NOW);
+    let database = RemoteDatabase::open(&folder.path().join("empty.db")).unwrap();
+    let mut connection = RemoteConnection::dial("test", SILENCE, NOW);
     connection.sync(database, options(), [0; 32]);
     assert!(!connection.is_syncing());
-    let Outcome::Failed(error) = connection.end_sync().unwrap().1 else {
+    let SessionOutcome::Failed(error) = connection.end_sync().unwrap().1 else {
         panic!("it did not fail");
     };
     assert_eq!(error.code(), Code::Usage);
@@ -311,7 +314,7 @@ proptest! {
     fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let remote = Remote::new();
         let (outcome, _) = remote.sync(|_| Reply(BytesMut::from(&bytes[..])));
-        prop_assert!(matches!(outcome, Outcome::Failed(_)));
+        prop_assert!(matches!(outcome, SessionOutcome::Failed(_)));
     }
 
     #[test]
@@ -329,8 +332,8 @@ proptest! {
         }
         match remote.sync(|_| reply).0 {
             // The flip hit something that only people read, or the checkpoint.
-            Outcome::Done(_) => {}
-            Outcome::Again(_) => {}
+            SessionOutcome::Done(_) => {}
+            SessionOutcome::Again(_) => {}
             _ => prop_assert_eq!(remote.dump(), before),
         }
     }

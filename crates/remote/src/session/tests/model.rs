@@ -11,12 +11,12 @@ use tidewater_protocol::frame::Frame;
 use tidewater_protocol::message::{
     Control, DownloadEnd, HelloSubscription, ResultEnd, UploadBegin, UploadState,
 };
-use tidewater_protocol::{Datum, Op, Row, RowsReader, RowsWriter};
+use tidewater_protocol::{Datum, Op, RowsReader, RowsWriter, UnpackedRow};
 
 use crate::scripted::{
     Remote, Reply, Sent, answer, download_begin, items, options, result_begin, schema,
 };
-use crate::session::Outcome;
+use crate::session::SessionOutcome;
 
 /// What the server keeps.
 #[derive(Default)]
@@ -195,10 +195,10 @@ impl Centre {
     }
 }
 
-fn each(packed: &[u8], mut visit: impl FnMut(&Row<'_>)) {
+fn each(packed: &[u8], mut visit: impl FnMut(&UnpackedRow<'_>)) {
     let shape = schema().tables[0].shape();
     let mut reader = RowsReader::new(&shape, packed);
-    let mut row = Row::default();
+    let mut row = UnpackedRow::default();
     while reader.next(&mut row).unwrap() {
         visit(&row);
     }
@@ -262,7 +262,7 @@ impl World {
         }
     }
 
-    fn sync(&mut self, step: &Step) -> Outcome {
+    fn sync(&mut self, step: &Step) -> SessionOutcome {
         let mut connection = self.remote.session(options());
         self.local(&step.early);
         let mut flight = Vec::new();
@@ -327,18 +327,18 @@ proptest! {
         };
         world.central(&[Edit::Write(1), Edit::Write(2), Edit::Write(3)]);
         let first = world.sync(&QUIET);
-        prop_assert!(matches!(first, Outcome::Done(_)), "{first:?}");
+        prop_assert!(matches!(first, SessionOutcome::Done(_)), "{first:?}");
         for step in &steps {
             world.local(&step.local);
             world.central(&step.central);
             let lost = step.lost_up.is_some() || step.lost_down.is_some();
             let outcome = world.sync(step);
-            prop_assert!(lost || matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+            prop_assert!(lost || matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
         }
         // What broke off, what was changed meanwhile, what had to be asked for again.
         for _ in 0..4 {
             let outcome = world.sync(&QUIET);
-            prop_assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+            prop_assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
         }
         let centre: Vec<(i64, String)> = world.centre.rows.into_iter().collect();
         prop_assert_eq!(world.remote.items(), centre);

@@ -13,13 +13,13 @@ use tidewater_protocol::message::{
     Control, DownloadEnd, HelloSubscription, KeyInterval, KeyRange, PROTOCOL_VERSION, ResultEnd,
     SignedIn, TableBegin, UploadBegin, UploadState, Welcome, WelcomeSubscription,
 };
-use tidewater_protocol::{Datum, Op, Row, RowsReader, RowsWriter};
+use tidewater_protocol::{Datum, Op, RowsReader, RowsWriter, UnpackedRow};
 
 use crate::database::CompareDue;
 use crate::scripted::{
     Remote, Reply, Sent, answer, download_begin, items, options, result_begin, schema,
 };
-use crate::session::{Outcome, ProofKind, SessionOptions};
+use crate::session::{ProofKind, SessionOptions, SessionOutcome};
 
 /// The centre's name.
 const NAME: &str = "model";
@@ -90,7 +90,7 @@ impl Request {
                 Control::CompareTable(table) => {
                     assert_eq!(
                         table.table,
-                        Some(Box::new(TableBegin::of(&schema().tables[0])))
+                        Some(Box::new(TableBegin::for_table(&schema().tables[0])))
                     );
                     request.ranges.extend(table.ranges.clone());
                 }
@@ -295,7 +295,7 @@ impl Centre {
             let begin = TableBegin {
                 replace: true,
                 ranges,
-                ..TableBegin::of(&schema().tables[0])
+                ..TableBegin::for_table(&schema().tables[0])
             };
             reply = reply.control(Control::TableBegin(begin)).rows(&more.bytes);
             all.bytes.extend(more.bytes);
@@ -379,10 +379,10 @@ struct Packed {
     removals: u64,
 }
 
-fn each(packed: &[u8], mut visit: impl FnMut(&Row<'_>)) {
+fn each(packed: &[u8], mut visit: impl FnMut(&UnpackedRow<'_>)) {
     let shape = schema().tables[0].shape();
     let mut reader = RowsReader::new(&shape, packed);
-    let mut row = Row::default();
+    let mut row = UnpackedRow::default();
     while reader.next(&mut row).unwrap() {
         visit(&row);
     }
@@ -458,7 +458,7 @@ impl World {
 
     /// One sync: sessions until it is done, or until the network fails. `lost`: which session
     /// loses its connection where, in per mille of what goes up and comes down.
-    fn sync(&mut self, lost: Option<(usize, usize, usize)>) -> Outcome {
+    fn sync(&mut self, lost: Option<(usize, usize, usize)>) -> SessionOutcome {
         self.sessions.clear();
         self.traffic = 0;
         self.conflicts = 0;
@@ -487,12 +487,12 @@ impl World {
                 &reply[..cut(reply.len(), here.map(|(_, _, down)| down))],
             );
             let outcome = connection.end_sync().unwrap().1;
-            if let Outcome::More(report) | Outcome::Done(report) = &outcome {
+            if let SessionOutcome::More(report) | SessionOutcome::Done(report) = &outcome {
                 self.conflicts += report.conflicts;
             }
             match outcome {
-                Outcome::Again(proof) => first_proof = proof,
-                Outcome::More(_) => first_proof = ProofKind::Token,
+                SessionOutcome::Again(proof) => first_proof = proof,
+                SessionOutcome::More(_) => first_proof = ProofKind::Token,
                 other => return other,
             }
         }
@@ -503,7 +503,7 @@ impl World {
     fn settle(&mut self) {
         for _ in 0..4 {
             let outcome = self.sync(None);
-            assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+            assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
         }
         let centre: Vec<(i64, String)> = self.centre.rows.clone().into_iter().collect();
         assert_eq!(self.remote.items(), centre);
@@ -703,7 +703,7 @@ proptest! {
                 Event::Sync(lost) => {
                     let outcome = world.sync(lost);
                     prop_assert!(
-                        lost.is_some() || matches!(outcome, Outcome::Done(_)),
+                        lost.is_some() || matches!(outcome, SessionOutcome::Done(_)),
                         "{:?}", outcome
                     );
                 }

@@ -11,7 +11,7 @@ use tidewater_protocol::{Code, Op, PublicationSchema, UploadId};
 use crate::scripted::{
     NOW, Remote, Reply, Sent, answer, download_begin, items, options, result_begin, schema, welcome,
 };
-use crate::session::{Outcome, SyncDirection};
+use crate::session::{SessionOutcome, SyncDirection};
 
 /// The same publication under other names.
 fn renamed(publication: &str, table: &str) -> PublicationSchema {
@@ -47,7 +47,7 @@ fn welcome_two(states: [UploadState; 2], schemas: bool) -> Reply {
 fn download(reply: Reply, index: u32, table: &PublicationSchema, rows: &[u8], count: u64) -> Reply {
     let begin = TableBegin {
         replace: count > 1,
-        ..TableBegin::of(&table.tables[0])
+        ..TableBegin::for_table(&table.tables[0])
     };
     reply
         .control(download_begin(index))
@@ -74,7 +74,7 @@ fn changed() -> Remote {
         let reply = download(reply, 0, &schema(), &rows, 2);
         download(reply, 1, &staff(), &rows, 2).end()
     });
-    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
     assert_eq!(sent.hello().subscriptions[1].publication, "staff");
     remote.run("INSERT INTO item VALUES (3, 'three'); DELETE FROM person WHERE id = 1");
     remote
@@ -132,7 +132,7 @@ fn each_subscription_has_its_own_upload_result_and_download() {
         let row = items(Op::Upsert, &[(7, "seven")]);
         download(reply, 1, &staff(), &row, 1).end()
     });
-    let Outcome::Done(report) = outcome else {
+    let SessionOutcome::Done(report) = outcome else {
         panic!("{outcome:?}");
     };
     assert_eq!(report.uploaded.inserts, 2);
@@ -169,7 +169,7 @@ fn results_that_count_beyond_all_numbers_are_told_as_the_largest() {
         let reply = download(reply, 0, &schema(), &[], 0);
         download(reply, 1, &staff(), &[], 0).end()
     });
-    let Outcome::Done(report) = outcome else {
+    let SessionOutcome::Done(report) = outcome else {
         panic!("{outcome:?}");
     };
     assert_eq!(report.uploaded.inserts, u64::MAX);
@@ -187,7 +187,7 @@ fn one_upload_may_have_been_applied_while_the_other_was_not() {
         let reply = download(reply, 0, &schema(), &[], 0);
         download(reply, 1, &staff(), &[], 0).end()
     });
-    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
     // A download-only sync gets the result of what was applied, and no other.
     let remote = changed();
     let (_, lost) = remote.sync(|_| Reply::default());
@@ -200,7 +200,7 @@ fn one_upload_may_have_been_applied_while_the_other_was_not() {
         let reply = download(reply, 0, &schema(), &[], 0);
         download(reply, 1, &staff(), &[], 0).end()
     });
-    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");
     let state = remote.open().subscriptions().unwrap();
     assert_eq!((state[0].sequence, state[1].sequence), (0, 1));
     let pending = UploadId::from_slice(&lost[0].upload_id);
@@ -269,7 +269,10 @@ fn a_value_larger_than_a_frame_goes_up_and_comes_down() {
         ..DownloadEnd::default()
     }));
     answer(&mut connection, &end.end().0);
-    assert!(matches!(connection.end_sync().unwrap().1, Outcome::Done(_)));
+    assert!(matches!(
+        connection.end_sync().unwrap().1,
+        SessionOutcome::Done(_)
+    ));
     let items = remote.items();
     assert_eq!(items[2].1.len(), size);
     assert!(items[3].1 == "y".repeat(size));

@@ -62,7 +62,7 @@ impl World {
     }
 
     fn header(&self) -> TableBegin {
-        TableBegin::of(&self.schema.tables[0])
+        TableBegin::for_table(&self.schema.tables[0])
     }
 }
 
@@ -130,7 +130,7 @@ proptest! {
         for chunk in &tables[0].chunks {
             let bytes = chunk.read().unwrap();
             let mut reader = RowsReader::new(&shape, &bytes);
-            while reader.next(&mut Row::default()).unwrap() {}
+            while reader.next(&mut UnpackedRow::default()).unwrap() {}
             joined.extend_from_slice(&bytes);
         }
         prop_assert_eq!(joined, rows);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tidewater_client::Which;
+use tidewater_client::RowSelection;
 use tidewater_protocol::Code;
 use tidewater_server::Config;
 use tidewater_testing::generate::history::{Place, REMOTES, Step};
@@ -301,7 +301,7 @@ impl<C: Centre> Field<C> {
             Step::RetryRefused(remote) => {
                 let remote = &mut self.players[remote].device.remote;
                 remote
-                    .retry_refused(Which::All)
+                    .retry_refused(RowSelection::All)
                     .expect("they can be retried");
             }
         }

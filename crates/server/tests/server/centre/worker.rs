@@ -19,7 +19,7 @@ use tidewater_centre::{
 };
 use tidewater_protocol::compare::{Intervals, Ranges};
 use tidewater_protocol::message::{NumberBlock, TableBegin};
-use tidewater_protocol::{Datum, Op, RemoteId, Row, RowsReader, RowsWriter};
+use tidewater_protocol::{Datum, Op, RemoteId, RowsReader, RowsWriter, UnpackedRow};
 
 use super::{MemoryCentre, NAME, Rows, integer, own_key, schema};
 
@@ -358,7 +358,7 @@ fn compare(
         let row = [Datum::Integer(*id), Datum::Text(note)];
         ranges.add(&row[..1], &row);
     }
-    let mut begin = TableBegin::of(table);
+    let mut begin = TableBegin::for_table(table);
     begin.replace = true;
     begin.ranges = ranges.differing(&compare.ranges);
     if begin.ranges.is_empty() {
@@ -385,7 +385,7 @@ fn requested(requests: &[TableRequest]) -> BTreeSet<i64> {
     let mut keys = BTreeSet::new();
     for request in requests {
         let mut reader = RowsReader::new(&shape, &request.rows);
-        let mut row = Row::default();
+        let mut row = UnpackedRow::default();
         while reader.next(&mut row).unwrap() {
             keys.insert(integer(&row.key[0]));
         }
@@ -436,7 +436,7 @@ fn send(
     let (mut upserts, mut removals) = (0, 0);
     let chosen = to_send(rows, known, asked, own);
     if !chosen.is_empty() || known.is_none() {
-        let mut begin = TableBegin::of(table);
+        let mut begin = TableBegin::for_table(table);
         begin.replace = known.is_none();
         sink.table(begin);
     }

@@ -12,12 +12,12 @@ use tokio::time::sleep;
 
 use tidewater_protocol::frame::{Frame, PREFACE, take_frame};
 use tidewater_protocol::message::Control;
-use tidewater_remote::database::{Account, Database};
+use tidewater_remote::database::{RemoteAccount, RemoteDatabase};
 use tidewater_remote::session::{
-    Outcome, ProofKind, SessionOptions, SyncDirection, UserProof, Verify,
+    ProofKind, SessionOptions, SessionOutcome, SyncDirection, UserProof, VerifyMode,
 };
-use tidewater_remote::spool::{KeepNothing, MemorySpool};
-use tidewater_remote::{Connection as RemoteConnection, Report, SyncError};
+use tidewater_remote::spool::{MemorySpool, NoDownloadStore};
+use tidewater_remote::{RemoteConnection, Report, SyncError};
 
 use super::simulation::{PASSWORD, Random, Simulation};
 use super::wire::{Passed, Weather, pump};
@@ -32,7 +32,7 @@ pub(super) struct Device {
     folder: TempDir,
     name: &'static str,
     application: Option<Connection>,
-    database: Option<Database>,
+    database: Option<RemoteDatabase>,
     random: Random,
     /// By upload id: what the server said that became of it.
     results: RefCell<HashMap<Vec<u8>, Vec<u8>>>,
@@ -46,7 +46,7 @@ impl Device {
     /// One that has never synced; its name is its user.
     pub(super) fn new(name: &'static str, seed: u64) -> Device {
         let folder = folder();
-        let mut database = Database::open(&file(&folder)).unwrap();
+        let mut database = RemoteDatabase::open(&file(&folder)).unwrap();
         database
             .subscribe("tcp://127.0.0.1:7439", name, &["notes"])
             .unwrap();
@@ -63,7 +63,7 @@ impl Device {
 
     fn over(folder: TempDir, name: &'static str, seed: u64) -> Device {
         Device {
-            database: Some(Database::open(&file(&folder)).unwrap()),
+            database: Some(RemoteDatabase::open(&file(&folder)).unwrap()),
             application: None,
             folder,
             name,
@@ -119,11 +119,11 @@ impl Device {
         rows.unwrap().map(Result::unwrap).collect()
     }
 
-    fn database(&self) -> &Database {
+    fn database(&self) -> &RemoteDatabase {
         self.database.as_ref().unwrap()
     }
 
-    pub(super) fn account(&self) -> Account {
+    pub(super) fn account(&self) -> RemoteAccount {
         self.database().account().unwrap()
     }
 
@@ -153,10 +153,10 @@ impl Device {
         for _ in 0..ROUNDS {
             let weather = weather.take().unwrap_or_else(Weather::fine);
             match self.connection(simulation, weather, first_proof).await {
-                Outcome::Done(report) => return Ok(report),
-                Outcome::Failed(error) => return Err(error),
-                Outcome::Again(proof) => first_proof = proof,
-                Outcome::More(_) => first_proof = ProofKind::Token,
+                SessionOutcome::Done(report) => return Ok(report),
+                SessionOutcome::Failed(error) => return Err(error),
+                SessionOutcome::Again(proof) => first_proof = proof,
+                SessionOutcome::More(_) => first_proof = ProofKind::Token,
                 other => panic!("{other:?}"),
             }
         }
@@ -168,17 +168,17 @@ impl Device {
         simulation: &Simulation,
         weather: Weather,
         first_proof: ProofKind,
-    ) -> Outcome {
+    ) -> SessionOutcome {
         let options = SessionOptions {
             direction: SyncDirection::Both,
-            verify: Verify::No,
+            verify: VerifyMode::No,
             user_proof: Some(UserProof::Password(PASSWORD.into())),
             server: None,
             other_centre: false,
             adopt: None,
             first_proof,
             spool: Box::new(MemorySpool::default()),
-            keep: Box::new(KeepNothing),
+            keep: Box::new(NoDownloadStore),
         };
         let mut seed = [0; 32];
         self.random.fill(&mut seed);
@@ -256,12 +256,12 @@ fn file(folder: &TempDir) -> PathBuf {
     folder.path().join("remote.db")
 }
 
-fn summary(outcome: &Outcome) -> String {
+fn summary(outcome: &SessionOutcome) -> String {
     match outcome {
-        Outcome::Done(report) => format!("{report:?}"),
-        Outcome::Again(proof) => format!("again with {proof:?}"),
-        Outcome::More(report) => format!("more after {report:?}"),
-        Outcome::Failed(error) => format!("{} {error}", error.code().name()),
+        SessionOutcome::Done(report) => format!("{report:?}"),
+        SessionOutcome::Again(proof) => format!("again with {proof:?}"),
+        SessionOutcome::More(report) => format!("more after {report:?}"),
+        SessionOutcome::Failed(error) => format!("{} {error}", error.code().name()),
         other => format!("{other:?}"),
     }
 }

@@ -14,7 +14,8 @@ use tokio::time::Instant;
 use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_remote::session::Now;
 use tidewater_server::environment::{
-    Blocking, BoxFuture, Clock, Environment, Incoming, Listener, Network, Randomness,
+    Blocking, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
+    StreamListener,
 };
 use tidewater_server::{Config, Running, Server};
 
@@ -207,25 +208,27 @@ struct Address(Mutex<Option<UnboundedSender<DuplexStream>>>);
 
 struct MemoryNetwork(Arc<Address>);
 
-impl Network for MemoryNetwork {
-    fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+impl ServerNetwork for MemoryNetwork {
+    fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn StreamListener>>> {
         let (sender, connections) = unbounded_channel();
         *self.0.0.lock().unwrap() = Some(sender);
-        Box::pin(async move { Ok(Box::new(MemoryListener(connections)) as Box<dyn Listener>) })
+        Box::pin(
+            async move { Ok(Box::new(MemoryListener(connections)) as Box<dyn StreamListener>) },
+        )
     }
 }
 
 struct MemoryListener(UnboundedReceiver<DuplexStream>);
 
-impl Listener for MemoryListener {
+impl StreamListener for MemoryListener {
     fn address(&self) -> String {
         "127.0.0.1:7439".into()
     }
 
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<Incoming>> {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<IncomingStream>> {
         Box::pin(async {
             match self.0.recv().await {
-                Some(stream) => Ok(Incoming {
+                Some(stream) => Ok(IncomingStream {
                     stream: Box::new(stream),
                     peer: "device".into(),
                 }),

@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use tidewater_remote::Connection;
+use tidewater_remote::RemoteConnection;
 
 use super::simulation::{Random, Simulation};
 
@@ -102,7 +102,7 @@ struct Wire<'a> {
 /// Pumps until the sync is over.
 pub(super) async fn pump(
     simulation: &Simulation,
-    connection: &mut Connection,
+    connection: &mut RemoteConnection,
     stream: DuplexStream,
     weather: Weather,
 ) -> Passed {
@@ -145,7 +145,7 @@ pub(super) async fn pump(
 }
 
 impl Wire<'_> {
-    fn refill(&mut self, connection: &mut Connection) {
+    fn refill(&mut self, connection: &mut RemoteConnection) {
         if self.output.is_empty()
             && let Some(bytes) = connection.poll_transmit()
         {
@@ -154,7 +154,7 @@ impl Wire<'_> {
     }
 
     /// The connection is gone for the connection. What it still says finds nobody.
-    fn end(&self, connection: &mut Connection) {
+    fn end(&self, connection: &mut RemoteConnection) {
         connection.handle_end(None);
         connection.work(self.simulation.now());
     }
@@ -180,7 +180,7 @@ impl Wire<'_> {
     }
 
     /// Passes something on, or waits until something happens.
-    async fn step(&mut self, connection: &mut Connection) {
+    async fn step(&mut self, connection: &mut RemoteConnection) {
         let latency_ms = match self.weather.latency_ms {
             0 => 0,
             limit => self.weather.random.below(limit),
@@ -231,7 +231,7 @@ impl Wire<'_> {
     }
 
     /// Everything that the remote still has to say.
-    fn rest(&mut self, connection: &mut Connection) -> Vec<u8> {
+    fn rest(&mut self, connection: &mut RemoteConnection) -> Vec<u8> {
         let mut rest = std::mem::take(&mut self.output).to_vec();
         while let Some(bytes) = connection.poll_transmit() {
             rest.extend_from_slice(&bytes);
@@ -240,7 +240,7 @@ impl Wire<'_> {
     }
 
     /// Says what is left, and waits for the server to close, as far as the network lets it.
-    async fn farewell(mut self, connection: &mut Connection) -> Passed {
+    async fn farewell(mut self, connection: &mut RemoteConnection) -> Passed {
         let mut rest = self.rest(connection);
         match self.state {
             State::Silent => return self.linger(Vec::new(), FOREVER),
