@@ -130,6 +130,8 @@ pub struct FramedConnection {
     now: Duration,
     /// When bytes last came, or the network last took some.
     heard: Duration,
+    /// When something last came from the peer.
+    last_word: Duration,
     /// When something went out on a channel first since bytes came.
     unanswered: Option<Duration>,
     /// It was silent for so long that a ping goes before what is sent.
@@ -185,6 +187,7 @@ impl FramedConnection {
             nonce: 0,
             now,
             heard: now,
+            last_word: now,
             unanswered: None,
             is_quiet: false,
             asked: None,
@@ -248,6 +251,7 @@ impl FramedConnection {
         self.check()?;
         self.now = now;
         self.heard = now;
+        self.last_word = now;
         self.unanswered = None;
         self.is_quiet = false;
         let taken = self.take_input(input);
@@ -270,7 +274,7 @@ impl FramedConnection {
 
     /// How long the peer was silent, as of when time was last told.
     pub fn silent_for(&self) -> Duration {
-        self.now.saturating_sub(self.heard)
+        self.now.saturating_sub(self.last_word)
     }
 
     /// Lets time pass: pings a silent peer.

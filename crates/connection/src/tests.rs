@@ -401,6 +401,8 @@ fn a_peer_that_does_not_answer_what_was_sent_is_given_up_soon() {
         remote.handle_timeout(51 * SECOND),
         Err(ConnectionFault::Silent)
     );
+    // What was sent meanwhile is no word of the peer's.
+    assert!(remote.silent_for() > 15 * SECOND);
 }
 
 /// A ping behind much is given the time that all of it takes on the slowest line.

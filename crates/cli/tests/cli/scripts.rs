@@ -108,9 +108,8 @@ fn right_scripts_beside_a_wrong_one_are_not_accused() {
         write("begin_upload.sql", "INSERT INTO nosuch VALUES (1)");
         write("end_upload.sql", "DELETE FROM product WHERE 1 = 0");
         write("upload_delete.sql", "DELETE FROM product WHERE 1 = 0");
-        for command in ["check", "deploy"] {
-            let run = shop.place.tidewater(&[command, "--json"]);
-            assert_eq!(run.code, 5);
+        for (command, code) in [("check", 5), ("deploy", 1)] {
+            let run = shop.place.tidewater(&[command, "--json"]).exits(code);
             let told = run.stdout + &run.stderr;
             assert!(told.contains("product/begin_upload.sql"), "{told}");
             assert!(!told.contains("upload_delete.sql"), "{told}");
