@@ -378,7 +378,9 @@ pub async fn a_session_ends_with_a_deployment_and_with_a_failure<F: Fixture>() {
     assert!(error.contains("handle_error"), "{error}");
     anna.scripts = Default::default();
     anna.run_scripts(Transaction::Begin).await.unwrap();
-    let upload = anna.next_upload(&[insert("cust", "3|good|x")]);
+    let mut upload = anna.next_upload(&[insert("cust", "3|good|x")]);
+    // It is the first that takes effect under this number.
+    upload.sequence -= 1;
     let outcome = anna.apply(upload).await;
     assert!(
         matches!(outcome, UploadOutcome::Applied { .. }),

@@ -66,6 +66,8 @@ pub struct Kit {
     pub(super) centre: Vec<u8>,
     pub(super) known: Arc<Known>,
     pub(super) parameters: Vec<(String, String)>,
+    /// The script versions that remotes may have.
+    pub(super) versions: Vec<String>,
     /// The greatest number in a key.
     pub(super) last_number: i64,
     /// What is otherwise than in the configuration, for people.
@@ -109,7 +111,7 @@ impl Kit {
                 remarks.extend(wait(without_scripts(&path, publications))?);
             }
         }
-        let (mut tables, mut users) = wait(deploy(&path, &served, wanted))?;
+        let (mut tables, mut users, versions) = wait(deploy(&path, &served, wanted))?;
         name_made(&mut tables, &wanted.made_by_centre)?;
         if let Some(answers) = &wanted.answers {
             name_made(&mut tables, &answers.made())?;
@@ -137,6 +139,7 @@ impl Kit {
                 users,
             }),
             parameters: wanted.parameters.clone(),
+            versions,
             last_number,
             remarks,
         })
@@ -270,13 +273,13 @@ async fn without_scripts(
     translated::leave_out_scripts(&*centre, publications).await
 }
 
-/// Deploys the publications to the copy as if nothing were deployed; their tables, and the users
-/// who are to sync.
+/// Deploys the publications to the copy as if nothing were deployed; their tables, the users who are
+/// to sync, and the script versions that all publications serve.
 async fn deploy(
     path: &Path,
     served: &Config,
     wanted: &Wanted,
-) -> Result<(Vec<Table>, Vec<String>), KitError> {
+) -> Result<(Vec<Table>, Vec<String>, Vec<String>), KitError> {
     let centre = open(path).await?;
     let mut known = Vec::new();
     if is_deployed(path)? {
@@ -306,7 +309,16 @@ async fn deploy(
         let proven = claims(name).map_or_else(Proven::default, |it| it.proven);
         centre.add_user(&user(name, &hash, proven)).await?;
     }
-    Ok((tables, names))
+    let deployed = centre.refresh().await?.unwrap_or_default();
+    let scripts = || deployed.scripts.iter().filter(|it| !it.is_empty());
+    let mut versions: Vec<String> = scripts().flat_map(|it| it.keys().cloned()).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    versions.retain(|name| {
+        let mut unserved = scripts().filter_map(|it| it.get(name)?.unserved.as_ref());
+        unserved.next().is_none()
+    });
+    Ok((tables, names, versions))
 }
 
 /// Whether the original has anything of Tidewater's.

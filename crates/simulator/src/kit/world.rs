@@ -287,10 +287,7 @@ impl World {
                 chosen.push((parameter.name.clone(), values[place].clone()));
             }
         }
-        let scripts = kit.config.publications.iter().flat_map(|it| &it.scripts);
-        let mut versions: Vec<&str> = scripts.map(|it| it.version.as_str()).collect();
-        versions.sort_unstable();
-        versions.dedup();
+        let versions: Vec<&str> = kit.versions.iter().map(String::as_str).collect();
         let is_chosen = chosen.iter().any(|it| it.0 == "script_version");
         if !is_chosen && let Some(version) = random.pick(&versions) {
             chosen.push(("script_version".into(), version.into()));
