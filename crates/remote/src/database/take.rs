@@ -121,8 +121,12 @@ impl RemoteDatabase {
             return Ok(());
         }
         transactions::unite(&transaction, schema, (taken - 1, now.generation))?;
-        refused::settled_changes::taken_back(&transaction, &now.publication, (taken, now.generation))
-            .doing(doing)?;
+        refused::settled_changes::taken_back(
+            &transaction,
+            &now.publication,
+            (taken, now.generation),
+        )
+        .doing(doing)?;
         // What another copy may have sent is in a later generation now. What is in the outbox waits
         // for the changes before it again.
         transaction

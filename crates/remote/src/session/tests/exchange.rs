@@ -201,7 +201,7 @@ fn an_upload_that_a_script_has_ended_is_taken_anew() {
         };
         Reply::default()
             .welcome(UploadState::InSequence, None)
-            .control(Control::FailureNotice(failure))
+            .control(Control::Failure(failure))
     };
     // As long as nobody says that it took no effect, it stays what it was.
     let (_, first) = remote.sync(|_| ended(""));
