@@ -27,6 +27,20 @@ pub struct SyncContext {
     pub given: Option<Arc<GivenPartitions>>,
 }
 
+/// The parameter by which a remote chooses a script version.
+pub const VERSION: &str = "script_version";
+
+/// The script version of a remote that chooses none.
+pub const DEFAULT: &str = "default";
+
+impl SyncContext {
+    /// The script version that the remote has chosen for a publication, if it has chosen one.
+    pub(crate) fn script_version(&self, publication: &str) -> Option<&str> {
+        let set = self.parameters.get(publication)?;
+        set.get(VERSION).map(String::as_str)
+    }
+}
+
 /// Partitions by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GivenPartitions {

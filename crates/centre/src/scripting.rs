@@ -6,8 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidewater_protocol::Value;
 
 use crate::context::SyncContext;
-use crate::engine::scripts::{ABORT, Transaction};
+use crate::engine::scripts::Transaction;
 use crate::scope::Checkpoint;
+
+/// What is done about a row that the database refuses: the row is refused.
+pub const SKIP: i64 = 1000;
+
+/// Or the sync ends, with nothing applied.
+pub const ABORT: i64 = 3000;
 
 /// Scripts that run in a transaction of their own, those of a publication for a sync.
 #[derive(Clone, Debug)]

@@ -150,8 +150,7 @@ impl Owners<'_> {
         };
         let is_required = |reference: &&ListedReference| {
             let mut columns = table.columns.iter();
-            let is_nullable =
-                columns.any(|it| it.nullable && reference.columns.iter().any(|of| *of == it.name));
+            let is_nullable = columns.any(|it| it.nullable && reference.columns.contains(&it.name));
             let way = self.ways.get(&*reference.parent);
             let is_owned = matches!(
                 way,

@@ -44,6 +44,13 @@ pub struct Verification {
     pub sync: Report,
 }
 
+/// What a server says of parameters that it does not allow, or that a query of it cannot use.
+const REFUSES_PARAMETERS: [Code; 3] = [
+    Code::ParameterNotAllowed,
+    Code::ConsolidatedRefused,
+    Code::Internal,
+];
+
 /// A remote database and how to sync it.
 ///
 /// While it syncs, any SQLite driver may read and write the file.
@@ -419,7 +426,7 @@ impl Remote {
         match &result {
             Ok(_) => self.parameters_before = None,
             // Every later sync would fail for them, and what is pending stay where it is.
-            Err(error) if [Code::ParameterNotAllowed, Code::Internal].contains(&error.code()) => {
+            Err(error) if REFUSES_PARAMETERS.contains(&error.code()) => {
                 if let Some(before) = self.parameters_before.take() {
                     self.database()?.restore_parameters(&before)?;
                 }

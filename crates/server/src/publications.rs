@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use tidewater_centre::engine::scripts::{DEFAULT, Scripts, Transaction, Versions};
+use tidewater_centre::context::DEFAULT;
+use tidewater_centre::engine::scripts::{Scripts, Transaction, Versions};
 use tidewater_centre::{Centre, CentreError, Deployed, PublicationSpec};
 use tidewater_protocol::{Code, PublicationSchema};
 

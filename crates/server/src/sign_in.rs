@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-use tidewater_centre::engine::scripts::{DEFAULT, Transaction};
+use tidewater_centre::context::DEFAULT;
+use tidewater_centre::engine::scripts::Transaction;
 use tidewater_centre::records::{
     AskedSession, AskedSubscription, Claims, Proven, RemoteRecord, SessionState, ShutOut,
     UserRecord,

@@ -14,9 +14,8 @@ use super::connection::{Answer, Own, own};
 use super::exact::{pack_exact, unpack};
 use super::publication::{Publication, Rule};
 use super::script::Parameter;
-use super::scripts::{self, DEFAULT, VERSION};
 use super::window::{self, Window};
-use crate::context::{GivenPartitions, SyncContext};
+use crate::context::{DEFAULT, GivenPartitions, SyncContext, VERSION};
 use crate::engine::upload::row_json;
 use crate::error::CentreError;
 use crate::scope::{Partitions, RuleScope, Scope};
@@ -218,9 +217,12 @@ fn value_of(parameter: &Parameter, context: &SyncContext, publication: &str) -> 
         Parameter::System("remote_id") => Some(context.remote_id.to_string()),
         Parameter::System(_) => Some(publication.to_owned()),
         Parameter::Claim(name) => context.claims.named(name).map(str::to_owned),
-        Parameter::User(name) if name == VERSION => {
-            Some(scripts::version(context, publication).to_owned())
-        }
+        Parameter::User(name) if name == VERSION => Some(
+            context
+                .script_version(publication)
+                .unwrap_or(DEFAULT)
+                .to_owned(),
+        ),
         Parameter::User(name) => context.parameters.get(publication)?.get(name).cloned(),
         // Only calls and rows have them.
         Parameter::Argument(_) | Parameter::New(_) | Parameter::Old(_) | Parameter::Mark(_) => None,

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use tidewater_centre::engine::scripts::{
-    CONNECTION, DEFAULT, EVENTS, Event, VERSION, event, print_script,
-};
+use tidewater_centre::context::{DEFAULT, VERSION};
+use tidewater_centre::engine::scripts::{CONNECTION, EVENTS, Event, event, print_script};
 use tidewater_centre::records::Claims;
 use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use tidewater_centre::{

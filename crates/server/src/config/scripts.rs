@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tidewater_centre::engine::scripts::{CONNECTION, DEFAULT};
+use tidewater_centre::context::DEFAULT;
+use tidewater_centre::engine::scripts::CONNECTION;
 use tidewater_centre::{PublicationSpec, ScriptSpec, nearest};
 
 use super::{Config, Passwords};

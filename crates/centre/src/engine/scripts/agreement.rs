@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use tidewater_protocol::PublicationSchema;
 
-use super::{Compiled, DEFAULT, Form, RESOLVING, Scripts, Transaction};
+use super::{Compiled, Form, RESOLVING, Scripts, Transaction};
+use crate::context::DEFAULT;
 use crate::engine::scope::wrong;
 use crate::engine::script::Parameter;
 use crate::error::CentreError;

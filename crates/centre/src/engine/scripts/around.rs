@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use tidewater_protocol::Code;
 
-use super::{ABORT, Scripts, Transaction, of_version};
+use super::{Scripts, Transaction, of_version};
 use crate::context::SyncContext;
 use crate::download::{DownloadJob, Downloaded, Downloading};
 use crate::engine::database::Lane;
 use crate::error::CentreError;
-use crate::scripting::{Report, ScriptNotes, ScriptRun};
+use crate::scripting::{ABORT, Report, ScriptNotes, ScriptRun};
 use crate::upload::{SyncUpload, UploadOutcome};
 
 type Result<T> = std::result::Result<T, CentreError>;

@@ -26,8 +26,8 @@ pub use self::events::{
     COMMON, CONNECTION, EVENTS, Event, Form, Images, Transaction, event, parameter_type, parameters,
 };
 
-pub use self::running::{ABORT, SKIP, ScriptTimer, failed, run};
-pub use self::scripting::{DEFAULT, Scripting, VERSION, chosen, named, of_version, version};
+pub use self::running::{ScriptTimer, failed, run};
+pub use self::scripting::{Scripting, chosen, named, of_version, version};
 pub use self::trying::{print_script, scripts_to_try, try_script};
 
 use super::script::{Parameter, Script};

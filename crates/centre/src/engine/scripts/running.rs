@@ -13,12 +13,6 @@ use crate::scripting::{Report, RunTimes, ScriptRun};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
-/// What is done about a row that the database refuses: the row is refused.
-pub const SKIP: i64 = 1000;
-
-/// Or the sync ends, with nothing applied.
-pub const ABORT: i64 = 3000;
-
 /// The status from which on somebody is not let in.
 const REFUSED_FROM: i64 = 2000;
 

@@ -6,7 +6,7 @@ use tidewater_protocol::{Code, ColumnType, Datum, Value};
 
 use super::events::parameter_type;
 use super::{Compiled, Scripts, Statement, Versions};
-use crate::context::SyncContext;
+use crate::context::{DEFAULT, SyncContext, VERSION};
 use crate::engine::script::Parameter;
 use crate::engine::watermark::Presented;
 use crate::error::CentreError;
@@ -14,12 +14,6 @@ use crate::scope::Checkpoint;
 use crate::scripting::Report;
 
 type Result<T> = std::result::Result<T, CentreError>;
-
-/// The parameter by which a remote chooses a script version.
-pub const VERSION: &str = "script_version";
-
-/// The version of whoever chooses none.
-pub const DEFAULT: &str = "default";
 
 /// When a remote downloads for the first time, this is when it did so last: 1900-01-01, in
 /// microseconds since 1970.
@@ -37,14 +31,9 @@ pub struct Scripting<'r> {
     next_last_download: i64,
 }
 
-fn asked<'c>(context: &'c SyncContext, publication: &str) -> Option<&'c str> {
-    let set = context.parameters.get(publication)?;
-    set.get(VERSION).map(String::as_str)
-}
-
 /// The version that a remote has chosen.
 pub fn version<'c>(context: &'c SyncContext, publication: &str) -> &'c str {
-    asked(context, publication).unwrap_or(DEFAULT)
+    context.script_version(publication).unwrap_or(DEFAULT)
 }
 
 /// The parameters of remotes that scripts go by.
@@ -64,7 +53,7 @@ pub fn chosen(
     publication: &str,
 ) -> Result<Option<Arc<Scripts>>> {
     let asked = version(context, publication);
-    let named = match self::asked(context, publication) {
+    let named = match context.script_version(publication) {
         Some(_) => format!("script version {asked:?}"),
         None => format!("no script version, so that it has {asked:?}"),
     };

@@ -7,7 +7,7 @@ use tidewater_protocol::{Datum, Op, RowShape};
 use super::Admission;
 use super::given::RowsToTell;
 use super::incoming::{Incoming, RowRef, Uploaded};
-use super::outcomes::Outcomes;
+use super::outcomes::{Outcomes, Sums};
 use super::rows::{Image, Rows};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
@@ -63,7 +63,7 @@ pub(super) async fn note<R: Rows>(
                 match central.filter(|it| membership.has(it)) {
                     Some(central) if lookup.is_some() => to_tell.add(schema, central),
                     Some(central) => {
-                        let sums = Sums::of(publication, table, uploaded, central);
+                        let sums = compare_sums(publication, table, uploaded, central);
                         outcomes.made(table, central, sums);
                     }
                     // A script has written it elsewhere, or not at all: of the rows that the remote
@@ -109,33 +109,6 @@ pub(super) async fn find_all<R: Rows>(
 ) -> Result<()> {
     let is_meant = |_: &[Datum<'_>], _: &[Datum<'_>]| true;
     find_some(rows, publication, table, (op, taken), (&is_meant, made)).await
-}
-
-/// Whether the centre has made other sums of a row than were uploaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sums {
-    Alike,
-    /// What the remote has changed since then are differences from what it uploaded.
-    Differ,
-}
-
-impl Sums {
-    /// Of a row that was uploaded, and of what the centre has made of it.
-    pub(super) fn of<T>(
-        publication: &Publication<T>,
-        table: &Incoming<'_, T>,
-        uploaded: &Uploaded<'_, '_>,
-        central: &[Datum<'_>],
-    ) -> Sums {
-        let sums = publication.resolvers[table.index].sums();
-        let sums: Vec<usize> = sums.filter(|it| table.sent.contains(it)).collect();
-        let shape = &publication.shapes[table.index];
-        let new = uploaded.new.unwrap_or_default();
-        match !new.is_empty() && differs(shape, &sums, new, central) {
-            true => Sums::Differ,
-            false => Sums::Alike,
-        }
-    }
 }
 
 /// Gets rows with what was uploaded, as the centre has them; `None` of what it has not.
@@ -220,6 +193,23 @@ fn split<T>(
         Ok(())
     })?;
     Ok((changed, others))
+}
+
+/// Compares the sums of a row that was uploaded with what the centre has made of it.
+pub(super) fn compare_sums<T>(
+    publication: &Publication<T>,
+    table: &Incoming<'_, T>,
+    uploaded: &Uploaded<'_, '_>,
+    central: &[Datum<'_>],
+) -> Sums {
+    let sums = publication.resolvers[table.index].sums();
+    let sums: Vec<usize> = sums.filter(|it| table.sent.contains(it)).collect();
+    let shape = &publication.shapes[table.index];
+    let new = uploaded.new.unwrap_or_default();
+    match !new.is_empty() && differs(shape, &sums, new, central) {
+        true => Sums::Differ,
+        false => Sums::Alike,
+    }
 }
 
 /// Whether a row is not in the centre as the remote has it, in one of the columns that it sends.

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
 
 use super::incoming::{Incoming, RowRef, Uploaded};
-use super::made::Sums;
 use super::resolved::Settled;
 use super::rows::{Failed, Refusal};
 use super::{Conflict, Records, Refused};
@@ -384,4 +383,12 @@ impl<'p> Outcomes<'p> {
     pub(crate) fn finish(self) -> (UploadResult, Records) {
         (self.builder.finish(), self.records)
     }
+}
+
+/// Whether the centre has made other sums of a row than were uploaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sums {
+    Alike,
+    /// What the remote has changed since then are differences from what it uploaded.
+    Differ,
 }

@@ -18,12 +18,12 @@ use crate::engine::exact::canonical;
 use crate::engine::resolve::Winner;
 use crate::engine::script::Parameter;
 use crate::engine::scripts::{
-    self, ABORT, Compiled, RESOLVING, SKIP, ScriptTimer, Scripting, Statement, Transaction,
+    self, Compiled, RESOLVING, ScriptTimer, Scripting, Statement, Transaction,
 };
 use crate::error::CentreError;
 use crate::publication::UploadOrder;
 use crate::records::ConflictOutcome;
-use crate::scripting::Report;
+use crate::scripting::{ABORT, Report, SKIP};
 use crate::upload::RowsChunk;
 
 type Result<T> = std::result::Result<T, CentreError>;

@@ -13,7 +13,8 @@ use tidewater_protocol::{Datum, Op};
 use super::apply::{Step, admission, fails_alone, judgeable, order, undo};
 use super::columns::{Announced, ColumnMap};
 use super::incoming::{FEW_INSERTS, Incoming, RowRef, Uploaded};
-use super::made::{self, Sums};
+use super::made;
+use super::outcomes::Sums;
 use super::own;
 use super::result::ResultBuilder;
 use super::rows::{Batch, Image, OnDelete, Rows, TargetTable, Written};
@@ -527,17 +528,18 @@ impl<'s, R: Rows> Sharing<'s, R> {
             let mut memberships: Vec<Membership<'_>> = held.collect();
             for (op, refs) in written(table)? {
                 let apart = &mut self.apart;
-                let mut made =
-                    |row: RowRef, uploaded: &Uploaded<'_, '_>, central: Option<&[Datum<'_>]>| {
-                        let owner = owners[row.chunk()];
-                        let Some(central) = central.filter(|it| memberships[owner].has(it)) else {
-                            return;
-                        };
-                        if Sums::of(publication, table, uploaded, central) == Sums::Differ {
-                            apart.insert(owner);
-                        }
-                        builders[owner].made(table.index, Op::Made, &central[..columns]);
+                let mut made = |row: RowRef,
+                                uploaded: &Uploaded<'_, '_>,
+                                central: Option<&[Datum<'_>]>| {
+                    let owner = owners[row.chunk()];
+                    let Some(central) = central.filter(|it| memberships[owner].has(it)) else {
+                        return;
                     };
+                    if made::compare_sums(publication, table, uploaded, central) == Sums::Differ {
+                        apart.insert(owner);
+                    }
+                    builders[owner].made(table.index, Op::Made, &central[..columns]);
+                };
                 let taken = (op, &*refs);
                 made::find(self.rows, publication, table, taken, &mut made).await?;
             }
