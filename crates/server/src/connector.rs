@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
+use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{AskedSession, Proven, RemoteRecord, SessionState, ShutOut};
 use tidewater_centre::{
     AskedHolding, Centre, CentreError, Holding, ScriptRun, SyncUpload, UploadOutcome, Worker,
@@ -271,11 +272,16 @@ impl Connection {
         Ok(states)
     }
 
-    pub(crate) async fn save_remote(&mut self, remote: &RemoteRecord) -> Result<(), CentreError> {
+    /// Asks the worker; once more, if the connection broke while nobody used it.
+    async fn ask<A: Sync, T>(
+        &mut self,
+        arguments: &A,
+        method: impl for<'w> Fn(&'w mut dyn Worker, &'w A) -> CentreResult<'w, T>,
+    ) -> Result<T, CentreError> {
         let mut again = self.is_open();
         loop {
             let result = match self.open().await {
-                Ok(worker) => worker.save_remote(remote).await,
+                Ok(worker) => method(&mut **worker, arguments).await,
                 Err(error) => Err(error),
             };
             let result = self.judge(result);
@@ -283,6 +289,11 @@ impl Connection {
                 return result;
             }
         }
+    }
+
+    pub(crate) async fn save_remote(&mut self, remote: &RemoteRecord) -> Result<(), CentreError> {
+        self.ask(remote, |worker, remote| worker.save_remote(remote))
+            .await
     }
 
     pub(crate) async fn prove_user(
@@ -291,17 +302,11 @@ impl Connection {
         proven: &Proven,
         creates: bool,
     ) -> Result<bool, CentreError> {
-        let mut again = self.is_open();
-        loop {
-            let result = match self.open().await {
-                Ok(worker) => worker.prove_user(user, proven, creates).await,
-                Err(error) => Err(error),
-            };
-            let result = self.judge(result);
-            if !repeats(&result, &mut again) {
-                return result;
-            }
-        }
+        self.ask(
+            &(user, proven, creates),
+            |worker, &(user, proven, creates)| worker.prove_user(user, proven, creates),
+        )
+        .await
     }
 
     pub(crate) async fn replace_password(
@@ -310,17 +315,10 @@ impl Connection {
         before: &str,
         hash: &str,
     ) -> Result<bool, CentreError> {
-        let mut again = self.is_open();
-        loop {
-            let result = match self.open().await {
-                Ok(worker) => worker.replace_password(user, before, hash).await,
-                Err(error) => Err(error),
-            };
-            let result = self.judge(result);
-            if !repeats(&result, &mut again) {
-                return result;
-            }
-        }
+        self.ask(&(user, before, hash), |worker, &(user, before, hash)| {
+            worker.replace_password(user, before, hash)
+        })
+        .await
     }
 
     pub(crate) async fn run_scripts(&mut self, runs: &[ScriptRun]) -> Result<(), CentreError> {
@@ -345,34 +343,16 @@ impl Connection {
         &mut self,
         remotes: &[RemoteId],
     ) -> Result<Vec<(RemoteId, ShutOut)>, CentreError> {
-        let mut again = self.is_open();
-        loop {
-            let result = match self.open().await {
-                Ok(worker) => worker.shut_out(remotes).await,
-                Err(error) => Err(error),
-            };
-            let result = self.judge(result);
-            if !repeats(&result, &mut again) {
-                return result;
-            }
-        }
+        self.ask(&remotes, |worker, remotes| worker.shut_out(remotes))
+            .await
     }
 
     pub(crate) async fn holdings_now(
         &mut self,
         asked: Vec<AskedHolding>,
     ) -> Result<Vec<Option<Vec<Holding>>>, CentreError> {
-        let mut again = self.is_open();
-        loop {
-            let result = match self.open().await {
-                Ok(worker) => worker.holdings_now(asked.clone()).await,
-                Err(error) => Err(error),
-            };
-            let result = self.judge(result);
-            if !repeats(&result, &mut again) {
-                return result;
-            }
-        }
+        self.ask(&asked, |worker, asked| worker.holdings_now(asked.clone()))
+            .await
     }
 
     pub(crate) async fn apply(

@@ -70,6 +70,11 @@ impl Refusal {
         }
     }
 
+    /// The key that a row is to have is that of another row. Of that one nothing is told.
+    pub(crate) fn key_in_use() -> Refusal {
+        Refusal::new(Code::RowKeyInUse, "key in use".to_owned())
+    }
+
     /// The key of a row that is to be inserted is that of another row, which the remote may see. What
     /// refers to the one would refer to the other, so it is not for a resolver to mix them.
     pub(crate) fn another_row() -> Refusal {

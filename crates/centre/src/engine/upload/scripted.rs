@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, Value, pack};
+use tidewater_protocol::{ColumnType, Datum, Op, Table, Value, pack};
 
 use super::apply::{Progress, Run, Step, Steps, order, rows_first, with_events};
 use super::decided::pack_key;
@@ -380,8 +380,7 @@ impl<'r, R: Rows> Run<'r, R> {
             match barrier {
                 None => left.push(rows[at]),
                 Some(_) if op == Op::Insert => {
-                    let (code, reason) = (Code::RowKeyInUse, "key in use".to_owned());
-                    outcomes.refused(table, uploaded, &Refusal::new(code, reason));
+                    outcomes.refused(table, uploaded, &Refusal::key_in_use());
                 }
                 Some(barrier) => outcomes.refused(table, uploaded, &Refusal::barred(barrier)),
             }
@@ -428,8 +427,7 @@ impl<'r, R: Rows> Run<'r, R> {
             match is_free {
                 true => left.push(moves[at]),
                 false => {
-                    let (code, reason) = (Code::RowKeyInUse, "key in use".to_owned());
-                    outcomes.refused(table, uploaded, &Refusal::new(code, reason));
+                    outcomes.refused(table, uploaded, &Refusal::key_in_use());
                 }
             }
             Ok(())

@@ -99,11 +99,7 @@ enum Verdict {
 /// Decides who wins. `barrier`: why the remote may not write the centre's row.
 fn decide(op: Op, met: &Met, barrier: Option<Barrier>) -> Verdict {
     match (op, barrier) {
-        (Op::Insert, Some(Barrier::OutOfScope)) => Verdict::Refused(Refusal {
-            code: Code::RowKeyInUse,
-            reason: "key in use".into(),
-            database_code: None,
-        }),
+        (Op::Insert, Some(Barrier::OutOfScope)) => Verdict::Refused(Refusal::key_in_use()),
         // A row that may be read may be lost against.
         (Op::Insert, _) | (Op::Update, None) if met.is_as_uploaded => Verdict::Applied,
         (Op::Insert, _) | (_, None) => Verdict::Lost,
@@ -385,8 +381,7 @@ impl<'r, R: Rows> Run<'r, R> {
                 _ if op == Op::Insert
                     && families.leaves_key(&(table.index, pack_key(schema, uploaded.key))) =>
                 {
-                    let (code, reason) = (Code::RowKeyInUse, "key in use".to_owned());
-                    failed.push(Failed::new(rows[at], Refusal::new(code, reason)));
+                    failed.push(Failed::new(rows[at], Refusal::key_in_use()));
                 }
                 Verdict::Refused(refusal) => outcomes.refused(table, uploaded, &refusal),
                 Verdict::Applied | Verdict::Lost => match earlier.get(&rows[at]) {
