@@ -21,7 +21,7 @@ SECONDS ?= 60
 help: ## List what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Build the tidewater program, optimized, into target/release
+build: ## Build the tidewater program alone, optimized, into target/release
 	$(CARGO) build --release -p tidewater-cli
 
 fips: ## Build it with cryptography in FIPS mode; needs cmake and Go. Tests that it is in use
@@ -38,7 +38,7 @@ test: ## Do all that CI does: format, lints, tests, documents
 	@scripts/test.sh
 
 simulate: ## Run 100,000 simulated histories, optimized; SIMULATE="--seed N" replays one
-	$(CARGO) run --release -p tidewater-simulator -- $(SIMULATE)
+	$(CARGO) run --release -p tidewater-simulator --bin tidewater-simulator -- $(SIMULATE)
 
 rig: ## Break real servers, remotes and PostgreSQL for 10 minutes; RIG="..." passes arguments on
 	$(CARGO) build --release -p tidewater-cli -p tidewater-rig
@@ -56,7 +56,8 @@ coverage: ## Tell which share of lines the tests of the main crates run
 bench: ## Measure against the budgets, optimized; BENCH="..." passes arguments on
 	$(CARGO) bench -p tidewater-bench --bench measures -- $(BENCH)
 ifeq ($(BENCH),)
-	$(CARGO) run --release -p tidewater-cli -- bench remotes
+	$(CARGO) build --release -p tidewater-cli -p tidewater-bench
+	"$${CARGO_TARGET_DIR:-target}/release/tidewater" bench remotes
 endif
 
 fmt: ## Format all Rust code

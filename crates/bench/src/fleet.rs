@@ -18,6 +18,7 @@ use crate::options::{Files, Options, Scenario, Tracking};
 use crate::own::Own;
 use crate::password::Password;
 use crate::processes::{self, GLANCE};
+use crate::program::find_tidewater;
 use crate::relay::RelayProcess;
 use crate::report::{Cpu, Limit, Machine, Run};
 use crate::server::{PUBLICATION, ServerProcess, Settings};
@@ -79,6 +80,7 @@ impl<'a> Fleet<'a> {
         settings: Settings,
         own: Option<Own>,
     ) -> anyhow::Result<Fleet<'a>> {
+        find_tidewater()?;
         let folder = folder(&options.files)?;
         let url = match &options.consolidated {
             Some(url) => url.clone(),

@@ -14,6 +14,7 @@
 //! | `fleet` | everything that a scenario needs, made before it and removed after it |
 //! | `supervisor`, `gate`, `driver` | drivers and their remotes, and how they are kept in step |
 //! | `way`, `relay` | what carries connections, and certificates for it |
+//! | `program` | where `tidewater` is, of which servers are started, and this program |
 //! | `server`, `guardian`, `processes` | the server's process, and what the system knows of it |
 //! | `live` | calls, events and wake-ups: the live layer under load |
 //! | `base` | the consolidated database, as an application of the centre sees it |
@@ -41,6 +42,7 @@ mod own;
 mod papers;
 mod password;
 mod processes;
+mod program;
 mod relay;
 pub mod report;
 mod scenario;

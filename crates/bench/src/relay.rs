@@ -1,12 +1,13 @@
-//! The relay of the scenario `protocols`: a process of this program between remotes and server.
+//! The relay of the scenario `protocols`: a process of `tidewater` between remotes and server.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::Context;
 
+use crate::program::tidewater;
 use crate::server::ServerProcess;
 use crate::way::BEHIND_RELAY;
 
@@ -29,7 +30,7 @@ impl RelayProcess {
     /// Starts one, with a token for the server.
     pub(crate) fn start(folder: &Path) -> anyhow::Result<RelayProcess> {
         let token = folder.join(TOKEN);
-        let made = Command::new(std::env::current_exe()?)
+        let made = tidewater()?
             .args(["relay", "token", "--out"])
             .arg(&token)
             .stdin(Stdio::null())

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use crate::guardian::Guardian;
 use crate::options::{Tracking, Workers};
 use crate::processes;
+use crate::program::tidewater;
 use crate::way::Way;
 
 /// What remotes subscribe to.
@@ -111,14 +112,14 @@ pub(crate) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts this program as a server with a configuration file; returns when it listens.
+    /// Starts `tidewater` as a server with a configuration file; returns when it listens.
     pub(crate) fn start(folder: &Path, configuration: &str) -> anyhow::Result<ServerProcess> {
         let path = folder.join("tidewater.toml");
         fs::write(&path, configuration)?;
         Self::start_as("serve", folder, &path)
     }
 
-    /// Starts this program with a command that serves, and a configuration file; returns when it
+    /// Starts `tidewater` with a command that serves, and a configuration file; returns when it
     /// listens.
     pub(crate) fn start_as(
         command: &str,
@@ -144,7 +145,7 @@ impl ServerProcess {
         log: &Path,
         folder: &Path,
     ) -> anyhow::Result<Result<ServerProcess, String>> {
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut child = tidewater()?
             .arg(command)
             .arg("-c")
             .arg(path)

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use crate::error::BadInput;
 use crate::gate::{Ear, Mouth, Setup, Step, StepReport, ToDriver, ToSupervisor, VERSION, talk};
 use crate::processes::GLANCE;
+use crate::program::own_program;
 use crate::server::last_words;
 
 /// How long a driver may be silent; it says every second that it is there.
@@ -97,8 +98,8 @@ impl Entrance {
         let mut children = Children(Vec::new());
         for number in 0..count {
             let log = files.join(format!("driver {}.log", number + 1));
-            let child = Command::new(std::env::current_exe()?)
-                .args(["bench", "drive", "--name"])
+            let child = own_program()?
+                .args(["drive", "--name"])
                 .arg(format!("driver {}", number + 1))
                 .arg("--supervisor")
                 .arg(self.address.to_string())

@@ -1,36 +1,12 @@
-//! The command line: what commands there are, and how a wrong one is answered.
+//! The command line: what commands there are.
 //!
 //! Each command's own arguments stand in its file under `command/`.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-
-use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use tidewater_terminal::with_exit_codes;
 
 use crate::command;
-use crate::failure::Failure;
-use crate::output;
-
-/// Ends every command's help; a macro, because `concat!` takes literals only.
-macro_rules! with_exit_codes {
-    ($examples:literal) => {
-        concat!(
-            $examples,
-            "
-
-Exit codes:
-  0  done
-  1  wrong usage or configuration
-  2  server (or database) unreachable or busy: try again later
-  3  not allowed in: password, certificate, disabled user, revoked remote
-  4  the server and this remote cannot work together: protocol, schema
-  5  anything else
-  6  done, with refused rows"
-        )
-    };
-}
-pub(crate) use with_exit_codes;
+use crate::separate_program::PassedArgs;
 
 /// Two-way sync between many SQLite files and one SQL database
 ///
@@ -66,7 +42,10 @@ pub(crate) enum Command {
     Init(command::init::InitArgs),
     Check(command::check::CheckArgs),
     Preview(command::preview::PreviewArgs),
-    Simulate(Box<command::simulate::SimulateArgs>),
+    /// Run your configuration in a simulated world, and see whether it keeps its promises (a program
+    /// of its own, tidewater-simulate)
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Simulate(PassedArgs),
     Deploy(command::deploy::DeployArgs),
     Undeploy(command::undeploy::UndeployArgs),
     User(command::user::UserArgs),
@@ -92,7 +71,10 @@ pub(crate) enum Command {
     Explain(command::explain::ExplainArgs),
     Ping(command::ping::PingArgs),
     Cert(command::cert::CertArgs),
-    Bench(Box<command::bench::BenchArgs>),
+    /// Measure a deployment under load: thousands of real remotes, kept in step (a program of its
+    /// own, tidewater-bench)
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Bench(PassedArgs),
     Demo(crate::demo::DemoArgs),
     Completions(command::completions::CompletionsArgs),
 }
@@ -102,7 +84,7 @@ impl Command {
     pub(crate) fn wants_json(&self) -> bool {
         match self {
             Command::Preview(args) => args.json,
-            Command::Simulate(args) => args.json,
+            Command::Simulate(args) | Command::Bench(args) => args.wants_json(),
             Command::Deploy(args) => args.json,
             Command::Undeploy(args) => args.json,
             Command::User(args) => args.wants_json(),
@@ -123,58 +105,9 @@ impl Command {
             Command::Conflicts(args) => args.wants_json(),
             Command::Explain(args) => args.json,
             Command::Ping(args) => args.json,
-            Command::Bench(args) => args.wants_json(),
             _ => false,
         }
     }
-}
-
-/// The configuration file that a command works with.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct ConfigArgs {
-    /// The configuration file
-    #[arg(
-        short = 'c',
-        long = "config",
-        value_name = "FILE",
-        default_value = "tidewater.toml"
-    )]
-    pub(crate) path: PathBuf,
-}
-
-/// Reads the command line. The error is the exit code: everything has been printed.
-pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Cli, u8> {
-    let arguments: Vec<OsString> = arguments.collect();
-    Cli::try_parse_from(&arguments).map_err(|error| {
-        // Asked for with --help or --version: a result like any other.
-        if matches!(
-            error.kind(),
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
-        ) {
-            return match error.print() {
-                Ok(()) => 0,
-                Err(_) => Failure::usage("", "").exit_code(),
-            };
-        }
-        let wants_json = arguments
-            .iter()
-            .take_while(|it| *it != "--")
-            .any(|it| it == "--json");
-        if wants_json {
-            // The paragraph before clap's hints, on one line.
-            let text = error.render().to_string();
-            let lines = text.lines().take_while(|line| !line.is_empty());
-            let message = lines.map(str::trim).collect::<Vec<_>>().join(" ");
-            let message = message.strip_prefix("error: ").unwrap_or(&message);
-            let failure = Failure::usage(message, "see: tidewater --help");
-            output::failure(&failure, true);
-            failure.exit_code()
-        } else {
-            // Clap's own text is longer and coloured; nobody to tell if it cannot be printed.
-            let _ = error.print();
-            Failure::usage("", "").exit_code()
-        }
-    })
 }
 
 /// The whole command line as clap knows it, for completions.
@@ -187,30 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definitions_agree_with_each_other() {
-        clap_command().debug_assert();
-    }
-
-    #[test]
     fn every_command_shows_examples_and_exit_codes() {
-        fn check(command: &clap::Command) {
-            for sub in command
-                .get_subcommands()
-                .filter(|it| it.get_name() != "help")
-            {
-                if sub.has_subcommands() {
-                    check(sub);
-                }
-                let name = sub.get_name();
-                let help = sub
-                    .get_after_help()
-                    .map(ToString::to_string)
-                    .unwrap_or_default();
-                assert!(help.contains("Exit codes:"), "{name}");
-                assert!(help.contains("tidewater "), "{name}");
-                assert!(sub.get_about().is_some(), "{name}");
-            }
-        }
-        check(&clap_command());
+        tidewater_terminal::check_help(clap_command());
     }
 }

@@ -19,10 +19,9 @@ use tidewater_centre::{
 };
 use tidewater_protocol::{Code, RemoteId};
 use tidewater_server::{Config, Environment, OperatorHandlers};
+use tidewater_terminal::{ConfigArgs, Failure};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::args::ConfigArgs;
-use crate::failure::{Failure, describe};
 use crate::running::RunningServer;
 use crate::serving_lock::ServingLock;
 use crate::upstream;
@@ -37,7 +36,7 @@ pub(crate) struct OpenCentre {
 impl OpenCentre {
     /// Opens the database that a configuration file names.
     pub(crate) fn open(args: &ConfigArgs) -> Result<OpenCentre, Failure> {
-        let config = load(args)?;
+        let config = args.load()?;
         if config.upstream.is_some() && upstream::file_of(&config).is_some_and(|it| !it.exists()) {
             return Err(Failure::new(
                 Code::NotDeployed,
@@ -55,10 +54,7 @@ impl OpenCentre {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|error| {
-                let message = format!("cannot start: {}", describe(&error));
-                Failure::new(Code::Internal, message, "")
-            })?;
+            .map_err(|error| Failure::start(&error))?;
         let centre = runtime.block_on(tidewater_server::databases::connect(url))?;
         Ok(OpenCentre {
             runtime,
@@ -425,20 +421,6 @@ impl OpenCentre {
     pub(crate) fn status(&self) -> Result<CentreStatus, Failure> {
         self.wait_deployed(self.centre.status())
     }
-}
-
-/// Reads the configuration file.
-pub(crate) fn load(args: &ConfigArgs) -> Result<Config, Failure> {
-    let result = Config::load(&args.path);
-    result.map_err(|error| {
-        let mut failure = Failure::from(error);
-        if !args.path.exists() {
-            failure.hint = "name the configuration file with -c FILE, or write one with \
-                            tidewater init"
-                .into();
-        }
-        failure
-    })
 }
 
 /// A password's hash, slow on purpose.

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use tidewater_protocol::RemoteId;
+use tidewater_terminal::Failure;
 
 use crate::centre::OpenCentre;
-use crate::failure::Failure;
 
 /// What the devices of a centre are called.
 pub(crate) struct DeviceNames(HashMap<RemoteId, String>);

@@ -18,14 +18,13 @@ use tidewater_protocol::image::Manifest;
 use tidewater_server::config::{ImageRows, ImagesConfig, is_image_name};
 use tidewater_server::images::{ImageOf, RegisteredRemote, describe, register};
 use tidewater_server::{Config, Environment, Running, Server, ServerError};
+use tidewater_terminal::{Failure, output};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
 
-use crate::failure::Failure;
-use crate::output;
 use crate::remote_file;
 
 /// The pause after a first failure, and the longest one.

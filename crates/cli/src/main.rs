@@ -6,20 +6,17 @@ mod centre;
 mod command;
 mod demo;
 mod devices;
-mod failure;
 mod images;
 mod init_document;
 mod init_people;
 mod init_statements;
-mod interrupt;
 mod kept;
 mod open_files;
-mod output;
 mod password;
-mod progress;
 mod proof;
 mod remote_file;
 mod running;
+mod separate_program;
 mod service;
 mod serving_lock;
 mod sync_object;
@@ -27,39 +24,12 @@ mod upstream;
 
 use std::process::ExitCode;
 
-/// Memory of everything, also of SQLite: musl's own allocator has one lock for all threads.
-#[cfg(target_env = "musl")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// What a command that did its work has to tell by exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Done {
-    /// Everything was done.
-    Fully,
-    /// A sync was done, but the centre did not take every row.
-    WithRefusedRows,
-    /// A remote was compared and is not equal to the centre.
-    WithDifferences,
-    /// The result is printed, but something else that was asked for failed: it has been told, and
-    /// this is its exit code.
-    WithFailure(u8),
-}
+use tidewater_terminal::run_program;
 
 fn main() -> ExitCode {
-    let cli = match args::parse(std::env::args_os()) {
-        Ok(cli) => cli,
-        Err(code) => return ExitCode::from(code),
-    };
-    let as_json = cli.command.wants_json();
-    match command::run(cli.command) {
-        Ok(Done::Fully) => ExitCode::SUCCESS,
-        Ok(Done::WithRefusedRows) => ExitCode::from(6),
-        Ok(Done::WithDifferences) => ExitCode::from(5),
-        Ok(Done::WithFailure(code)) => ExitCode::from(code),
-        Err(failure) => {
-            output::failure(&failure, as_json);
-            ExitCode::from(failure.exit_code())
-        }
-    }
+    run_program(
+        separate_program::pass_help_on(std::env::args_os().collect()),
+        |cli: &args::Cli| cli.command.wants_json(),
+        |cli| command::run(cli.command),
+    )
 }

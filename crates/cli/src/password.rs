@@ -3,7 +3,7 @@
 
 use std::io::{self, IsTerminal, Read};
 
-use crate::failure::{Failure, describe};
+use tidewater_terminal::{Failure, describe};
 
 /// The environment variable that holds a password.
 pub(crate) const VARIABLE: &str = "TIDEWATER_PASSWORD";

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use tidewater_client::{BearerToken, ClientCertificate, LinkProof, Remote};
+use tidewater_terminal::Failure;
 
-use crate::failure::Failure;
 use crate::password::{self, PasswordArgs};
 
 /// The environment variable that holds a token.

@@ -7,14 +7,7 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags};
 use tidewater_client::{RemoteDatabase, RemoteError};
 use tidewater_protocol::Code;
-
-use crate::failure::Failure;
-
-impl From<RemoteError> for Failure {
-    fn from(error: RemoteError) -> Failure {
-        Failure::new(error.code(), error.to_string(), error.hint())
-    }
-}
+use tidewater_terminal::Failure;
 
 /// Opens a file that is a remote already.
 pub(crate) fn open(path: &Path) -> Result<RemoteDatabase, Failure> {

@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tidewater_server::Config;
-
-use crate::failure::Failure;
-use crate::output::{Table, bytes, duration, printable};
+use tidewater_terminal::Failure;
+use tidewater_terminal::output::{Table, bytes, duration, printable};
 
 /// How long the endpoint may take to be there, and to answer.
 const PATIENCE: Duration = Duration::from_secs(3);

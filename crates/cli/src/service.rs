@@ -4,13 +4,11 @@ use std::io::{self, IsTerminal};
 use std::str::FromStr;
 
 use clap::Args;
-use tidewater_protocol::Code;
 use tidewater_server::config::{LogConfig, LogFormat};
+use tidewater_terminal::Failure;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
-
-use crate::failure::{Failure, describe};
 
 /// How a program that serves logs.
 #[derive(Debug, Args)]
@@ -87,11 +85,6 @@ impl Stop {
             _ = self.terminate.recv() => {}
         }
     }
-}
-
-pub(crate) fn cannot_start(error: &io::Error) -> Failure {
-    let message = format!("cannot start: {}", describe(error));
-    Failure::new(Code::Internal, message, "")
 }
 
 #[cfg(test)]

@@ -23,10 +23,10 @@ use tidewater_client::{
 use tidewater_protocol::Code;
 use tidewater_server::config::{UpstreamConfig, UpstreamPace, UpstreamProof};
 use tidewater_server::{Config, Upstream};
+use tidewater_terminal::Failure;
 use tokio::runtime::Handle;
 
 use crate::centre::now_ms;
-use crate::failure::Failure;
 
 /// The pause after a first failure, and the longest one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use anyhow::Context;
 use tempfile::TempDir;
@@ -18,6 +18,7 @@ use crate::error::BadInput;
 use crate::options::{Tracking, Workers};
 use crate::password::Password;
 use crate::processes::raise_open_files;
+use crate::program::{find_tidewater, own_program};
 use crate::server::{ServerProcess, Settings};
 
 /// The user as whom programs sign in.
@@ -54,6 +55,7 @@ pub(super) struct Stage {
 
 impl Stage {
     pub(super) fn set(options: &LiveOptions, setting: &Setting) -> anyhow::Result<Stage> {
+        find_tidewater()?;
         let folder = match &options.files {
             Some(files) => tempfile::tempdir_in(files)?,
             None => tempfile::tempdir()?,
@@ -228,8 +230,8 @@ pub(super) struct Program {
 impl Program {
     /// Starts it; it waits for [`Program::go`].
     pub(super) fn start(job: &Job) -> anyhow::Result<Program> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["bench", "live-client"])
+        let mut child = own_program()?
+            .arg("live-client")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -7,12 +7,9 @@ use serde_json::Value;
 use tidewater_client::AnswerRows;
 use tidewater_protocol::message::{Answer, Returns};
 use tidewater_protocol::{RemoteId, json};
+use tidewater_terminal::{CommandOutcome, Failure, output, with_exit_codes};
 
 use super::program::{self, CallArgument, ProgramArgs};
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::Failure;
-use crate::output;
 
 /// Call a procedure, and print what comes of it
 ///
@@ -56,7 +53,7 @@ pub(crate) struct CallArgs {
     pub(crate) json: bool,
 }
 
-pub(crate) fn run(args: &CallArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &CallArgs) -> Result<CommandOutcome, Failure> {
     let mut request = program::request(&args.procedure, &args.arguments);
     if let Some(user) = &args.to_user {
         request = request.to_user(user);
@@ -79,7 +76,7 @@ pub(crate) fn run(args: &CallArgs) -> Result<Done, Failure> {
     } else {
         print(link.rows(&request)?)?;
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// Prints an answer; rows while they come.

@@ -6,11 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tidewater_client::{ClientError, Pin};
 use tidewater_server::{dev_certificate, dev_client_certificates};
-
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::Failure;
-use crate::output;
+use tidewater_terminal::{CommandOutcome, Failure, output, with_exit_codes};
 
 /// Make a self-signed certificate to try out tls://
 ///
@@ -42,7 +38,7 @@ pub(crate) struct CertArgs {
     force: bool,
 }
 
-pub(crate) fn run(args: &CertArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &CertArgs) -> Result<CommandOutcome, Failure> {
     fs::create_dir_all(&args.out)
         .map_err(|error| Failure::file("create the folder", &args.out, &error))?;
     let existing = args.out.join("tidewater-dev.key");
@@ -74,5 +70,5 @@ pub(crate) fn run(args: &CertArgs) -> Result<Done, Failure> {
         "next: put these lines into tidewater.toml and listen on tls:// (relative paths start at \
          the folder of that file)",
     );
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }

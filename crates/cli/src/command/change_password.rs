@@ -2,12 +2,9 @@
 
 use clap::Args;
 use tidewater_client::LinkProof;
+use tidewater_terminal::{CommandOutcome, Failure, output, with_exit_codes};
 
 use super::program::ProgramArgs;
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::Failure;
-use crate::output;
 use crate::password::PasswordArgs;
 
 /// Change the password that you sign in with
@@ -25,7 +22,7 @@ pub(crate) struct ChangePasswordArgs {
     program: ProgramArgs,
 }
 
-pub(crate) fn run(args: &ChangePasswordArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &ChangePasswordArgs) -> Result<CommandOutcome, Failure> {
     let mut options = args.program.options()?;
     let LinkProof::Password(password) = options.proof else {
         return Err(Failure::usage(
@@ -43,5 +40,5 @@ pub(crate) fn run(args: &ChangePasswordArgs) -> Result<Done, Failure> {
         "password of {} changed\n",
         output::printable(&options.user)
     ))?;
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }

@@ -4,12 +4,9 @@ use clap::Args;
 use serde::Serialize;
 use tidewater_centre::{MissingRight, ScriptFault};
 use tidewater_server::{Environment, Server};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, output, with_exit_codes};
 
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
-use crate::centre::{self, OpenCentre};
-use crate::failure::Failure;
-use crate::output;
+use crate::centre::OpenCentre;
 
 /// Check a configuration and its scripts against the database, and change nothing
 ///
@@ -51,8 +48,8 @@ struct Fault {
     hint: String,
 }
 
-pub(crate) fn run(args: &CheckArgs) -> Result<Done, Failure> {
-    let config = centre::load(&args.config)?;
+pub(crate) fn run(args: &CheckArgs) -> Result<CommandOutcome, Failure> {
+    let config = args.config.load()?;
     Server::check(&config, &Environment::real())?;
     let centre = OpenCentre::open(&args.config)?;
     let (faults, warnings) = match centre.check()? {
@@ -89,8 +86,8 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Done, Failure> {
         output::text(&lines.collect::<String>())?;
     }
     match faults.is_empty() {
-        true => Ok(Done::Fully),
-        false => Ok(Done::WithDifferences),
+        true => Ok(CommandOutcome::Complete),
+        false => Ok(CommandOutcome::WithDifferences),
     }
 }
 

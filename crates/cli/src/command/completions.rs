@@ -2,11 +2,9 @@
 
 use clap::Args;
 use clap_complete::Shell;
+use tidewater_terminal::{CommandOutcome, Failure, output, with_exit_codes};
 
-use crate::Done;
-use crate::args::{clap_command, with_exit_codes};
-use crate::failure::Failure;
-use crate::output;
+use crate::args::clap_command;
 
 /// Print a script that completes tidewater's command line in a shell
 #[derive(Debug, Args)]
@@ -19,9 +17,9 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &CompletionsArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &CompletionsArgs) -> Result<CommandOutcome, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut clap_command(), "tidewater", &mut script);
     output::text(&String::from_utf8_lossy(&script))?;
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }

@@ -8,11 +8,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use tidewater_centre::records::{ConflictFilter, ConflictOutcome};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
 use crate::command::{conflicts_in_centre, conflicts_on_device};
-use crate::failure::Failure;
 
 const HELP: &str = with_exit_codes!(
     "\
@@ -258,7 +256,7 @@ impl ConflictsArgs {
     }
 }
 
-pub(crate) fn run(args: &ConflictsArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &ConflictsArgs) -> Result<CommandOutcome, Failure> {
     match &args.action {
         ConflictsAction::List(args) => list(args),
         ConflictsAction::Apply(args) => {
@@ -295,7 +293,7 @@ pub(crate) fn run(args: &ConflictsArgs) -> Result<Done, Failure> {
     }
 }
 
-fn list(args: &Listing) -> Result<Done, Failure> {
+fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
     if let Some(remote) = &args.remote {
         return conflicts_on_device::list(remote, args.json);
     }

@@ -8,15 +8,13 @@ use serde_json::value::RawValue;
 use tidewater_centre::records::{ConflictFilter, ConflictRecord};
 use tidewater_centre::{Choice, Judgement, SettleOutcome, Version};
 use tidewater_protocol::Code;
+use tidewater_terminal::output::{self, Table, moment, printable};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, describe};
 
 use super::conflicts::Format;
-use crate::Done;
-use crate::args::ConfigArgs;
 use crate::centre::{OpenCentre, now_ms};
 use crate::devices::{DeviceNames, OfDevice};
-use crate::failure::{Failure, describe};
 use crate::kept::{ConflictLine, Embedded, embedded};
-use crate::output::{self, Table, moment, printable};
 
 /// A value that is longer is cut where versions stand side by side.
 const WIDEST: usize = 40;
@@ -34,7 +32,7 @@ pub(super) fn list(
     config: &ConfigArgs,
     filter: &ConflictFilter,
     json: bool,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let (conflicts, names) = (centre.find_conflicts(filter)?, DeviceNames::read(&centre)?);
     if json {
@@ -51,7 +49,7 @@ pub(super) fn list(
     } else {
         output::text(&lines(&conflicts, &names))?;
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 fn lines(conflicts: &[ConflictRecord], names: &DeviceNames) -> String {
@@ -83,7 +81,7 @@ fn outcome(conflict: &ConflictRecord) -> String {
     }
 }
 
-pub(super) fn show(config: &ConfigArgs, id: i64, json: bool) -> Result<Done, Failure> {
+pub(super) fn show(config: &ConfigArgs, id: i64, json: bool) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let (conflict, names) = (centre.conflict(id)?, DeviceNames::read(&centre)?);
     let conflict = conflict.ok_or_else(|| unknown(id, config))?;
@@ -94,7 +92,7 @@ pub(super) fn show(config: &ConfigArgs, id: i64, json: bool) -> Result<Done, Fai
         }
         false => output::text(&side_by_side(&conflict, &names))?,
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 fn unknown(id: i64, config: &ConfigArgs) -> Failure {
@@ -194,7 +192,7 @@ pub(super) fn resolve(
     config: &ConfigArgs,
     wanted: &Wanted<'_>,
     json: bool,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let version = match wanted.version {
         "uploaded" => Version::Uploaded,
         "centre" => Version::Centre,
@@ -266,7 +264,7 @@ pub(super) fn resolve(
             ));
         }
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// The row in a file; `None` if it says that there is none.
@@ -302,7 +300,7 @@ pub(super) fn export(
     config: &ConfigArgs,
     filter: &ConflictFilter,
     format: Format,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let (mut conflicts, names) = (centre.find_conflicts(filter)?, DeviceNames::read(&centre)?);
     // As they happened.
@@ -319,7 +317,7 @@ pub(super) fn export(
             }
         }
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 fn csv(conflicts: &[ConflictRecord], names: &DeviceNames) -> Result<String, Failure> {

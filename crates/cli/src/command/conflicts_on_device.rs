@@ -6,14 +6,13 @@ use std::path::Path;
 
 use serde::Serialize;
 use tidewater_client::{ConflictedChange, RowSelection};
+use tidewater_terminal::output::{self, moment, printable};
+use tidewater_terminal::{CommandOutcome, Failure};
 
-use crate::Done;
-use crate::failure::Failure;
 use crate::kept::{Embedded, embedded};
-use crate::output::{self, moment, printable};
 use crate::remote_file;
 
-pub(super) fn list(path: &Path, json: bool) -> Result<Done, Failure> {
+pub(super) fn list(path: &Path, json: bool) -> Result<CommandOutcome, Failure> {
     let conflicts = remote_file::open(path)?.conflicts()?;
     if json {
         let conflicts = conflicts.iter().map(ListedConflict::of).collect();
@@ -23,11 +22,11 @@ pub(super) fn list(path: &Path, json: bool) -> Result<Done, Failure> {
     } else {
         output::text(&describe(&conflicts))?;
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// Writes the device's versions again.
-pub(super) fn apply(path: &Path, ids: &[i64], json: bool) -> Result<Done, Failure> {
+pub(super) fn apply(path: &Path, ids: &[i64], json: bool) -> Result<CommandOutcome, Failure> {
     let mut database = remote_file::open(path)?;
     check_ids(path, ids, &database.conflicts()?)?;
     let applied = database.apply_conflicts(RowSelection::Ids(ids))?;
@@ -39,11 +38,16 @@ pub(super) fn apply(path: &Path, ids: &[i64], json: bool) -> Result<Done, Failur
             output::counted(applied, "row", "rows")
         ));
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// Writes an insert under a new key; an empty one: the key that its table gives.
-pub(super) fn renumber(path: &Path, ids: &[i64], key: &str, json: bool) -> Result<Done, Failure> {
+pub(super) fn renumber(
+    path: &Path,
+    ids: &[i64],
+    key: &str,
+    json: bool,
+) -> Result<CommandOutcome, Failure> {
     let &[id] = ids else {
         return Err(Failure::usage(
             "each row needs a new key of its own",
@@ -61,11 +65,15 @@ pub(super) fn renumber(path: &Path, ids: &[i64], key: &str, json: bool) -> Resul
             printable(&key)
         ));
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// Takes conflicts off the list; without numbers, all of them.
-pub(super) fn dismiss(path: &Path, ids: Option<&[i64]>, json: bool) -> Result<Done, Failure> {
+pub(super) fn dismiss(
+    path: &Path,
+    ids: Option<&[i64]>,
+    json: bool,
+) -> Result<CommandOutcome, Failure> {
     let mut database = remote_file::open(path)?;
     let which = match ids {
         None => RowSelection::All,
@@ -90,7 +98,7 @@ pub(super) fn dismiss(path: &Path, ids: Option<&[i64]>, json: bool) -> Result<Do
         let conflicts = output::counted(dismissed, "conflict", "conflicts");
         output::note(&format!("{conflicts} dismissed"));
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// A mistyped number must not pass for a conflict that was dealt with.

@@ -6,12 +6,9 @@ use clap::Args;
 use serde::Serialize;
 use tidewater_centre::{CentreError, DeployReport};
 use tidewater_protocol::Code;
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, output, with_exit_codes};
 
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
-use crate::centre::{self, OpenCentre};
-use crate::failure::Failure;
-use crate::output;
+use crate::centre::OpenCentre;
 
 /// Prepare the central database: server state, change logs, triggers
 ///
@@ -59,8 +56,8 @@ pub(crate) struct DeployArgs {
     pub(crate) json: bool,
 }
 
-pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
-    centre::load(&args.config)?.check_listen()?;
+pub(crate) fn run(args: &DeployArgs) -> Result<CommandOutcome, Failure> {
+    args.config.load()?.check_listen()?;
     let centre = OpenCentre::open(&args.config)?;
     if args.new_centre && centre.rename()? {
         output::note("this database is a centre of its own from now on, without remotes");
@@ -98,7 +95,7 @@ pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
             output::note("servers that run go on with it within a second");
         }
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// Why nothing was done, after the remotes have been listed.

@@ -11,15 +11,13 @@ use serde::Serialize;
 use tidewater_centre::explain::{
     ExplainedEntry, ExplainedPublication, ExplainedRule, Explanation, Question,
 };
+use tidewater_terminal::output::{self, counted, moment, printable};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::{OpenCentre, now_ms};
 use crate::command::explain_on_device;
 use crate::devices::{DeviceNames, OfDevice, find_remote};
-use crate::failure::Failure;
 use crate::kept::{ConflictLine, RefusedLine};
-use crate::output::{self, counted, moment, printable};
 
 /// Tell why a row is, is not, or was removed from a remote
 ///
@@ -70,7 +68,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) json: bool,
 }
 
-pub(crate) fn run(args: &ExplainArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &ExplainArgs) -> Result<CommandOutcome, Failure> {
     match (&args.what[..], &args.remote) {
         ([file, table, key], None) => {
             explain_on_device::run(Path::new(file), table, key, args.json)
@@ -108,7 +106,12 @@ pub(super) fn parameters(
     parameters.collect()
 }
 
-fn in_centre(args: &ExplainArgs, remote: &str, table: &str, key: &str) -> Result<Done, Failure> {
+fn in_centre(
+    args: &ExplainArgs,
+    remote: &str,
+    table: &str,
+    key: &str,
+) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(&args.config)?;
     let remote_id = find_remote(&centre, remote)?;
     let question = Question {
@@ -131,7 +134,7 @@ fn in_centre(args: &ExplainArgs, remote: &str, table: &str, key: &str) -> Result
             output::text(&describe(&found, &remote, &args.config))?;
         }
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 #[derive(Serialize)]

@@ -5,21 +5,25 @@ use std::path::Path;
 
 use serde::Serialize;
 use tidewater_client::{ExplainedRow, PendingChange};
+use tidewater_terminal::output::{self, moment, printable};
+use tidewater_terminal::{CommandOutcome, Failure};
 
 use super::explain::some;
-use crate::Done;
-use crate::failure::Failure;
 use crate::kept::{Embedded, embedded};
-use crate::output::{self, moment, printable};
 use crate::remote_file;
 
-pub(super) fn run(remote: &Path, table: &str, key: &str, json: bool) -> Result<Done, Failure> {
+pub(super) fn run(
+    remote: &Path,
+    table: &str,
+    key: &str,
+    json: bool,
+) -> Result<CommandOutcome, Failure> {
     let found = remote_file::open(remote)?.explain(table, key)?;
     match json {
         true => output::json(&RowObject::of(&found))?,
         false => output::text(&describe(&found, remote))?,
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// What it comes to.

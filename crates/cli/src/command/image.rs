@@ -9,15 +9,10 @@ use serde::Serialize;
 use tidewater_protocol::image::{Manifest, hex};
 use tidewater_server::config::ImageRows;
 use tidewater_server::{Config, Environment};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, output, with_exit_codes};
 use tokio::runtime::Builder;
 
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
-use crate::centre;
-use crate::failure::Failure;
 use crate::images::{self, Place, Wanted};
-use crate::output;
-use crate::service::cannot_start;
 
 /// Make images: SQLite files from which new remotes begin
 #[derive(Debug, Args)]
@@ -115,14 +110,14 @@ struct Built<'m> {
     created_ms: i64,
 }
 
-pub(crate) fn run(args: &ImageArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &ImageArgs) -> Result<CommandOutcome, Failure> {
     let ImageCommand::Build(args) = &args.command;
     let place = Place::of(&args.out)?;
-    let config = centre::load(&args.config)?;
+    let config = args.config.load()?;
     let runtime = Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| cannot_start(&error))?;
+        .map_err(|error| Failure::start(&error))?;
     let wanted = Wanted {
         rows: args.rows.rows()?,
         publication: args.publication.clone(),
@@ -146,7 +141,7 @@ pub(crate) fn run(args: &ImageArgs) -> Result<Done, Failure> {
             output::bytes(manifest.bytes)
         ))?;
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 async fn build(config: &Config, wanted: &Wanted, place: &Place) -> Result<Manifest, Failure> {

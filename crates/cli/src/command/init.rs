@@ -8,15 +8,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tidewater_centre::ListedTable;
 use tidewater_server::Config;
+use tidewater_terminal::{CommandOutcome, Failure, output, with_exit_codes};
 
-use crate::Done;
-use crate::args::with_exit_codes;
 use crate::centre::OpenCentre;
-use crate::failure::Failure;
 use crate::init_document::{self, Draft};
 use crate::init_people::People;
 use crate::init_statements::{self, Proposal, sql_comment};
-use crate::output;
 
 /// Write a commented tidewater.toml from the tables of a database
 ///
@@ -65,7 +62,7 @@ pub(crate) struct InitArgs {
     force: bool,
 }
 
-pub(crate) fn run(args: &InitArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &InitArgs) -> Result<CommandOutcome, Failure> {
     if args.publication.is_empty() || args.publication.contains(',') {
         return Err(Failure::usage(
             format!("{:?} cannot be a publication's name", args.publication),
@@ -131,7 +128,7 @@ pub(crate) fn run(args: &InitArgs) -> Result<Done, Failure> {
     output::note(&format!(
         "next: read {path}, and edit it if need be; then tidewater deploy -c {path}"
     ));
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// The table of those who sign in, if there is one.

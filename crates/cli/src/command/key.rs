@@ -4,12 +4,10 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tidewater_centre::records::SigningKey;
 use tidewater_server::KEY_SIGNS_AFTER_MS;
+use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::{OpenCentre, now_ms};
-use crate::failure::Failure;
-use crate::output::{self, Table};
 
 const HELP: &str = with_exit_codes!(
     "\
@@ -78,7 +76,7 @@ impl KeyArgs {
     }
 }
 
-pub(crate) fn run(args: &KeyArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &KeyArgs) -> Result<CommandOutcome, Failure> {
     match &args.action {
         KeyAction::Rotate(options) => {
             let centre = OpenCentre::open(&options.config)?;
@@ -95,7 +93,7 @@ pub(crate) fn run(args: &KeyArgs) -> Result<Done, Failure> {
     }
 }
 
-fn retire(args: &Retirement) -> Result<Done, Failure> {
+fn retire(args: &Retirement) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(&args.options.config)?;
     let keys = centre.signing_keys()?;
     if !keys.iter().any(|key| key.id == args.id) {
@@ -118,12 +116,12 @@ fn retire(args: &Retirement) -> Result<Done, Failure> {
     show(&centre, args.options.json)
 }
 
-fn show(centre: &OpenCentre, as_json: bool) -> Result<Done, Failure> {
+fn show(centre: &OpenCentre, as_json: bool) -> Result<CommandOutcome, Failure> {
     let keys = centre.signing_keys()?;
     let listed = listed(&keys, now_ms(), centre.log_retention_ms());
     if as_json {
         output::json(&ListedKeys { keys: listed })?;
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     }
     let mut table = Table::new(&[">key", "made", "state", "retires"]);
     for key in listed {
@@ -136,7 +134,7 @@ fn show(centre: &OpenCentre, as_json: bool) -> Result<Done, Failure> {
         ]);
     }
     output::text(&table.render(0))?;
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// What each key does now. `keys` are newest first.

@@ -9,13 +9,10 @@ use clap::Args;
 use serde_json::{Value, json};
 use tidewater_client::{CallError, Link, SpaceEvent, SpaceSubscription, SubscriptionStart};
 use tidewater_protocol::argument::to_base64;
+use tidewater_terminal::output::{self, printable};
+use tidewater_terminal::{CommandOutcome, Failure, Interrupt, with_exit_codes};
 
 use super::program::{self, Place, ProgramArgs, Staying, TICK};
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::Failure;
-use crate::interrupt::Interrupt;
-use crate::output::{self, printable};
 
 /// Events that wait to be printed.
 const WAITING: usize = 1_000;
@@ -64,7 +61,7 @@ fn since(text: &str) -> Result<SubscriptionStart, String> {
     position.map_err(|_| "write first, or a position as an event has it".into())
 }
 
-pub(crate) fn run(args: &ListenArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &ListenArgs) -> Result<CommandOutcome, Failure> {
     let of_one_space = args.places.windows(2).all(|it| it[0].space == it[1].space);
     if matches!(args.after, Some(SubscriptionStart::Position(_))) && !of_one_space {
         return Err(Failure::usage(
@@ -83,7 +80,7 @@ pub(crate) fn run(args: &ListenArgs) -> Result<Done, Failure> {
     };
     let program = &args.program;
     program.stay_connected(&options, &interrupt, &mut listening)?;
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// What one subscription tells.

@@ -8,15 +8,11 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use tidewater_client::{Code, LiveEvent, LiveOptions, Report, SyncReason};
+use tidewater_terminal::{CommandOutcome, Failure, Interrupt, output, with_exit_codes};
 
 use super::program;
 use super::provide::run_command;
 use super::sync::{self, SyncArgs};
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::Failure;
-use crate::interrupt::Interrupt;
-use crate::output;
 use crate::remote_file;
 use crate::sync_object::SyncObject;
 
@@ -62,7 +58,7 @@ fn provided(text: &str) -> Result<(String, String), String> {
     }
 }
 
-pub(crate) fn run(args: &LiveArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &LiveArgs) -> Result<CommandOutcome, Failure> {
     let options = LiveOptions {
         every: args.every,
         ..LiveOptions::default()
@@ -75,7 +71,7 @@ pub(super) fn run_with(
     args: &SyncArgs,
     options: LiveOptions,
     provide: &[(String, String)],
-) -> Result<Done, Failure> {
+) -> Result<CommandOutcome, Failure> {
     wait_for_lock(&args.remote);
     let (mut remote, given) = sync::prepared(args)?;
     let interrupt = Interrupt::listen()?;
@@ -94,7 +90,7 @@ pub(super) fn run_with(
             }
         })
     })?;
-    told.map(|_| Done::Fully)
+    told.map(|_| CommandOutcome::Complete)
 }
 
 /// Waits until no other program keeps the file locked.

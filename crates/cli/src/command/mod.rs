@@ -1,6 +1,5 @@
 //! One file per command: its arguments, its help, and what it does.
 
-pub(crate) mod bench;
 pub(crate) mod call;
 pub(crate) mod cert;
 pub(crate) mod change_password;
@@ -31,7 +30,6 @@ pub(crate) mod remote;
 pub(crate) mod script;
 mod script_import;
 pub(crate) mod serve;
-pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod undeploy;
@@ -40,16 +38,17 @@ pub(crate) mod user;
 mod user_import;
 pub(crate) mod verify;
 
-use crate::Done;
+use tidewater_terminal::{CommandOutcome, Failure};
+
 use crate::args::Command;
-use crate::failure::Failure;
+use crate::separate_program::{BENCH, SIMULATE};
 
 /// Runs a command to its end.
-pub(crate) fn run(command: Command) -> Result<Done, Failure> {
+pub(crate) fn run(command: Command) -> Result<CommandOutcome, Failure> {
     match command {
         Command::Init(args) => init::run(&args),
         Command::Preview(args) => preview::run(&args),
-        Command::Simulate(args) => simulate::run(&args),
+        Command::Simulate(args) => SIMULATE.run(&args),
         Command::Deploy(args) => deploy::run(&args),
         Command::Undeploy(args) => undeploy::run(&args),
         Command::User(args) => user::run(&args),
@@ -75,7 +74,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Refused(args) => refused::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Cert(args) => cert::run(&args),
-        Command::Bench(args) => bench::run(&args),
+        Command::Bench(args) => BENCH.run(&args),
         Command::Demo(args) => crate::demo::run(&args),
         Command::Completions(args) => completions::run(&args),
     }

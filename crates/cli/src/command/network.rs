@@ -3,8 +3,7 @@
 use clap::Args;
 use tidewater_carrier::ServerUrls;
 use tidewater_client::ClientError;
-
-use crate::failure::Failure;
+use tidewater_terminal::Failure;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct NetworkArgs {

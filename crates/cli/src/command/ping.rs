@@ -7,12 +7,9 @@ use clap::Args;
 use tidewater_carrier::ServerUrls;
 use tidewater_client::{ClientError, Pin, SyncError, SyncOptions, ping};
 use tidewater_protocol::Code;
+use tidewater_terminal::{CommandOutcome, Failure, output, with_exit_codes};
 
-use crate::Done;
-use crate::args::with_exit_codes;
 use crate::command::network::NetworkArgs;
-use crate::failure::Failure;
-use crate::output;
 
 /// How long a server may be silent: it has nothing to do for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,7 +57,7 @@ fn unanswered(url: &ServerUrls, error: ClientError) -> Failure {
     failure
 }
 
-pub(crate) fn run(args: &PingArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &PingArgs) -> Result<CommandOutcome, Failure> {
     let urls = args.network.addresses(&args.url)?;
     let options = SyncOptions {
         ca_file: args.ca.clone(),
@@ -83,5 +80,5 @@ pub(crate) fn run(args: &PingArgs) -> Result<Done, Failure> {
             report.round_trip_ms,
         ))?;
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }

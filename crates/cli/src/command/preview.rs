@@ -4,14 +4,12 @@ use std::fmt::Write;
 
 use clap::Args;
 use tidewater_centre::preview::{Preview, PreviewAsked, PreviewedTable, SchemaChange};
+use tidewater_terminal::output::{self, Table, counted, printable};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
 use super::explain::parameters;
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::{OpenCentre, now_ms};
 use crate::devices::find_remote;
-use crate::failure::Failure;
-use crate::output::{self, Table, counted, printable};
 
 /// Tell what a changed configuration would mean to the remotes, before it is deployed
 ///
@@ -51,7 +49,7 @@ pub(crate) struct PreviewArgs {
     pub(crate) json: bool,
 }
 
-pub(crate) fn run(args: &PreviewArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &PreviewArgs) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(&args.config)?;
     let remote = args.remote.as_deref();
     let asked = PreviewAsked {
@@ -65,7 +63,7 @@ pub(crate) fn run(args: &PreviewArgs) -> Result<Done, Failure> {
         true => output::json(&preview)?,
         false => output::text(&describe(&preview))?,
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 fn describe(preview: &Preview) -> String {

@@ -7,13 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use tidewater_client::{ArgumentValue, CallError, Link, LinkOptions, Pin, Request};
-use tidewater_protocol::{Code, json};
+use tidewater_client::{ArgumentValue, Link, LinkOptions, Pin, Request};
+use tidewater_protocol::json;
+use tidewater_terminal::{Failure, Interrupt, output};
 
 use crate::command::network::NetworkArgs;
-use crate::failure::Failure;
-use crate::interrupt::Interrupt;
-use crate::output;
 use crate::proof::ProofArgs;
 
 /// How often it is looked for Ctrl-C.
@@ -179,20 +177,4 @@ pub(crate) fn request(procedure: &str, arguments: &[CallArgument]) -> Request {
     arguments.iter().fold(request, |request, it| {
         request.with(it.name.as_str(), it.value.clone())
     })
-}
-
-impl From<CallError> for Failure {
-    fn from(error: CallError) -> Failure {
-        let hint = error.hint();
-        let code = error.code().unwrap_or(Code::Internal);
-        let mut failure = Failure::new(code, error.to_string(), hint);
-        if let CallError::Failed(failed) = &error {
-            if !failed.own_code.is_empty() {
-                failure.message = format!("{} ({})", failed.message, failed.own_code);
-            }
-            failure.retry_after_ms = Some(failed.retry_after_ms).filter(|it| *it > 0);
-            failure.of_server = true;
-        }
-        failure
-    }
 }

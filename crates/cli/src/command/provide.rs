@@ -9,13 +9,9 @@ use clap::Args;
 use serde_json::Value;
 use tidewater_client::{Answer, CallFailed, Code, Link, ProvidedCall};
 use tidewater_protocol::json;
+use tidewater_terminal::{CommandOutcome, Failure, Interrupt, describe, output, with_exit_codes};
 
 use super::program::{ProgramArgs, Staying, TICK};
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::{Failure, describe};
-use crate::interrupt::Interrupt;
-use crate::output;
 use crate::password;
 
 /// Provide a procedure: run a command for each call
@@ -40,7 +36,7 @@ pub(crate) struct ProvideArgs {
     exec: String,
 }
 
-pub(crate) fn run(args: &ProvideArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &ProvideArgs) -> Result<CommandOutcome, Failure> {
     let options = args.program.options()?;
     let interrupt = Interrupt::listen()?;
     let mut providing = Providing {
@@ -49,7 +45,7 @@ pub(crate) fn run(args: &ProvideArgs) -> Result<Done, Failure> {
     };
     let program = &args.program;
     program.stay_connected(&options, &interrupt, &mut providing)?;
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 struct Providing<'a> {

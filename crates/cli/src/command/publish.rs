@@ -6,12 +6,9 @@ use clap::Args;
 use serde_json::json;
 use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
 use tidewater_protocol::identity::parse_uuid;
+use tidewater_terminal::{CommandOutcome, Failure, describe, output, with_exit_codes};
 
 use super::program::{self, Place, ProgramArgs};
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::{Failure, describe};
-use crate::output;
 
 /// Publish an event
 ///
@@ -50,7 +47,7 @@ fn key(text: &str) -> Result<[u8; 16], String> {
     parse_uuid(text).ok_or_else(|| "write a UUID, as uuidgen gives one".into())
 }
 
-pub(crate) fn run(args: &PublishArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &PublishArgs) -> Result<CommandOutcome, Failure> {
     let payload = payload(args)?;
     let link = args.program.connect(&args.program.options()?)?;
     let events = [(args.place.subject.as_str(), &payload[..])];
@@ -61,7 +58,7 @@ pub(crate) fn run(args: &PublishArgs) -> Result<Done, Failure> {
     } else if let Some(position) = position {
         output::text(&format!("{position}\n"))?;
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 fn payload(args: &PublishArgs) -> Result<Vec<u8>, Failure> {

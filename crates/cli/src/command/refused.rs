@@ -9,11 +9,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value as Json};
 use tidewater_centre::records::RefusedFilter;
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, describe, with_exit_codes};
 
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
 use crate::command::{refused_in_centre, refused_on_device};
-use crate::failure::{Failure, describe};
 
 const HELP: &str = with_exit_codes!(
     "\
@@ -287,7 +285,7 @@ impl RefusedArgs {
     }
 }
 
-pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &RefusedArgs) -> Result<CommandOutcome, Failure> {
     match &args.action {
         RefusedAction::List(args) => list(args),
         RefusedAction::Show(args) => {
@@ -317,7 +315,7 @@ pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
     }
 }
 
-fn list(args: &Listing) -> Result<Done, Failure> {
+fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
     if let Some(remote) = &args.remote {
         return refused_on_device::list(remote, args.open, args.json);
     }
@@ -337,7 +335,7 @@ fn list(args: &Listing) -> Result<Done, Failure> {
     refused_in_centre::list(&config(args.config.as_ref()), &filter, args.json)
 }
 
-fn discard(args: &Discarding) -> Result<Done, Failure> {
+fn discard(args: &Discarding) -> Result<CommandOutcome, Failure> {
     let (place, rest) = place(args.operator.config.as_ref(), &args.which);
     let ids = rest.iter().map(|word| number(word));
     let ids: Vec<i64> = ids.collect::<Result<_, _>>()?;
@@ -365,7 +363,7 @@ fn discard(args: &Discarding) -> Result<Done, Failure> {
     }
 }
 
-fn edit(args: &Editing) -> Result<Done, Failure> {
+fn edit(args: &Editing) -> Result<CommandOutcome, Failure> {
     let (place, rest) = place(args.operator.config.as_ref(), &args.which);
     let (id, file) = match rest {
         [id] => (number(id)?, None),

@@ -7,16 +7,14 @@ use serde::Serialize;
 use tidewater_centre::records::{RefusalEnd, RefusedFilter, RefusedRecord};
 use tidewater_centre::{AddedSum, Judgement, RefusedAction, RefusedChoice, SettleOutcome};
 use tidewater_protocol::Code;
+use tidewater_terminal::output::{self, moment, printable};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure};
 
 use super::conflicts_in_centre::system_user;
 use super::refused::Operator;
-use crate::Done;
-use crate::args::ConfigArgs;
 use crate::centre::{OpenCentre, now_ms};
 use crate::devices::{DeviceNames, OfDevice};
-use crate::failure::Failure;
 use crate::kept::{Embedded, RefusedLine, embedded};
-use crate::output::{self, moment, printable};
 
 /// Which refused rows are meant.
 pub(super) enum Which<'a> {
@@ -33,7 +31,7 @@ pub(super) fn list(
     config: &ConfigArgs,
     filter: &RefusedFilter,
     json: bool,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let (rows, names) = (centre.find_refused(filter)?, DeviceNames::read(&centre)?);
     if json {
@@ -54,18 +52,18 @@ pub(super) fn list(
     } else {
         output::text(&describe(&rows, &names))?;
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// Shows one with everything that is known of it.
-pub(super) fn show(config: &ConfigArgs, id: i64, json: bool) -> Result<Done, Failure> {
+pub(super) fn show(config: &ConfigArgs, id: i64, json: bool) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let (row, names) = (centre.refused_row(id)?, DeviceNames::read(&centre)?);
     let row = row.ok_or_else(|| unknown(id, config))?;
     if json {
         let line = RefusedLine::of(&row);
         output::json(&OfDevice::new(line, &names, row.remote_id))?;
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     }
     let mut text = describe(std::slice::from_ref(&row), &names);
     let mut say = |name: &str, what: &str| {
@@ -85,7 +83,7 @@ pub(super) fn show(config: &ConfigArgs, id: i64, json: bool) -> Result<Done, Fai
         say("written", written);
     }
     output::text(&text)?;
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 fn unknown(id: i64, config: &ConfigArgs) -> Failure {
@@ -172,7 +170,7 @@ pub(super) fn replay(
     config: &ConfigArgs,
     which: &Which<'_>,
     operator: &Operator,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let rows = chosen(&centre, config, which)?;
     let action = |_: &RefusedRecord| RefusedAction::Replay;
@@ -185,7 +183,7 @@ pub(super) fn discard(
     which: &Which<'_>,
     reason: &str,
     operator: &Operator,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let rows = chosen(&centre, config, which)?;
     let action = |_: &RefusedRecord| RefusedAction::Discard(reason.to_owned());
@@ -198,7 +196,7 @@ pub(super) fn edit(
     id: i64,
     values: String,
     operator: &Operator,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let row = check_open(id, centre.refused_row(id)?, config)?;
     let action = |_: &RefusedRecord| RefusedAction::Edit(values.clone());
@@ -290,7 +288,7 @@ fn settle(
     rows: Vec<RefusedRecord>,
     action: &dyn Fn(&RefusedRecord) -> RefusedAction,
     operator: &Operator,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let by = operator.by.clone().unwrap_or_else(system_user);
     let (mut settled, mut failed) = (Vec::new(), rows);
     loop {
@@ -352,7 +350,7 @@ fn tell<'r>(
     settled: &[SettledRow],
     failed: impl Iterator<Item = (&'r RefusedRecord, &'r SettleOutcome)>,
     operator: &Operator,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let done = |row: &RefusedRecord| match action(row) {
         RefusedAction::Replay => "replayed",
         RefusedAction::Edit(_) => "edited",
@@ -379,7 +377,7 @@ fn tell<'r>(
         output::json(&SettledRows {
             settled: settled.collect(),
         })?;
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     }
     for it in settled {
         let line = format!("{} is {}", name(&it.row), done(&it.row));
@@ -398,7 +396,7 @@ fn tell<'r>(
         output::note("nothing is refused that nobody has settled");
     }
     if failures.is_empty() {
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     }
     let last = failures.remove(roots.iter().position(|it| *it).unwrap_or(0));
     for failure in &failures {

@@ -7,11 +7,9 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tidewater_client::{RefusedRow, RowSelection, SettledChange};
+use tidewater_terminal::{CommandOutcome, Failure, output};
 
-use crate::Done;
-use crate::failure::Failure;
 use crate::kept::{Embedded, embedded};
-use crate::output;
 use crate::remote_file;
 
 /// The changes with these numbers, or all.
@@ -28,7 +26,7 @@ fn which<'i>(
 }
 
 /// Makes changes pending again.
-pub(super) fn retry(remote: &Path, ids: &[i64]) -> Result<Done, Failure> {
+pub(super) fn retry(remote: &Path, ids: &[i64]) -> Result<CommandOutcome, Failure> {
     let mut database = remote_file::open(remote)?;
     let refused = database.refused()?;
     let which = which(remote, ids, &refused)?;
@@ -49,11 +47,11 @@ pub(super) fn retry(remote: &Path, ids: &[i64]) -> Result<Done, Failure> {
             remote.display()
         ));
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// Gives a row a new key, and has it sent again under that; an empty key: the one that its table gives.
-pub(super) fn renumber(remote: &Path, ids: &[i64], key: &str) -> Result<Done, Failure> {
+pub(super) fn renumber(remote: &Path, ids: &[i64], key: &str) -> Result<CommandOutcome, Failure> {
     let &[id] = ids else {
         return Err(Failure::usage(
             "each row needs a new key of its own",
@@ -67,11 +65,11 @@ pub(super) fn renumber(remote: &Path, ids: &[i64], key: &str) -> Result<Done, Fa
          sync",
         output::printable(&key)
     ));
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// Writes again what is only left as values.
-pub(super) fn restore(remote: &Path, ids: &[i64]) -> Result<Done, Failure> {
+pub(super) fn restore(remote: &Path, ids: &[i64]) -> Result<CommandOutcome, Failure> {
     let mut database = remote_file::open(remote)?;
     let refused = database.refused()?;
     let which = which(remote, ids, &refused)?;
@@ -93,11 +91,11 @@ pub(super) fn restore(remote: &Path, ids: &[i64]) -> Result<Done, Failure> {
             remote.display()
         ));
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// Gives changes up.
-pub(super) fn discard(remote: &Path, ids: &[i64], all: bool) -> Result<Done, Failure> {
+pub(super) fn discard(remote: &Path, ids: &[i64], all: bool) -> Result<CommandOutcome, Failure> {
     let mut database = remote_file::open(remote)?;
     if ids.is_empty() && !all {
         return Err(Failure::usage(
@@ -119,18 +117,18 @@ pub(super) fn discard(remote: &Path, ids: &[i64], all: bool) -> Result<Done, Fai
         "{} given up; the next sync brings what the centre has",
         output::counted(count, "change", "changes")
     ));
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// Writes other values into a refused row.
-pub(super) fn edit(remote: &Path, id: i64, values: &str) -> Result<Done, Failure> {
+pub(super) fn edit(remote: &Path, id: i64, values: &str) -> Result<CommandOutcome, Failure> {
     let mut database = remote_file::open(remote)?;
     check_ids(remote, &[id], &database.refused()?)?;
     database.edit_refused(id, values)?;
     output::note(&format!(
         "refused change {id} is written anew; it goes up with the next sync"
     ));
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// The values of a refused row, a JSON object.
@@ -141,7 +139,7 @@ pub(super) fn values(remote: &Path, id: i64) -> Result<String, Failure> {
 }
 
 /// Shows one refused or settled change with its values.
-pub(super) fn show(remote: &Path, id: i64, json: bool) -> Result<Done, Failure> {
+pub(super) fn show(remote: &Path, id: i64, json: bool) -> Result<CommandOutcome, Failure> {
     let database = remote_file::open(remote)?;
     let refused = database.refused()?;
     if let Some(row) = refused.iter().find(|it| it.id == id) {
@@ -159,18 +157,18 @@ pub(super) fn show(remote: &Path, id: i64, json: bool) -> Result<Done, Failure> 
             };
             output::text(&describe(&[row]))?;
         }
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     }
     let settled = database.settled_refused()?;
     let Some(row) = settled.iter().find(|it| it.refused.id == id) else {
         check_ids(remote, &[id], &[])?;
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     };
     match json {
         true => output::json(&SettledLine::of(row))?,
         false => output::text(&describe_settled(std::slice::from_ref(row)))?,
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// A mistyped number must not pass for a change that was dealt with.
@@ -184,7 +182,7 @@ fn check_ids(path: &Path, ids: &[i64], refused: &[RefusedRow]) -> Result<(), Fai
     }
 }
 
-pub(super) fn list(remote: &Path, open: bool, json: bool) -> Result<Done, Failure> {
+pub(super) fn list(remote: &Path, open: bool, json: bool) -> Result<CommandOutcome, Failure> {
     let database = remote_file::open(remote)?;
     let refused = database.refused()?;
     let settled = match open {
@@ -196,7 +194,7 @@ pub(super) fn list(remote: &Path, open: bool, json: bool) -> Result<Done, Failur
             refused: refused.iter().map(ListedRow::of).collect(),
             settled: settled.iter().map(SettledLine::of).collect(),
         })?;
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     }
     if refused.is_empty() {
         output::note("no refused changes");
@@ -206,7 +204,7 @@ pub(super) fn list(remote: &Path, open: bool, json: bool) -> Result<Done, Failur
     if !settled.is_empty() {
         output::text(&describe_settled(&settled))?;
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// A line for each, and the reason for which it was refused.

@@ -6,17 +6,14 @@ use clap::{Args, Subcommand};
 use tidewater_carrier::listen::RelayToken;
 use tidewater_carrier::tls;
 use tidewater_protocol::Code;
-use tidewater_relay::{RelayService, RelayServiceConfig, RunningRelay};
+use tidewater_relay::{RelayError, RelayService, RelayServiceConfig, RunningRelay};
 use tidewater_server::config::{LogConfig, LogFormat};
+use tidewater_terminal::{CommandOutcome, Failure, output, with_exit_codes};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::Failure;
 use crate::open_files;
-use crate::output;
-use crate::service::{LogArgs, Stop, cannot_start};
+use crate::service::{LogArgs, Stop};
 
 /// Run a relay, through which devices reach servers that nobody can dial
 ///
@@ -69,16 +66,16 @@ struct TokenArgs {
     out: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &RelayArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &RelayArgs) -> Result<CommandOutcome, Failure> {
     if let Some(RelayCommand::Token(token)) = &args.command {
         return make_token(token);
     }
-    let config = RelayServiceConfig::load(&args.config)?;
+    let config = RelayServiceConfig::load(&args.config).map_err(failure)?;
     if args.check {
-        RelayService::check(&config)?;
+        RelayService::check(&config).map_err(failure)?;
         let names = output::counted(config.names.len() as u64, "server", "servers");
         output::text(&format!("{} is right: {names}\n", args.config.display()))?;
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     }
     args.log.start(&log(&config)?)?;
     // Each device has a line, too.
@@ -87,10 +84,10 @@ pub(crate) fn run(args: &RelayArgs) -> Result<Done, Failure> {
     let runtime = Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| cannot_start(&error))?;
+        .map_err(|error| Failure::start(&error))?;
     let served = runtime.block_on(serve(config, args));
     runtime.shutdown_background();
-    served.map(|()| Done::Fully)
+    served.map(|()| CommandOutcome::Complete)
 }
 
 fn log(config: &RelayServiceConfig) -> Result<LogConfig, Failure> {
@@ -108,9 +105,9 @@ fn log(config: &RelayServiceConfig) -> Result<LogConfig, Failure> {
 
 async fn serve(config: RelayServiceConfig, args: &RelayArgs) -> Result<(), Failure> {
     // Before anything is announced: who reads the addresses may end the relay at once.
-    let mut stop = Stop::listen().map_err(|error| cannot_start(&error))?;
-    let mut hang_up = signal(SignalKind::hangup()).map_err(|error| cannot_start(&error))?;
-    let running = RelayService::start(config).await?;
+    let mut stop = Stop::listen().map_err(|error| Failure::start(&error))?;
+    let mut hang_up = signal(SignalKind::hangup()).map_err(|error| Failure::start(&error))?;
+    let running = RelayService::start(config).await.map_err(failure)?;
     for address in &running.addresses {
         output::text(&format!("listening on {address}\n"))?;
     }
@@ -145,12 +142,16 @@ fn read_again(running: &RunningRelay, args: &RelayArgs) {
     }
 }
 
+fn failure(error: RelayError) -> Failure {
+    Failure::usage(error.to_string(), error.hint())
+}
+
 /// As many bytes as nobody guesses.
 const TOKEN_BYTES: usize = 32;
 
-fn make_token(args: &TokenArgs) -> Result<Done, Failure> {
+fn make_token(args: &TokenArgs) -> Result<CommandOutcome, Failure> {
     let mut bytes = [0; TOKEN_BYTES];
-    tls::random(&mut bytes).map_err(|error| cannot_start(&error))?;
+    tls::random(&mut bytes).map_err(|error| Failure::start(&error))?;
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let token: Result<RelayToken, ()> = text.parse();
     let token = token.map_err(|()| Failure::new(Code::Internal, "no token was made", ""))?;
@@ -163,7 +164,7 @@ fn make_token(args: &TokenArgs) -> Result<Done, Failure> {
         "next: the token, or token_file, is for [relay] of the server; tokens is for [[server]] of \
          the relay",
     );
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 fn write_secret(file: &PathBuf, text: &str) -> Result<(), Failure> {

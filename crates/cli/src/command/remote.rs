@@ -3,13 +3,11 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tidewater_protocol::RemoteId;
+use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::OpenCentre;
 use crate::devices::find_remote;
-use crate::failure::Failure;
-use crate::output::{self, Table};
 
 const HELP: &str = with_exit_codes!(
     "\
@@ -72,7 +70,7 @@ impl RemoteArgs {
     }
 }
 
-pub(crate) fn run(args: &RemoteArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &RemoteArgs) -> Result<CommandOutcome, Failure> {
     match &args.action {
         RemoteAction::List(args) => list(args),
         RemoteAction::Revoke(args) => change(args, OpenCentre::revoke_remote, "revoked"),
@@ -80,7 +78,7 @@ pub(crate) fn run(args: &RemoteArgs) -> Result<Done, Failure> {
     }
 }
 
-fn list(args: &Listing) -> Result<Done, Failure> {
+fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
     let remotes = OpenCentre::open(&args.config)?.remotes()?;
     if args.json {
         let remotes = remotes.iter().map(|remote| ListedRemote {
@@ -122,7 +120,7 @@ fn list(args: &Listing) -> Result<Done, Failure> {
         }
         output::text(&table.render(0))?;
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// Changes what becomes of a remote; `done` says it.
@@ -130,7 +128,7 @@ fn change(
     args: &Named,
     change: impl Fn(&OpenCentre, RemoteId) -> Result<bool, Failure>,
     done: &str,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(&args.config)?;
     let id = find_remote(&centre, &args.id)?;
     if !change(&centre, id)? {
@@ -140,7 +138,7 @@ fn change(
         ));
     }
     output::note(&format!("{id} {done}"));
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 #[derive(Serialize)]

@@ -13,15 +13,13 @@ use tidewater_centre::{
     Parameters, PublicationSpec, ScriptNotes, ScriptSpec, SyncContext, nearest,
 };
 use tidewater_protocol::RemoteId;
+use tidewater_terminal::output::{self, counted, printable};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
 use super::explain::parameters;
 use super::script_import;
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::{OpenCentre, now_ms};
 use crate::devices::find_remote;
-use crate::failure::Failure;
-use crate::output::{self, counted, printable};
 
 /// Print, try or take over scripts
 #[derive(Debug, Args)]
@@ -156,7 +154,7 @@ impl ScriptArgs {
     }
 }
 
-pub(crate) fn run(args: &ScriptArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &ScriptArgs) -> Result<CommandOutcome, Failure> {
     match &args.command {
         ScriptCommand::Print(args) => print(args),
         ScriptCommand::Try(args) => try_script(args),
@@ -232,7 +230,7 @@ fn place(to_try: &ScriptsToTry, table: &str) -> Result<Option<usize>, Failure> {
     })
 }
 
-fn print(args: &PrintArgs) -> Result<Done, Failure> {
+fn print(args: &PrintArgs) -> Result<CommandOutcome, Failure> {
     let event = find_event(&args.event, &args.table)?;
     let centre = OpenCentre::open(&args.config)?;
     let publications = centre.publications();
@@ -269,10 +267,10 @@ fn print(args: &PrintArgs) -> Result<Done, Failure> {
     } else {
         output::text(&statement)?;
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
-fn try_script(args: &TryArgs) -> Result<Done, Failure> {
+fn try_script(args: &TryArgs) -> Result<CommandOutcome, Failure> {
     let event = find_event(&args.event, &args.table)?;
     let centre = OpenCentre::open(&args.config)?;
     let publications = centre.publications();
@@ -308,8 +306,8 @@ fn try_script(args: &TryArgs) -> Result<Done, Failure> {
         false => output::text(&describe(&tried))?,
     }
     Ok(match tried.refused {
-        None => Done::Fully,
-        Some(_) => Done::WithRefusedRows,
+        None => CommandOutcome::Complete,
+        Some(_) => CommandOutcome::WithRefusedRows,
     })
 }
 

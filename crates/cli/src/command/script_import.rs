@@ -7,10 +7,8 @@ use serde::Serialize;
 use tidewater_centre::engine::script::Dialect;
 use tidewater_centre::engine::scripts::CONNECTION;
 use tidewater_protocol::Code;
-
-use crate::Done;
-use crate::failure::Failure;
-use crate::output::{self, counted, printable};
+use tidewater_terminal::output::{self, counted, printable};
+use tidewater_terminal::{CommandOutcome, Failure};
 
 /// What was done.
 #[derive(Debug, Default, Serialize)]
@@ -89,7 +87,7 @@ pub(super) fn run(
     into: &Path,
     force: bool,
     json: bool,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutcome, Failure> {
     let mut imported = Imported::default();
     // The last call of a name counts.
     let mut scripts: Vec<RegisteredScript> = Vec::new();
@@ -159,8 +157,8 @@ pub(super) fn run(
         false => output::text(&describe(&imported))?,
     }
     Ok(match imported.left.is_empty() {
-        true => Done::Fully,
-        false => Done::WithRefusedRows,
+        true => CommandOutcome::Complete,
+        false => CommandOutcome::WithRefusedRows,
     })
 }
 

@@ -7,18 +7,14 @@ use std::time::Duration;
 use clap::Args;
 use tidewater_protocol::Code;
 use tidewater_server::{Config, Environment, Running, Server};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, output, with_exit_codes};
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
-use crate::centre;
 use crate::command::deploy;
-use crate::failure::Failure;
 use crate::images;
 use crate::open_files;
-use crate::output;
-use crate::service::{LogArgs, Stop, cannot_start};
+use crate::service::{LogArgs, Stop};
 use crate::serving_lock::ServingLock;
 use crate::upstream::{self, Deploying, Line};
 
@@ -55,8 +51,8 @@ pub(crate) struct ServeArgs {
     log: LogArgs,
 }
 
-pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
-    let mut config = centre::load(&args.config)?;
+pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, Failure> {
+    let mut config = args.config.load()?;
     if !args.listen.is_empty() {
         config.server.listen.clone_from(&args.listen);
     }
@@ -68,18 +64,18 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
     let runtime = Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| cannot_start(&error))?;
+        .map_err(|error| Failure::start(&error))?;
     let served = runtime.block_on(serve(config, args));
     // What still runs by now has been given its time.
     runtime.shutdown_background();
-    served.map(|()| Done::Fully)
+    served.map(|()| CommandOutcome::Complete)
 }
 
 async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
     // Before anything is announced: who reads the addresses may end the server at once.
-    let mut stop = Stop::listen().map_err(|error| cannot_start(&error))?;
+    let mut stop = Stop::listen().map_err(|error| Failure::start(&error))?;
     let environment = Environment::real();
-    let mut hang_up = signal(SignalKind::hangup()).map_err(|error| cannot_start(&error))?;
+    let mut hang_up = signal(SignalKind::hangup()).map_err(|error| Failure::start(&error))?;
     let line = match fetched(&config, &mut stop).await? {
         Fetched::Stopped => return Ok(()),
         Fetched::Nothing => None,

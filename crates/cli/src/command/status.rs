@@ -10,13 +10,11 @@ use tidewater_centre::records::{
     BlockRecord, Blocker, CentreStatus, IncidentKind, IncidentRecord, NumbersStatus, SyncRecord,
 };
 use tidewater_client::{OutboxStatus, RemoteStatus, SubscriptionStatus};
+use tidewater_terminal::output::{self, Table, bytes, duration, moment, printable};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::OpenCentre;
 use crate::devices::DeviceNames;
-use crate::failure::Failure;
-use crate::output::{self, Table, bytes, duration, moment, printable};
 use crate::remote_file;
 use crate::running::RunningServer;
 
@@ -71,7 +69,7 @@ pub(crate) struct StatusArgs {
     pub(crate) json: bool,
 }
 
-pub(crate) fn run(args: &StatusArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
     match (&args.remote, &args.config) {
         (Some(path), _) => {
             let status = remote_file::open(path)?.status()?;
@@ -112,7 +110,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Done, Failure> {
             }
         }
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 #[derive(Serialize)]

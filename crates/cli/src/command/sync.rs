@@ -8,19 +8,15 @@ use clap::Args;
 use tidewater_carrier::NoCompression;
 use tidewater_client::{
     AdoptionRule, ClientError, Compression, CompressionOptions, ImageRequest, LiveOptions,
-    OutboxCounts, Pin, Remote, RemoteAccount, Report, RetryPolicy, SyncDirection, SyncError,
-    SyncOptions, begin_from_image,
+    OutboxCounts, Pin, Remote, RemoteAccount, Report, RetryPolicy, SyncDirection, SyncOptions,
+    begin_from_image,
 };
 use tidewater_protocol::Code;
+use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::{CommandOutcome, Failure, Interrupt, ProgressLine, with_exit_codes};
 
 use super::live;
 use super::network::NetworkArgs;
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::Failure;
-use crate::interrupt::Interrupt;
-use crate::output::{self, Table};
-use crate::progress::ProgressLine;
 use crate::proof::{Given, ProofArgs};
 use crate::remote_file;
 use crate::sync_object::SyncObject;
@@ -175,7 +171,7 @@ fn parameter(text: &str) -> Result<(String, String), String> {
     }
 }
 
-pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
+pub(crate) fn run(command: &SyncCommand) -> Result<CommandOutcome, Failure> {
     let args = &command.sync;
     if command.watch {
         return live::run_with(args, LiveOptions::default(), &[]);
@@ -196,7 +192,7 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
         for end in ["", "-wal", "-shm"] {
             let _ = std::fs::remove_file(format!("{}{end}", args.remote.display()));
         }
-        return report.map(|_| Done::Fully);
+        return report.map(|_| CommandOutcome::Complete);
     }
     let report = report?;
     let refused_before = refused_before(&mut remote, &report)?;
@@ -211,9 +207,9 @@ pub(crate) fn run(command: &SyncCommand) -> Result<Done, Failure> {
     }
     if report.refused > 0 {
         tell_refused(args, &report);
-        Ok(Done::WithRefusedRows)
+        Ok(CommandOutcome::WithRefusedRows)
     } else {
-        Ok(Done::Fully)
+        Ok(CommandOutcome::Complete)
     }
 }
 
@@ -352,27 +348,6 @@ fn sync(
             ControlFlow::Continue(())
         }
     })
-}
-
-impl From<ClientError> for Failure {
-    fn from(error: ClientError) -> Failure {
-        let mut hint = error.hint();
-        if error.code() == Code::CredentialInvalid {
-            hint = format!("{hint}: pipe it in with --password-stdin, or set TIDEWATER_PASSWORD");
-        }
-        if error.code() == Code::SignInAgain {
-            hint = format!(
-                "{hint}: --token-file FILE, --password-stdin, or --certificate FILE with --certificate-key FILE"
-            );
-        }
-        Failure {
-            code: error.code(),
-            message: error.to_string(),
-            hint,
-            retry_after_ms: error.retry_after_ms(),
-            of_server: matches!(error, ClientError::Sync(SyncError::Server { .. })),
-        }
-    }
 }
 
 /// The remote, subscribed, and what signs it in if there is something. A file is only made when

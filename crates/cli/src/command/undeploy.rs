@@ -11,14 +11,11 @@ use serde::Serialize;
 use tidewater_centre::DeployReport;
 use tidewater_centre::records::{ConflictRecord, RefusedRecord};
 use tidewater_protocol::Code;
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, output, with_exit_codes};
 
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::OpenCentre;
 use crate::command::deploy;
-use crate::failure::Failure;
 use crate::kept::{ConflictLine, RefusedLine};
-use crate::output;
 use crate::password;
 
 /// How long sessions of programs that have just ended may still be there, and how often they are
@@ -71,13 +68,13 @@ pub(crate) struct UndeployArgs {
     pub(crate) json: bool,
 }
 
-pub(crate) fn run(args: &UndeployArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &UndeployArgs) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(&args.config)?;
     let mut planned = centre.undeploy(true)?;
     let goes = Goes::read(&centre)?;
     if args.dry_run {
         print(&planned, goes.as_ref(), args)?;
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     }
     if !planned.missing_rights.is_empty() {
         return Err(deploy::not_allowed("undeploy", &planned));
@@ -95,7 +92,7 @@ pub(crate) fn run(args: &UndeployArgs) -> Result<Done, Failure> {
     planned = centre.undeploy(false)?;
     centre.remove_serving_lock();
     print(&planned, goes.as_ref(), args)?;
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 fn refuse_while_served(centre: &OpenCentre) -> Result<(), Failure> {

@@ -7,15 +7,12 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use tidewater_client::{LeftTable, Remote};
+use tidewater_terminal::{
+    CommandOutcome, Failure, Interrupt, ProgressLine, output, with_exit_codes,
+};
 
 use super::network::NetworkArgs;
 use super::sync;
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::Failure;
-use crate::interrupt::Interrupt;
-use crate::output;
-use crate::progress::ProgressLine;
 use crate::proof::ProofArgs;
 use crate::remote_file;
 
@@ -57,7 +54,7 @@ pub(crate) struct UnsubscribeArgs {
     pub(crate) json: bool,
 }
 
-pub(crate) fn run(args: &UnsubscribeArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &UnsubscribeArgs) -> Result<CommandOutcome, Failure> {
     remote_file::require(&args.remote)?;
     let given = args.proof.given()?;
     let mut remote = Remote::open(&args.remote)?;
@@ -80,7 +77,7 @@ pub(crate) fn run(args: &UnsubscribeArgs) -> Result<Done, Failure> {
     } else {
         output::text(&describe(&args.publication, &left))?;
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// The object of `--json`.

@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tidewater_centre::records::UserRecord;
+use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::OpenCentre;
 use crate::command::user_import::{self, ImportArgs};
-use crate::failure::Failure;
-use crate::output::{self, Table};
 use crate::password::PasswordArgs;
 
 /// The longest name that a user may have, in bytes.
@@ -122,7 +120,7 @@ impl UserArgs {
     }
 }
 
-pub(crate) fn run(args: &UserArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &UserArgs) -> Result<CommandOutcome, Failure> {
     match &args.action {
         UserAction::Add(args) => add(args),
         UserAction::Import(args) => user_import::run(args),
@@ -133,13 +131,13 @@ pub(crate) fn run(args: &UserArgs) -> Result<Done, Failure> {
             let centre = OpenCentre::open(&args.config)?;
             found(centre.remove_user(&args.name)?, &args.name)?;
             output::note(&format!("{} removed", output::printable(&args.name)));
-            Ok(Done::Fully)
+            Ok(CommandOutcome::Complete)
         }
         UserAction::List(args) => list(args),
     }
 }
 
-fn add(args: &Adding) -> Result<Done, Failure> {
+fn add(args: &Adding) -> Result<CommandOutcome, Failure> {
     let Adding {
         user: args,
         no_password,
@@ -168,10 +166,10 @@ fn add(args: &Adding) -> Result<Done, Failure> {
         return Err(taken());
     }
     output::note(&format!("{} added", output::printable(&args.name)));
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
-fn set_password(args: &WithPassword) -> Result<Done, Failure> {
+fn set_password(args: &WithPassword) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(&args.config)?;
     found(is_there(&centre, &args.name)?, &args.name)?;
     let prompt = format!("New password for {}: ", output::printable(&args.name));
@@ -181,22 +179,22 @@ fn set_password(args: &WithPassword) -> Result<Done, Failure> {
         "password of {} set",
         output::printable(&args.name)
     ));
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 fn is_there(centre: &OpenCentre, name: &str) -> Result<bool, Failure> {
     Ok(centre.users()?.iter().any(|user| user.name == name))
 }
 
-fn set_disabled(args: &Named, disabled: bool) -> Result<Done, Failure> {
+fn set_disabled(args: &Named, disabled: bool) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(&args.config)?;
     found(centre.set_disabled(&args.name, disabled)?, &args.name)?;
     let state = if disabled { "disabled" } else { "enabled" };
     output::note(&format!("{} {state}", output::printable(&args.name)));
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
-fn list(args: &Listing) -> Result<Done, Failure> {
+fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
     let users = OpenCentre::open(&args.config)?.users()?;
     if args.json {
         let users = users.iter().map(|user| ListedUser {
@@ -217,7 +215,7 @@ fn list(args: &Listing) -> Result<Done, Failure> {
     } else {
         output::text(&rendered(&users))?;
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// Who has proven users is told if there are any.

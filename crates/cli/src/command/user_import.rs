@@ -14,13 +14,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_server::check_password_hash;
+use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, describe, output};
 
 use super::user::wrong_with_name;
-use crate::Done;
-use crate::args::ConfigArgs;
 use crate::centre::{self, OpenCentre};
-use crate::failure::{Failure, describe};
-use crate::output;
 
 /// The longest file: far more users than one server has, and no endless line.
 const MAX_BYTES: u64 = 256 << 20;
@@ -67,7 +64,7 @@ struct Imported {
     updated: u64,
 }
 
-pub(super) fn run(args: &ImportArgs) -> Result<Done, Failure> {
+pub(super) fn run(args: &ImportArgs) -> Result<CommandOutcome, Failure> {
     let entries = read(&args.file)?;
     let centre = OpenCentre::open(&args.config)?;
     // Before anybody waits for passwords to be hashed.
@@ -86,7 +83,7 @@ pub(super) fn run(args: &ImportArgs) -> Result<Done, Failure> {
         let added = output::counted(added, "user", "users");
         output::note(&format!("{added} added, {updated} updated"));
     }
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 fn read(file: &Path) -> Result<Vec<Entry>, Failure> {

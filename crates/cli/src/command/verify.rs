@@ -6,16 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use tidewater_client::{Remote, TableDifferences, Verification};
+use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::{CommandOutcome, Failure, Interrupt, ProgressLine, with_exit_codes};
 
 use super::network::NetworkArgs;
 use super::sync;
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::Failure;
-use crate::interrupt::Interrupt;
 use crate::kept::{Embedded, embedded};
-use crate::output::{self, Table};
-use crate::progress::ProgressLine;
 use crate::proof::ProofArgs;
 use crate::remote_file;
 use crate::sync_object::SyncObject;
@@ -71,7 +67,7 @@ pub(crate) struct VerifyArgs {
     pub(crate) json: bool,
 }
 
-pub(crate) fn run(args: &VerifyArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &VerifyArgs) -> Result<CommandOutcome, Failure> {
     remote_file::require(&args.remote)?;
     let given = args.proof.given()?;
     let mut remote = Remote::open(&args.remote)?;
@@ -105,10 +101,10 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Done, Failure> {
         ));
     }
     if verification.is_equal {
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     }
     output::note(&advice(args.repair, &verification, &args.remote));
-    Ok(Done::WithDifferences)
+    Ok(CommandOutcome::WithDifferences)
 }
 
 /// The object of `--json`.

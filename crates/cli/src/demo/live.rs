@@ -9,11 +9,10 @@ use rusqlite::Connection;
 use tidewater_client::{Link, LiveEvent, LiveOptions, Remote, Request, SubscriptionStart};
 use tidewater_protocol::{Code, json};
 use tidewater_server::Environment;
+use tidewater_terminal::{Failure, output};
 
 use super::world::{self, TECHNICIANS, Technician};
 use super::{Stage, database, say};
-use crate::failure::Failure;
-use crate::output;
 
 /// Long enough for whatever has to happen.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -22,11 +22,9 @@ use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_client::{Remote, Report};
 use tidewater_protocol::Code;
 use tidewater_server::{Config, Environment, Running, Server, hash_password};
+use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::{CommandOutcome, Failure, with_exit_codes};
 
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::Failure;
-use crate::output::{self, Table};
 use world::{TECHNICIANS, Technician};
 
 /// Show five remotes and an SQLite centre in two-way sync
@@ -47,7 +45,7 @@ pub(crate) struct DemoArgs {
 }
 
 /// Tells the story.
-pub(crate) fn run(args: &DemoArgs) -> Result<Done, Failure> {
+pub(crate) fn run(args: &DemoArgs) -> Result<CommandOutcome, Failure> {
     let started_ms = Environment::real().clock.now_ms();
     let stage = Stage::build(&args.directory)?;
     let mut centre = open(&stage.centre_path())?;
@@ -118,7 +116,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<Done, Failure> {
     let elapsed = output::duration(elapsed_ms.unsigned_abs());
     say(&format!("all equal, {elapsed} in all"));
     farewell(&args.directory)?;
-    Ok(Done::Fully)
+    Ok(CommandOutcome::Complete)
 }
 
 /// What stands on the stage: the folder, and the server that runs.

@@ -48,6 +48,7 @@ mod row_security;
 mod schema_changes;
 mod scripts;
 mod second_way;
+mod separate_programs;
 mod serving;
 mod shop;
 mod signing_in;

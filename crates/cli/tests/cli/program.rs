@@ -47,7 +47,9 @@ impl Place {
     }
 
     /// The program with these arguments, ready to run here.
+    #[track_caller]
     pub(crate) fn command<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
+        require_separate_program(arguments.first().map(AsRef::as_ref));
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidewater"));
         command
             .args(arguments)
@@ -137,6 +139,21 @@ impl Place {
         let mut all = vec!["serve", "--listen", url];
         all.extend(arguments);
         Server::start(self.command(&all))
+    }
+}
+
+/// Cargo builds the programs of other packages only where it is told to.
+#[track_caller]
+fn require_separate_program(command: Option<&OsStr>) {
+    let command = command.and_then(OsStr::to_str).unwrap_or_default();
+    if ["bench", "simulate"].contains(&command) {
+        let own = Path::new(env!("CARGO_BIN_EXE_tidewater"));
+        let program = own.with_file_name(format!("tidewater-{command}"));
+        assert!(
+            program.is_file(),
+            "{} has not been built: cargo build --workspace --bins",
+            program.display()
+        );
     }
 }
 

@@ -1,4 +1,4 @@
-//! `THIRD-PARTY.md`: the licences of what is linked into the program, as they demand to be
+//! `THIRD-PARTY.md`: the licences of what is linked into the programs, as they demand to be
 //! passed on. Made from what cargo knows; a test fails when the file has fallen behind.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,6 +26,9 @@ const LINKED: [(&str, &str); 1] = [(
 
 /// Sources of others within a package, and where their licence is in it.
 const WITHIN: [(&str, &str); 1] = [("libmimalloc-sys", "c_src/mimalloc/v2/LICENSE")];
+
+/// The packages whose programs users get.
+const PROGRAMS: [&str; 3] = ["tidewater-cli", "tidewater-bench", "tidewater-simulator"];
 
 struct Package {
     name: String,
@@ -62,7 +65,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Everything that the program depends on for more than its tests and its build, sorted.
+/// Everything that the programs depend on for more than their tests and their build, sorted.
 fn linked(metadata: &Value) -> Vec<Package> {
     let packages: HashMap<&str, &Value> = list(&metadata["packages"])
         .iter()
@@ -72,10 +75,11 @@ fn linked(metadata: &Value) -> Vec<Package> {
         .iter()
         .map(|node| (text(&node["id"]), node))
         .collect();
-    let root = packages
+    let roots = packages
         .iter()
-        .find(|(_, it)| it["name"] == "tidewater-cli");
-    let mut stack = vec![*root.expect("our own package").0];
+        .filter(|(_, it)| PROGRAMS.contains(&text(&it["name"])));
+    let mut stack: Vec<&str> = roots.map(|(id, _)| *id).collect();
+    assert_eq!(stack.len(), PROGRAMS.len());
     let mut seen = BTreeSet::new();
     while let Some(id) = stack.pop() {
         if !seen.insert(id) {
@@ -178,10 +182,11 @@ fn document() -> String {
     let packages = linked(&metadata());
     let mut out = String::from(
         "# Third-party licences\n\n\
-         What the `tidewater` program contains of others, under which licence, and the texts\n\
-         that these licences want passed on. Where a package leaves a choice, the licence that\n\
-         is named is the one that we take; the text of the Apache License 2.0 is that of\n\
-         [LICENSE](LICENSE). SQLite, which the program contains too, is in the public domain.\n\n\
+         What the programs `tidewater`, `tidewater-bench` and `tidewater-simulate` contain of\n\
+         others, under which licence, and the texts that these licences want passed on. Where a\n\
+         package leaves a choice, the licence that is named is the one that we take; the text of\n\
+         the Apache License 2.0 is that of [LICENSE](LICENSE). SQLite, which they contain too, is\n\
+         in the public domain.\n\n\
          Made by the test `third_party` of `crates/cli`, for Linux on x86-64. To make it anew:\n\n    \
          TIDEWATER_WRITE_THIRD_PARTY=1 cargo test -p tidewater-cli --test cli third_party\n\n\
          | package | version | licence | taken |\n|---|---|---|---|\n",

@@ -1,13 +1,14 @@
-//! `tidewater bench`: the load generator. Owns its arguments; everything else is
-//! `tidewater-bench`'s.
+//! The program `tidewater-bench`, which `tidewater bench` runs. Owns its arguments and its exit code;
+//! everything else is the library's.
 
 use std::fs::File;
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use tidewater_bench::{
     BadInput, DriveOptions, Files, LiveOptions, LiveScenario, Options, Protocol, Retry, Scenario,
     Supervise, Tracking, Watcher, Workers,
@@ -17,12 +18,9 @@ use tidewater_centre::CentreError;
 use tidewater_client::ClientError;
 use tidewater_protocol::Code;
 use tidewater_server::ServerError;
-
-use crate::Done;
-use crate::args::with_exit_codes;
-use crate::failure::Failure;
-use crate::interrupt::Interrupt;
-use crate::output;
+use tidewater_terminal::{
+    CommandOutcome, Failure, Interrupt, output, run_program, with_exit_codes,
+};
 
 /// Measure a deployment under load: thousands of real remotes, kept in step
 ///
@@ -30,7 +28,15 @@ use crate::output;
 /// sync at once with a consolidated database: downloads, updates, deletes, inserts. Prints a
 /// table of how long that took and where the time went. The database has to be empty, and is
 /// empty again afterwards.
-#[derive(Debug, Args)]
+#[derive(Debug, Parser)]
+#[command(
+    name = "tidewater-bench",
+    // As users call it, and as all documents write it.
+    bin_name = "tidewater bench",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
 #[command(after_help = with_exit_codes!("\
 Examples:
   tidewater bench remotes                                     # an SQLite file, two minutes
@@ -39,7 +45,7 @@ Examples:
   tidewater bench size --repeat 3 --report size.html          # charts, too
   tidewater bench supervise remotes --listen 10.0.0.1:7450 --wait-for 4 --remotes 10000
   tidewater bench drive --supervisor 10.0.0.1:7450            # on each of four machines"))]
-pub(crate) struct BenchArgs {
+struct BenchArgs {
     #[command(subcommand)]
     command: BenchCommand,
 }
@@ -366,7 +372,8 @@ fn retry(text: &str) -> Result<Retry, String> {
 }
 
 impl BenchArgs {
-    pub(crate) fn wants_json(&self) -> bool {
+    /// Whether the result is to be one JSON object.
+    fn wants_json(&self) -> bool {
         match &self.command {
             BenchCommand::Supervise(args) => args.run.json,
             command => match (command.live(), command.scenario()) {
@@ -455,7 +462,15 @@ impl RunArgs {
     }
 }
 
-pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
+fn main() -> ExitCode {
+    run_program(
+        std::env::args_os().collect(),
+        BenchArgs::wants_json,
+        |args| run(&args),
+    )
+}
+
+fn run(args: &BenchArgs) -> Result<CommandOutcome, Failure> {
     if let BenchCommand::Drive(args) = &args.command {
         let options = DriveOptions {
             supervisor: args.supervisor.clone(),
@@ -463,17 +478,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
             name: args.name.clone(),
         };
         tidewater_bench::drive(&options).map_err(failure)?;
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     }
     if let BenchCommand::LiveClient = &args.command {
         tidewater_bench::client().map_err(failure)?;
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     }
     if let Some((scenario, args)) = args.command.live() {
         return run_live(scenario, args);
     }
     let Some((scenario, run)) = args.command.scenario() else {
-        return Ok(Done::Fully);
+        return Ok(CommandOutcome::Complete);
     };
     let mut options = run.options(scenario);
     if let BenchCommand::Supervise(args) = &args.command {
@@ -494,23 +509,23 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
         output::text(&tidewater_bench::table(&report))?;
     }
     match &run.report {
-        None => Ok(Done::Fully),
+        None => Ok(CommandOutcome::Complete),
         Some(path) => with_report(path, tidewater_bench::html(&report)),
     }
 }
 
 /// What took so long is printed by now, and stays the one thing on standard output.
-fn with_report(path: &Path, page: anyhow::Result<String>) -> Result<Done, Failure> {
+fn with_report(path: &Path, page: anyhow::Result<String>) -> Result<CommandOutcome, Failure> {
     match page.map_err(failure).and_then(|it| write_report(path, &it)) {
-        Ok(()) => Ok(Done::Fully),
+        Ok(()) => Ok(CommandOutcome::Complete),
         Err(failure) => {
             output::failure(&failure, false);
-            Ok(Done::WithFailure(failure.exit_code()))
+            Ok(CommandOutcome::WithFailure(failure.exit_code()))
         }
     }
 }
 
-fn run_live(scenario: LiveScenario, args: &LiveArgs) -> Result<Done, Failure> {
+fn run_live(scenario: LiveScenario, args: &LiveArgs) -> Result<CommandOutcome, Failure> {
     if args.seconds.is_nan() || args.seconds <= 0.0 || args.repeat == 0 {
         return Err(Failure::usage(
             "nothing would be measured",
@@ -535,7 +550,7 @@ fn run_live(scenario: LiveScenario, args: &LiveArgs) -> Result<Done, Failure> {
         false => output::text(&tidewater_bench::live_table(&report))?,
     }
     match &args.report {
-        None => Ok(Done::Fully),
+        None => Ok(CommandOutcome::Complete),
         Some(path) => with_report(path, tidewater_bench::live_html(&report)),
     }
 }
@@ -578,4 +593,15 @@ fn failure(error: anyhow::Error) -> Failure {
         return Failure::new(error.code(), message, error.hint());
     }
     Failure::new(Code::Internal, message, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_command_shows_examples_and_exit_codes() {
+        tidewater_terminal::check_help(BenchArgs::command());
+    }
 }

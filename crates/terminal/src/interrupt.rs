@@ -13,11 +13,11 @@ const EXIT_KILLED: i32 = 5;
 
 /// Tells whether the user wants the command to stop.
 #[derive(Clone, Debug)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// Listens for SIGINT and SIGTERM from now on.
-    pub(crate) fn listen() -> Result<Interrupt, Failure> {
+    pub fn listen() -> Result<Interrupt, Failure> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
             // In this order: the first signal finds the flag down and only raises it.
@@ -34,7 +34,7 @@ impl Interrupt {
     }
 
     /// Whether a signal has arrived.
-    pub(crate) fn is_raised(&self) -> bool {
+    pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

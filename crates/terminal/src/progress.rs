@@ -19,7 +19,7 @@ const DRAWN_PER_SECOND: u8 = 15;
 const MEASURED_FOR: Duration = Duration::from_secs(2);
 
 /// The line.
-pub(crate) struct ProgressLine {
+pub struct ProgressLine {
     bar: ProgressBar,
     pace: Cell<Pace>,
     /// Whether it is told on lines of their own what keeps the sync waiting.
@@ -102,7 +102,7 @@ impl Pace {
 
 impl ProgressLine {
     /// A line on standard error, or none if that is no terminal or nobody wants it.
-    pub(crate) fn new(wanted: bool) -> ProgressLine {
+    pub fn new(wanted: bool) -> ProgressLine {
         let bar = line(wanted);
         ProgressLine {
             tells: wanted && bar.is_hidden(),
@@ -113,7 +113,7 @@ impl ProgressLine {
     }
 
     /// Shows how far the sync is.
-    pub(crate) fn show(&self, progress: &SyncProgress) {
+    pub fn show(&self, progress: &SyncProgress) {
         if !self.bar.is_hidden() {
             let mut pace = self.pace.get();
             let told = pace.describe(progress, self.bar.elapsed());
@@ -132,7 +132,7 @@ impl ProgressLine {
 
 /// How many of so many things are done, as one line at the foot of the terminal. Several threads
 /// may show it.
-pub(crate) struct CountLine {
+pub struct CountLine {
     bar: ProgressBar,
     what: &'static str,
     all: u64,
@@ -140,13 +140,13 @@ pub(crate) struct CountLine {
 
 impl CountLine {
     /// As [`ProgressLine::new`].
-    pub(crate) fn new(wanted: bool, what: &'static str, all: u64) -> CountLine {
+    pub fn new(wanted: bool, what: &'static str, all: u64) -> CountLine {
         let bar = line(wanted);
         CountLine { bar, what, all }
     }
 
     /// Shows how many are done.
-    pub(crate) fn show(&self, done: u64) {
+    pub fn show(&self, done: u64) {
         if !self.bar.is_hidden() {
             let (what, all) = (self.what, self.all);
             self.bar.set_message(format!("{done} of {all} {what}"));

@@ -1,13 +1,14 @@
-//! `tidewater simulate`: the user's own configuration in a simulated world, with everything that
+//! The program that `tidewater simulate` runs: the user's own configuration in a simulated world, with everything that
 //! can go wrong, and the judges of the product.
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Args;
+use clap::Parser;
 use serde::Serialize;
 use tidewater_centre::CentreError;
 use tidewater_protocol::Code;
@@ -15,14 +16,11 @@ use tidewater_server::databases::{self, SqliteTranslation};
 use tidewater_simulator::kit::{
     Extent, HandlerAnswers, Kit, KitError, MOST_BYTES, Outcome, Played, Tally, Wanted, run_range,
 };
+use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::{
+    CommandOutcome, ConfigArgs, CountLine, Failure, run_program, with_exit_codes,
+};
 use tokio::runtime::Builder;
-
-use crate::Done;
-use crate::args::{ConfigArgs, with_exit_codes};
-use crate::centre;
-use crate::failure::{Failure, describe as describe_error};
-use crate::output::{self, Table};
-use crate::progress::CountLine;
 
 /// So much of what happened before a promise broke is shown without --trace.
 const LAST_LINES: usize = 12;
@@ -39,7 +37,14 @@ const EXAMPLE_LETTERS: usize = 100;
 ///
 /// PostgreSQL cannot run in simulated time: of such a database tables, rows and SQL are translated
 /// into SQLite, and what cannot be is told. Handlers are not asked; a file can say what they answer.
-#[derive(Debug, Args)]
+#[derive(Debug, Parser)]
+#[command(
+    name = "tidewater-simulate",
+    // As users call it, and as all documents write it.
+    bin_name = "tidewater simulate",
+    version,
+    max_term_width = 100
+)]
 #[command(after_help = with_exit_codes!("\
 Examples:
   tidewater simulate
@@ -56,7 +61,7 @@ The object of --json:
             \"impossible\",\"conflicts\",\"simulated_ms\",\"faults\":{KIND:n},
             \"refused\":{NAME:{\"table\",\"reason\",\"count\",\"example\"}}},
    \"remarks\":[what is otherwise than in the configuration]}"))]
-pub(crate) struct SimulateArgs {
+struct SimulateArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The seeds, from the first to below the second; it ends at the first that breaks a promise
@@ -98,11 +103,19 @@ pub(crate) struct SimulateArgs {
     quiet: bool,
     /// Print one JSON object, see below
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
-pub(crate) fn run(args: &SimulateArgs) -> Result<Done, Failure> {
-    let config = centre::load(&args.config)?;
+fn main() -> ExitCode {
+    run_program(
+        std::env::args_os().collect(),
+        |args: &SimulateArgs| args.json,
+        |args| run(&args),
+    )
+}
+
+fn run(args: &SimulateArgs) -> Result<CommandOutcome, Failure> {
+    let config = args.config.load()?;
     let url = &config.server.consolidated;
     let (translation, known) = translated(url, args)?;
     let wanted = Wanted {
@@ -119,7 +132,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<Done, Failure> {
     };
     let kit = Kit::prepare(&config, &wanted).map_err(|error| match error {
         KitError::Configuration(error) => Failure::from(config.locate_error(error)),
-        error => error.into(),
+        error => failure(error),
     })?;
     let seeds = match args.seed {
         Some(seed) => seed..seed.saturating_add(1),
@@ -140,8 +153,8 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<Done, Failure> {
         false => output::text(&describe(args, &kit, &outcome, traced.as_ref()))?,
     }
     Ok(match outcome.failed {
-        None => Done::Fully,
-        Some(_) => Done::WithDifferences,
+        None => CommandOutcome::Complete,
+        Some(_) => CommandOutcome::WithDifferences,
     })
 }
 
@@ -153,13 +166,7 @@ fn translated(
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| {
-            Failure::new(
-                Code::Internal,
-                format!("cannot start: {}", describe_error(&error)),
-                "",
-            )
-        })?;
+        .map_err(|error| Failure::start(&error))?;
     runtime.block_on(async {
         let translation = databases::translate(url, !args.empty, MOST_BYTES).await?;
         if translation.is_none() {
@@ -184,7 +191,7 @@ impl SimulateArgs {
         };
         let text =
             std::fs::read_to_string(path).map_err(|error| Failure::file("read", path, &error))?;
-        Ok(Some(HandlerAnswers::parse(&text)?))
+        Ok(Some(HandlerAnswers::parse(&text).map_err(failure)?))
     }
 }
 
@@ -396,15 +403,25 @@ fn parameter(text: &str) -> Result<(String, String), String> {
     }
 }
 
-impl From<KitError> for Failure {
-    fn from(error: KitError) -> Failure {
-        let message = error.to_string();
-        match error {
-            KitError::Centre { hint, .. } | KitError::Usage { hint, .. } => {
-                Failure::usage(message, hint)
-            }
-            KitError::Configuration(error) => error.into(),
-            _ => Failure::new(Code::Internal, message, ""),
+/// What went wrong, with a code.
+fn failure(error: KitError) -> Failure {
+    let message = error.to_string();
+    match error {
+        KitError::Centre { hint, .. } | KitError::Usage { hint, .. } => {
+            Failure::usage(message, hint)
         }
+        KitError::Configuration(error) => error.into(),
+        _ => Failure::new(Code::Internal, message, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_help_shows_examples_and_exit_codes() {
+        tidewater_terminal::check_help(SimulateArgs::command());
     }
 }

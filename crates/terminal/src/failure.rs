@@ -1,4 +1,4 @@
-//! The program's one error: a stable code, what is wrong, and what to do next.
+//! The programs' one error: a stable code, what is wrong, and what to do next.
 //!
 //! Owns the exit codes too, because they follow from the code. How errors are printed
 //! is [`crate::output`]'s affair.
@@ -7,28 +7,29 @@ use std::io;
 use std::path::Path;
 
 use tidewater_centre::CentreError;
+use tidewater_client::{CallError, ClientError, RemoteError, SyncError};
 use tidewater_protocol::Code;
-use tidewater_relay::RelayError;
 use tidewater_server::ServerError;
 
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// The stable code; its name stands in JSON, and the exit code follows from it.
-    pub(crate) code: Code,
+    pub code: Code,
     /// What is wrong, and where.
-    pub(crate) message: String,
+    pub message: String,
     /// What to do next; empty if there is nothing to say.
-    pub(crate) hint: String,
+    pub hint: String,
     /// When to try again, if the server said so.
-    pub(crate) retry_after_ms: Option<u64>,
+    pub retry_after_ms: Option<u64>,
     /// Whether it is a server that says so: what its operator has to put right is for a
     /// device to try again later.
-    pub(crate) of_server: bool,
+    pub of_server: bool,
 }
 
 impl Failure {
-    pub(crate) fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Failure {
+    /// An error with what to do next.
+    pub fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Failure {
         Failure {
             code,
             message: message.into(),
@@ -39,12 +40,12 @@ impl Failure {
     }
 
     /// Wrong usage or configuration.
-    pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+    pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
         Failure::new(Code::Usage, message, hint)
     }
 
     /// A file or folder that the user named cannot be read or written.
-    pub(crate) fn file(doing: &str, path: &Path, error: &io::Error) -> Failure {
+    pub fn file(doing: &str, path: &Path, error: &io::Error) -> Failure {
         let hint = match error.kind() {
             io::ErrorKind::NotFound => "check the path",
             io::ErrorKind::PermissionDenied => "check the permissions of the file and its folder",
@@ -56,8 +57,14 @@ impl Failure {
         )
     }
 
+    /// The program cannot begin with what it was asked for: the system does not let it.
+    pub fn start(error: &io::Error) -> Failure {
+        let message = format!("cannot start: {}", describe(error));
+        Failure::new(Code::Internal, message, "")
+    }
+
     /// The process's exit code, as `--help` lists them.
-    pub(crate) fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self.code {
             Code::NotDeployed if self.of_server => 2,
             code => exit_code(code),
@@ -85,14 +92,51 @@ impl From<ServerError> for Failure {
     }
 }
 
-impl From<RelayError> for Failure {
-    fn from(error: RelayError) -> Failure {
-        Failure::usage(error.to_string(), error.hint())
+impl From<RemoteError> for Failure {
+    fn from(error: RemoteError) -> Failure {
+        Failure::new(error.code(), error.to_string(), error.hint())
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Failure {
+        let mut hint = error.hint();
+        if error.code() == Code::CredentialInvalid {
+            hint = format!("{hint}: pipe it in with --password-stdin, or set TIDEWATER_PASSWORD");
+        }
+        if error.code() == Code::SignInAgain {
+            hint = format!(
+                "{hint}: --token-file FILE, --password-stdin, or --certificate FILE with --certificate-key FILE"
+            );
+        }
+        Failure {
+            code: error.code(),
+            message: error.to_string(),
+            hint,
+            retry_after_ms: error.retry_after_ms(),
+            of_server: matches!(error, ClientError::Sync(SyncError::Server { .. })),
+        }
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Failure {
+        let hint = error.hint();
+        let code = error.code().unwrap_or(Code::Internal);
+        let mut failure = Failure::new(code, error.to_string(), hint);
+        if let CallError::Failed(failed) = &error {
+            if !failed.own_code.is_empty() {
+                failure.message = format!("{} ({})", failed.message, failed.own_code);
+            }
+            failure.retry_after_ms = Some(failed.retry_after_ms).filter(|it| *it > 0);
+            failure.of_server = true;
+        }
+        failure
     }
 }
 
 /// The error without Rust's `(os error 2)`, which tells a user nothing.
-pub(crate) fn describe(error: &io::Error) -> String {
+pub fn describe(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {
         Some(end) => text[..end].to_lowercase(),
@@ -102,7 +146,7 @@ pub(crate) fn describe(error: &io::Error) -> String {
 
 /// Exit codes are for scripts: they tell whether trying again, signing in again, or
 /// calling somebody is what helps.
-pub(crate) fn exit_code(code: Code) -> u8 {
+fn exit_code(code: Code) -> u8 {
     match code {
         // The configuration disagrees with the database: `deploy` was not run.
         Code::Usage

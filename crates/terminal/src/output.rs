@@ -27,12 +27,12 @@ struct ErrorFields<'a> {
 }
 
 /// Prints one JSON object on a line of its own.
-pub(crate) fn json(object: &impl Serialize) -> Result<(), Failure> {
+pub fn json(object: &impl Serialize) -> Result<(), Failure> {
     json_to_reader(object).map(drop)
 }
 
 /// The same, of a command that goes on for as long as there is somebody who reads: whether there is.
-pub(crate) fn json_to_reader(object: &impl Serialize) -> Result<bool, Failure> {
+pub fn json_to_reader(object: &impl Serialize) -> Result<bool, Failure> {
     let mut line = serde_json::to_string(object)
         .map_err(|error| Failure::new(Code::Internal, format!("cannot write JSON: {error}"), ""))?;
     line.push('\n');
@@ -40,12 +40,12 @@ pub(crate) fn json_to_reader(object: &impl Serialize) -> Result<bool, Failure> {
 }
 
 /// Prints text for people or programs as it stands.
-pub(crate) fn text(text: &str) -> Result<(), Failure> {
+pub fn text(text: &str) -> Result<(), Failure> {
     text_to_reader(text).map(drop)
 }
 
 /// The same, and whether there is still somebody who reads.
-pub(crate) fn text_to_reader(text: &str) -> Result<bool, Failure> {
+pub fn text_to_reader(text: &str) -> Result<bool, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
@@ -62,12 +62,12 @@ pub(crate) fn text_to_reader(text: &str) -> Result<bool, Failure> {
 }
 
 /// Prints a remark to standard error. There is nobody to tell when that fails.
-pub(crate) fn note(text: &str) {
+pub fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
 /// Prints an error as the command's user asked to read it.
-pub(crate) fn failure(failure: &Failure, as_json: bool) {
+pub fn failure(failure: &Failure, as_json: bool) {
     let mut lines = format!("error: {}", printable_lines(&failure.message));
     if !failure.hint.is_empty() {
         lines.push_str(&format!("\n  hint: {}", printable_lines(&failure.hint)));
@@ -89,7 +89,7 @@ pub(crate) fn failure(failure: &Failure, as_json: bool) {
 
 /// The text with control characters made visible: what comes from a database or a
 /// server must not move the cursor or colour the terminal.
-pub(crate) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         if character.is_control() {
@@ -108,7 +108,7 @@ fn printable_lines(text: &str) -> String {
 }
 
 /// Rows of text in aligned columns.
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
 }
@@ -121,7 +121,7 @@ struct Column {
 impl Table {
     /// A table of these columns; a title that begins with `>` has its values aligned to
     /// the right.
-    pub(crate) fn new(titles: &[&'static str]) -> Table {
+    pub fn new(titles: &[&'static str]) -> Table {
         let columns = titles.iter().map(|title| Column {
             title: title.trim_start_matches('>'),
             right: title.starts_with('>'),
@@ -133,17 +133,18 @@ impl Table {
     }
 
     /// Adds a row; missing cells stay empty.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let cells = cells.into_iter().map(|cell| printable(&cell));
         self.rows.push(cells.collect());
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// The lines, each indented by `indent` spaces.
-    pub(crate) fn render(&self, indent: usize) -> String {
+    pub fn render(&self, indent: usize) -> String {
         let titles: Vec<String> = self.columns.iter().map(|it| it.title.to_owned()).collect();
         let lines = || std::iter::once(&titles).chain(&self.rows);
         let width = |index: usize| {
@@ -177,13 +178,13 @@ impl Table {
 }
 
 /// `1 row`, `2 rows`.
-pub(crate) fn counted(count: u64, singular: &str, plural: &str) -> String {
+pub fn counted(count: u64, singular: &str, plural: &str) -> String {
     let noun = if count == 1 { singular } else { plural };
     format!("{count} {noun}")
 }
 
 /// Bytes in a unit that is easy to read: `340 B`, `1.5 KiB`.
-pub(crate) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if count < 1024 {
         return format!("{count} B");
@@ -198,7 +199,7 @@ pub(crate) fn bytes(count: u64) -> String {
 }
 
 /// A duration in a unit that is easy to read: `35 ms`, `1.5 s`.
-pub(crate) fn duration(milliseconds: u64) -> String {
+pub fn duration(milliseconds: u64) -> String {
     if milliseconds < 1_000 {
         format!("{milliseconds} ms")
     } else if milliseconds < 120_000 {
@@ -209,7 +210,7 @@ pub(crate) fn duration(milliseconds: u64) -> String {
 }
 
 /// A moment in UTC, to the second; a dash for never.
-pub(crate) fn moment(milliseconds_since_1970: i64) -> String {
+pub fn moment(milliseconds_since_1970: i64) -> String {
     if milliseconds_since_1970 == 0 {
         return "-".into();
     }
