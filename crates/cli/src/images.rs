@@ -169,7 +169,9 @@ pub(crate) async fn build(
 ) -> Result<Manifest, BuildFailure> {
     fs::create_dir_all(place.folder())
         .map_err(|error| Failure::file("create the folder", place.folder(), &error))?;
-    let allowed = config.check_image(&wanted.publication);
+    let allowed = config
+        .check_image(&wanted.publication)
+        .map_err(ServerError::from);
     // Its own: what a server that runs serves is not touched.
     let centre = &tidewater_server::databases::connect(&config.server.consolidated).await?;
     let alone = for_nobody_else(config, &wanted.rows);

@@ -4,28 +4,15 @@
 use tidewater_centre::CentreError;
 use tidewater_protocol::Code;
 
+use crate::config::ConfigError;
+
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// The configuration is wrong.
-    #[error("{message}")]
-    Configuration {
-        /// What is wrong, and where.
-        message: String,
-        /// What to do next.
-        hint: String,
-    },
-    /// A file cannot be read or written.
-    #[error("{what} {path:?}: {source}")]
-    File {
-        /// What the file is.
-        what: &'static str,
-        /// Its path.
-        path: String,
-        /// What the system says.
-        source: std::io::Error,
-    },
+    /// The configuration is wrong, or a file that it names cannot be read or written.
+    #[error(transparent)]
+    Configuration(#[from] ConfigError),
     /// An address cannot be listened on.
     #[error("cannot listen on {url}: {source}")]
     Listen {
@@ -41,16 +28,13 @@ pub enum ServerError {
 
 impl ServerError {
     pub(crate) fn configuration(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        ServerError::Configuration {
-            message: message.into(),
-            hint: hint.into(),
-        }
+        ConfigError::new(message, hint).into()
     }
 
     /// The error's stable code.
     pub fn code(&self) -> Code {
         match self {
-            ServerError::Configuration { .. } | ServerError::File { .. } => Code::Usage,
+            ServerError::Configuration(error) => error.code(),
             ServerError::Listen { .. } => Code::Usage,
             ServerError::Centre(error) => error.code(),
         }
@@ -59,8 +43,7 @@ impl ServerError {
     /// What to do next, for people.
     pub fn hint(&self) -> String {
         match self {
-            ServerError::Configuration { hint, .. } => hint.clone(),
-            ServerError::File { .. } => "check the path and its permissions".into(),
+            ServerError::Configuration(error) => error.hint(),
             ServerError::Listen { .. } => {
                 "check that no other program uses the port and that the address is this machine's"
                     .into()

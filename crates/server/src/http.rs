@@ -47,6 +47,7 @@ use self::images::Allowed;
 use self::problem::Problem;
 use self::provide::WebProviders;
 use crate::calls::{self, AnswerPart, AnswerStart, AnswerStream, built_in};
+use crate::config::BUILT_IN_PREFIX;
 use crate::fault::Fault;
 use crate::listener::Spoken;
 use crate::server::Shared;
@@ -288,7 +289,7 @@ async fn call(
     let deadline = text(&headers, "tidewater-timeout")?
         .map(duration)
         .transpose()?;
-    if call.procedure.starts_with(built_in::PREFIX) {
+    if call.procedure.starts_with(BUILT_IN_PREFIX) {
         return answered(built_in::over_http(&call)?);
     }
     let server = web.server.clone();

@@ -24,7 +24,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use crate::auth::credential;
 use crate::auth::signing::{CheckpointFor, ImageFor, Keyring};
-use crate::config::{Config, ImageRows};
+use crate::config::{ImageRows, NO_IMAGE_HINT, image_obstacle};
 use crate::environment::{Environment, random};
 use crate::error::ServerError;
 use crate::sign_in::PROGRAM;
@@ -133,20 +133,6 @@ fn anybodys(checkpoint: Checkpoint, publication: &str) -> Result<Checkpoint, Ser
     })
 }
 
-const NO_IMAGE_HINT: &str = "have its devices begin without one, or publish the other tables by \
-                             themselves and make images of these";
-
-/// Why there can be no image of a publication, by what says of its tables which user gets which rows.
-fn obstacle(publication: &str, by: &str, table: &str) -> ServerError {
-    ServerError::configuration(
-        format!(
-            "there can be no image of {publication:?}: {by} says which rows of {table:?} each user \
-             gets"
-        ),
-        NO_IMAGE_HINT,
-    )
-}
-
 /// Whether there can be images of a publication by its scripts as they are deployed.
 ///
 /// # Errors
@@ -164,41 +150,9 @@ pub(crate) fn check_scripts(
     });
     match giving {
         None => Ok(()),
-        Some((script, table)) => Err(obstacle(&schema.name, &script.place, &table.name)),
-    }
-}
-
-impl Config {
-    /// Whether there can be images of a publication by what the configuration says.
-    ///
-    /// # Errors
-    /// Scripts or handlers say which rows each user gets.
-    pub fn check_image(&self, publication: &str) -> Result<(), ServerError> {
-        let mut all = self.publications.iter();
-        let Some(spec) = all.find(|it| it.name == publication) else {
-            return Ok(());
-        };
-        if let Some(table) = spec.tables.iter().find(|it| it.handled.download) {
-            return Err(obstacle(publication, "a handler", &table.name));
+        Some((script, table)) => {
+            Err(image_obstacle(&schema.name, &script.place, &table.name).into())
         }
-        let mut scripts = spec.scripts.iter();
-        match scripts.find(|it| it.event == "download_cursor") {
-            None => Ok(()),
-            Some(script) => {
-                let table = script.table.as_deref().unwrap_or_default();
-                Err(obstacle(publication, &script.file, table))
-            }
-        }
-    }
-
-    /// The images that there cannot be, and why.
-    pub fn image_warnings(&self) -> Vec<String> {
-        let images = self.images.iter().flat_map(|it| &it.images);
-        let refused = images.filter_map(|image| {
-            let error = self.check_image(&image.publication).err()?;
-            Some(format!("[[images.image]] {:?}: {error}", image.name))
-        });
-        refused.collect()
     }
 }
 

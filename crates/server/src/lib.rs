@@ -1,14 +1,12 @@
 //! The Tidewater server: listeners, sessions, users, limits.
 //!
-//! Owns everything between a socket and a consolidated database: the configuration,
-//! connections and their flow control, signing in, the stages of a sync, workers
+//! Owns everything between a socket and a consolidated database: connections and their flow control, signing in, the stages of a sync, workers
 //! and queues. What rows mean and how they are stored is the affair of
 //! `tidewater-centre` and its adapters; what they look like, of `tidewater-protocol`. The
 //! stages and their reasons are in this crate's DESIGN.md.
 
 mod auth;
 mod calls;
-pub mod config;
 mod connection;
 mod connector;
 pub mod databases;
@@ -43,7 +41,7 @@ mod worker;
 
 pub use auth::{KEY_SIGNS_AFTER_MS, check_password_hash, hash_password, new_signing_key};
 pub use calls::check as check_statements;
-pub use config::{Config, duration};
+pub use config::{Config, ConfigError, duration};
 pub use environment::Environment;
 pub use error::ServerError;
 pub use handlers::OperatorHandlers;
@@ -51,6 +49,7 @@ pub use listener::{dev_certificate, dev_client_certificates};
 pub use memory::MemoryGauge;
 pub use server::{Running, Server, TURNED_AWAY};
 pub use signal::Signal;
+pub use tidewater_server_config as config;
 pub use upstream::Upstream;
 
 /// For `tidewater-fuzzing` and `tidewater-simulator` only.

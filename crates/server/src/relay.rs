@@ -233,7 +233,7 @@ impl Relay {
         let registration = ServerRegistration {
             name: self.config.name.clone(),
             instance: self.instance,
-            token: self.config.proof.token()?,
+            token: self.config.proof.token().map_err(ServerError::from)?,
         };
         let opening = async {
             let stream = self.dial().await?;

@@ -44,7 +44,7 @@ use crate::handlers::Handlers;
 use crate::http::Site;
 use crate::http::exchange::Exchanges;
 use crate::images::{Opened, Opening, check_scripts};
-use crate::listener::{self, Spoken};
+use crate::listener::Spoken;
 use crate::memory::{MemoryBudget, MemoryGauge};
 use crate::metrics::Metrics;
 use crate::nats;
@@ -510,8 +510,8 @@ impl Running {
     /// # Errors
     /// The configuration is wrong: the one before stays.
     pub async fn reconfigure(&self, config: Config) -> Result<Vec<&'static str>, ServerError> {
-        listener::urls(&config.server)?;
-        listener::admin(&config.server)?;
+        config.server.listen_urls()?;
+        config.server.admin_url()?;
         let tls = Certificate::read(&config)?;
         let ways = self.shared.ways();
         let ways = match ways.are_of(&config.sign_in) {

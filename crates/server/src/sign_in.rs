@@ -22,7 +22,7 @@ use tidewater_centre::{CentreError, ScriptNotes, ScriptRun, SyncContext};
 use tidewater_protocol::message::{PasswordChange, Proof};
 use tidewater_protocol::{Code, RemoteId, Value};
 
-pub(crate) use self::claim::{Claim, MAX_NAME_BYTES, check_name, identity};
+pub(crate) use self::claim::{Claim, check_name, identity};
 use crate::auth::credential::{self, Presented, ROTATE_AFTER_MS};
 use crate::auth::external::Identity;
 use crate::auth::password::{PasswordCheck, Place, check_new_password};

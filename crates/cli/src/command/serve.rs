@@ -179,7 +179,7 @@ async fn read_again(running: &Running, args: &ServeArgs) {
             }
             running.reconfigure(config).await
         }
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     };
     match result {
         Ok(later) if later.is_empty() => tracing::info!("the configuration was read again"),

@@ -22,10 +22,9 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use self::certificate::Certificates;
 use self::ldap::Directory;
 use self::oidc::Issuer;
-use crate::config::{Passwords, SignInConfig};
+use crate::config::{MAX_NAME_BYTES, Passwords, SignInConfig};
 use crate::error::ServerError;
 use crate::fault::Fault;
-use crate::sign_in::MAX_NAME_BYTES;
 
 /// As much may be kept of a user, as JSON.
 const MAX_CLAIMS_BYTES: usize = 64 << 10;

@@ -14,9 +14,6 @@ use crate::server::Shared;
 use crate::spaces::requests::{self, After};
 use crate::spaces::{Member, Refusal, User};
 
-/// Names of procedures that begin so are the server's.
-pub(crate) const PREFIX: &str = "tidewater.";
-
 /// Gives back what it was given.
 const ECHO: &str = "tidewater.echo";
 

@@ -19,6 +19,7 @@ use tidewater_protocol::message::{Call, CallFailed, CallKind};
 use super::post::Post;
 use super::{AnswerPart, AnswerStart, AnswerStream, Answered, Outcome, built_in, outcome};
 use crate::calls;
+use crate::config::BUILT_IN_PREFIX;
 use crate::fault::Fault;
 use crate::memory::Held;
 use crate::registry::Stay;
@@ -208,7 +209,7 @@ impl<'a> Desk<'a> {
             };
             return self.go(id, kind, run);
         }
-        if call.procedure.starts_with(built_in::PREFIX) {
+        if call.procedure.starts_with(BUILT_IN_PREFIX) {
             let answer = built_in::run(self.server, self.post, self.stay, self.member, &call);
             return match (kind, answer) {
                 (CallKind::OneWay, Ok(_)) => self.say(id, CallKind::Accepted, Bytes::new()),

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use tidewater_centre::procedure::Procedure as Script;
 use tidewater_centre::{Centre, CentreError, procedure};
-use tidewater_protocol::message::Returns;
 
 use super::Procedure;
-use crate::config::{Allow, Config, ProcedureConfig, Rule, Sql, Work};
+use crate::config::{Config, ProcedureConfig, Rule};
 
 /// What a configuration declares, as the database has read it.
 pub(super) struct Declared {
@@ -93,40 +92,4 @@ fn of_space(error: CentreError, space: &str, key: &str) -> CentreError {
 /// One of them cannot be run; the message names the place.
 pub async fn check(centre: &dyn Centre, config: &Config) -> Result<(), CentreError> {
     read(centre, config).await.map(|_| ())
-}
-
-impl ProcedureConfig {
-    /// What the database has to know of it, if that is anything.
-    fn to_spec(&self) -> Option<procedure::ProcedureSpec> {
-        let allow = match &self.allow {
-            Allow::Everyone => None,
-            Allow::Query(query) => Some(query.clone()),
-        };
-        let (sql, returns, read_only) = match &self.work {
-            Work::Sql {
-                sql,
-                returns,
-                read_only,
-            } => {
-                let Sql::Text(text) = sql else {
-                    return None;
-                };
-                (Some(text.clone()), *returns, *read_only)
-            }
-            Work::Provided(_) => (None, Returns::Nothing, true),
-        };
-        let arguments = self.arguments.iter().map(|it| procedure::ArgumentSpec {
-            name: it.name.clone(),
-            column_type: it.column_type,
-            optional: it.optional,
-        });
-        (sql.is_some() || allow.is_some()).then(|| procedure::ProcedureSpec {
-            name: self.name.clone(),
-            sql,
-            arguments: arguments.collect(),
-            returns,
-            allow,
-            read_only,
-        })
-    }
 }

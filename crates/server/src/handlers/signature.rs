@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use tidewater_carrier::cryptography::hmac;
 
-use crate::config::Secret;
+use crate::config::{ConfigError, Secret};
 use crate::error::ServerError;
 
 /// Seconds since 1970.
@@ -26,7 +26,7 @@ impl Signer {
                 Secret::Text(text) => text.clone(),
                 Secret::File(path) => {
                     let read = std::fs::read_to_string(path);
-                    let read = read.map_err(|source| ServerError::File {
+                    let read = read.map_err(|source| ConfigError::File {
                         what: "secret of a handler",
                         path: path.display().to_string(),
                         source,

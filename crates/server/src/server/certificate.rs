@@ -29,10 +29,10 @@ impl Certificate {
     /// The configured one, if there is an address for it.
     pub(super) fn read(config: &Config) -> Result<Option<Served>, ServerError> {
         let server = &config.server;
-        let mut urls = listener::urls(server)?;
+        let mut urls = server.listen_urls()?;
         let is_relayed = config.relay.is_some();
         let encrypts = urls.iter().any(is_tls) || is_relayed;
-        urls.extend(listener::http(server)?);
+        urls.extend(server.http_url()?);
         if config.sign_in.certificates.is_some() && !encrypts {
             return Err(ServerError::configuration(
                 "sign_in.certificates: the server listens on no tls:// address",

@@ -38,7 +38,7 @@ impl Prepared {
         };
         Ok(Prepared {
             addresses: listener::addresses(&config.server)?,
-            admin: listener::admin(&config.server)?,
+            admin: config.server.admin_url()?,
             certificate: Certificate::load(config)?,
             relays: config.relay.as_ref().map(relayed).transpose()?,
             ways: Ways::new(&config.sign_in)?,

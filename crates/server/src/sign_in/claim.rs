@@ -3,10 +3,8 @@
 use tidewater_protocol::message::{PROTOCOL_VERSION, Proof, SignIn, is_device_name, negotiate};
 use tidewater_protocol::{Code, RemoteId};
 
+use crate::config::MAX_NAME_BYTES;
 use crate::fault::Fault;
-
-/// Names of users, publications and programs are shorter.
-pub(crate) const MAX_NAME_BYTES: usize = 512;
 
 /// A SignIn whose parts are well-formed.
 pub(crate) struct Claim {

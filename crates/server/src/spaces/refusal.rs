@@ -14,6 +14,16 @@ pub(crate) enum Right {
     Subscribe,
 }
 
+impl Right {
+    /// Who has the right in a space.
+    pub(super) fn rule(self, space: &SpaceConfig) -> &Rule {
+        match self {
+            Right::Publish => &space.publish,
+            Right::Subscribe => &space.subscribe,
+        }
+    }
+}
+
 /// The query that a rule has (`allow`) yielded a row for this user, or none. Who needs one of whom it
 /// was not asked may nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +140,7 @@ impl User {
 
     /// Whether there is nothing that has to be asked about this user.
     pub(super) fn has_asked(&self, space: &SpaceConfig, right: Right) -> bool {
-        match space.rule(right) {
+        match right.rule(space) {
             Rule::Patterns {
                 allow: Some(query), ..
             } => self.grants().iter().any(|it| it.is_of(space, right, query)),
@@ -167,7 +177,7 @@ impl User {
     }
 
     fn may(&self, space: &SpaceConfig, right: Right) -> May {
-        match space.rule(right) {
+        match right.rule(space) {
             Rule::Everyone => May::All,
             Rule::Nobody => May::Some(Vec::new()),
             Rule::Patterns {
@@ -190,16 +200,6 @@ impl User {
 impl Grant {
     fn is_of(&self, space: &SpaceConfig, right: Right, query: &str) -> bool {
         self.right == right && self.space == space.name && self.query == query
-    }
-}
-
-impl SpaceConfig {
-    /// Who has a right.
-    pub(super) fn rule(&self, right: Right) -> &Rule {
-        match right {
-            Right::Publish => &self.publish,
-            Right::Subscribe => &self.subscribe,
-        }
     }
 }
 

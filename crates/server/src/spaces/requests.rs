@@ -66,7 +66,7 @@ pub(crate) async fn ask(
     config: &SpaceConfig,
     right: Right,
 ) -> Result<(), CallFailed> {
-    let rule = config.rule(right);
+    let rule = right.rule(config);
     let Rule::Patterns {
         allow: Some(query), ..
     } = rule

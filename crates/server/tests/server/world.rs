@@ -117,7 +117,7 @@ impl World {
              [[publication]]\nname = \"notes\"\n\
              [[publication.table]]\nname = \"note\"\npartition = \"everyone\"\n"
         );
-        Config::parse(&config)
+        Ok(Config::parse(&config)?)
     }
 
     pub(crate) fn now_ms(&self) -> i64 {

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use tidewater_spaces::receiver_queue::OUTLET_BYTES;
 use tidewater_spaces::{PatternTemplate, SubjectError, WhenFull, check_space};
 
-use super::raw::{RawSize, choice, duration};
 use super::text;
-use crate::error::ServerError;
+use super::value::{RawSize, choice, duration};
+use crate::error::ConfigError;
 
 /// The smallest queue: a chunk of events as it comes from the network.
 const MIN_QUEUE_BYTES: u64 = 64 << 10;
@@ -71,12 +71,12 @@ pub(super) struct RawSpace {
 ///
 /// # Errors
 /// One means nothing, or two have one name.
-pub(super) fn read(spaces: Vec<RawSpace>) -> Result<Vec<SpaceConfig>, ServerError> {
+pub(super) fn read(spaces: Vec<RawSpace>) -> Result<Vec<SpaceConfig>, ConfigError> {
     let mut read: Vec<SpaceConfig> = Vec::with_capacity(spaces.len());
     for (index, space) in spaces.into_iter().enumerate() {
         let space = space.read(index)?;
         if read.iter().any(|it| it.name == space.name) {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("two spaces are named {:?}", space.name),
                 "give each [[space]] a name of its own",
             ));
@@ -87,23 +87,22 @@ pub(super) fn read(spaces: Vec<RawSpace>) -> Result<Vec<SpaceConfig>, ServerErro
 }
 
 impl RawSpace {
-    fn read(self, index: usize) -> Result<SpaceConfig, ServerError> {
+    fn read(self, index: usize) -> Result<SpaceConfig, ConfigError> {
         let name = self.name.filter(|name| !name.is_empty()).ok_or_else(|| {
-            ServerError::configuration(
+            ConfigError::new(
                 format!("[[space]] number {} has no name", index + 1),
                 "write name = \"...\" below it",
             )
         })?;
         let place = format!("space {name:?}");
-        let wrong = |error: SubjectError| {
-            ServerError::configuration(format!("{place}: {error}"), error.hint())
-        };
+        let wrong =
+            |error: SubjectError| ConfigError::new(format!("{place}: {error}"), error.hint());
         check_space(&name).map_err(wrong)?;
         let durable = self.durable.map(|text| {
             let key = format!("{place}: durable");
             let kept = duration(&key, Some(text), Duration::ZERO)?;
             if kept < MIN_DURABLE {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     format!("{key} is less than a minute"),
                     "write how long a subscriber may be away, such as \"7d\", or leave the key \
                      out for events that are not kept",
@@ -131,7 +130,7 @@ impl RawSpace {
     }
 }
 
-fn queue(place: &str, value: Option<RawSize>) -> Result<usize, ServerError> {
+fn queue(place: &str, value: Option<RawSize>) -> Result<usize, ConfigError> {
     let bytes = match value {
         None => Some(OUTLET_BYTES as u64),
         Some(RawSize::Bytes(bytes)) => Some(bytes),
@@ -140,14 +139,14 @@ fn queue(place: &str, value: Option<RawSize>) -> Result<usize, ServerError> {
     let bytes = bytes.filter(|it| (MIN_QUEUE_BYTES..=MAX_QUEUE_BYTES).contains(it));
     let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
     bytes.ok_or_else(|| {
-        ServerError::configuration(
+        ConfigError::new(
             format!("{place}: queue is not a size that a queue can have"),
             "write a number of bytes from \"64KiB\" to \"1GiB\"; without the key it is \"4MiB\"",
         )
     })
 }
 
-fn rule(space: &str, key: &str, value: Option<toml::Value>) -> Result<Rule, ServerError> {
+fn rule(space: &str, key: &str, value: Option<toml::Value>) -> Result<Rule, ConfigError> {
     let hint = format!(
         "write {key} = \"everyone\", {key} = \"nobody\", or patterns of subjects such as \
          {key} = [\"unit.{{s.username}}.>\", \"news.>\"]; {key} = {{ patterns = [\">\"], allow = \
@@ -155,7 +154,7 @@ fn rule(space: &str, key: &str, value: Option<toml::Value>) -> Result<Rule, Serv
     );
     let wrong = |what: &str| {
         let message = format!("space {space:?}: {key} {what}");
-        ServerError::configuration(message, hint.as_str())
+        ConfigError::new(message, hint.as_str())
     };
     match value {
         None => Err(wrong("is missing")),
@@ -189,8 +188,8 @@ fn patterns(
     space: &str,
     key: &str,
     list: toml::Value,
-    wrong: &dyn Fn(&str) -> ServerError,
-) -> Result<Vec<PatternTemplate>, ServerError> {
+    wrong: &dyn Fn(&str) -> ConfigError,
+) -> Result<Vec<PatternTemplate>, ConfigError> {
     let toml::Value::Array(list) = list else {
         return Err(wrong("has patterns that are no list"));
     };
@@ -202,7 +201,7 @@ fn patterns(
             .as_str()
             .ok_or_else(|| wrong("has patterns that are no texts"))?;
         PatternTemplate::parse(space, text).map_err(|error| {
-            ServerError::configuration(format!("space {space:?}: {key}: {error}"), error.hint())
+            ConfigError::new(format!("space {space:?}: {key}: {error}"), error.hint())
         })
     };
     list.iter().map(read).collect()
@@ -213,7 +212,7 @@ mod tests {
     use super::super::Config;
     use super::*;
 
-    fn parse(text: &str) -> Result<Vec<SpaceConfig>, ServerError> {
+    fn parse(text: &str) -> Result<Vec<SpaceConfig>, ConfigError> {
         let text = format!("[server]\nconsolidated = \"sqlite:x\"\n[[space]]\n{text}");
         Config::parse_with(&text, &|_| None).map(|config| config.spaces)
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::web::WebAddress;
-use crate::error::ServerError;
+use crate::error::ConfigError;
 
 /// An address of the operator's.
 #[derive(Clone, PartialEq, Eq)]
@@ -43,14 +43,13 @@ impl RawWake {
         self,
         insecure: bool,
         published: &[&str],
-    ) -> Result<WakeConfig, ServerError> {
+    ) -> Result<WakeConfig, ConfigError> {
         let url = self.url.as_deref().unwrap_or_default();
-        let address = WebAddress::read(url, insecure).map_err(|(what, hint)| {
-            ServerError::configuration(format!("wake.url {url:?} {what}"), hint)
-        })?;
+        let address = WebAddress::read(url, insecure)
+            .map_err(|(what, hint)| ConfigError::new(format!("wake.url {url:?} {what}"), hint))?;
         let is_plain = |it: &String| it.chars().all(|it| it.is_ascii_graphic());
         if self.token.as_ref().is_some_and(|it| !is_plain(it)) {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 "wake.token has characters that cannot be in a header",
                 "write what the address expects behind Authorization: Bearer",
             ));
@@ -59,7 +58,11 @@ impl RawWake {
         let unknown = publications.find(|it| !published.contains(&it.as_str()));
         // A configuration without publications is of a server that serves what others deploy.
         if let Some(unknown) = unknown.filter(|_| !published.is_empty()) {
-            return Err(super::raw::choice("wake.publications", unknown, published));
+            return Err(super::value::choice(
+                "wake.publications",
+                unknown,
+                published,
+            ));
         }
         Ok(WakeConfig {
             address,

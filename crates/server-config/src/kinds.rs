@@ -3,7 +3,7 @@
 
 use toml::de::DeValue;
 
-use crate::error::ServerError;
+use crate::error::ConfigError;
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -464,11 +464,11 @@ const KINDS: &[(&str, Kind, &str)] = &[
 ///
 /// # Errors
 /// It is of another kind; the error says on which line, and what to write.
-pub(super) fn check(value: &DeValue<'_>, path: &str, line: usize) -> Result<(), ServerError> {
+pub(super) fn check(value: &DeValue<'_>, path: &str, line: usize) -> Result<(), ConfigError> {
     let Some((_, kind, example)) = known(path).filter(|(_, kind, _)| !kind.takes(value)) else {
         return Ok(());
     };
-    Err(ServerError::configuration(
+    Err(ConfigError::new(
         format!(
             "line {line}: {path} is {}, and takes {}",
             called(value),

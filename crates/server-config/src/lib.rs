@@ -4,12 +4,16 @@
 //! What the settings do is left to the modules that they are handed to.
 
 mod acting;
+mod database_url;
+mod error;
 mod handler;
 mod identity;
 mod images;
 mod keys;
 mod kinds;
 mod lines;
+mod listen_urls;
+mod names;
 mod partition;
 mod procedure;
 mod publication;
@@ -20,6 +24,7 @@ mod sign_in;
 mod space;
 mod text;
 mod upstream;
+mod value;
 mod wake;
 mod web;
 
@@ -38,27 +43,29 @@ use tidewater_centre::records::Retention;
 use tidewater_centre::{CentreError, GivenPartitions, Marks, PublicationSpec};
 use tidewater_protocol::frame::DEFAULT_MESSAGE_BYTES;
 
+pub use self::database_url::DatabaseUrl;
+pub use self::error::ConfigError;
 pub use self::handler::{
     HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, HandlerStandIn, Handling, Secret,
     TableHandling,
 };
-pub(crate) use self::images::is_of_images;
-pub use self::images::{ImageConfig, ImageRows, ImagesConfig, is_image_name};
+pub use self::images::{
+    ImageConfig, ImageRows, ImagesConfig, NO_IMAGE_HINT, image_obstacle, is_image_name,
+    is_of_images,
+};
 use self::lines::Lines;
+pub use self::names::{BUILT_IN_PREFIX, MAX_NAME_BYTES};
 pub use self::procedure::{Allow, ArgumentConfig, ProcedureConfig, Provision, Sql, Work};
 pub use self::relay::{RelayConfig, RelayProof};
-pub(crate) use self::sign_in::USER;
 pub use self::sign_in::{
     Algorithm, CertificateName, CertificatesConfig, KeptClaim, KeySource, LdapAccount, LdapConfig,
-    LdapEntry, OidcConfig, Passwords, SignInConfig,
+    LdapEntry, OidcConfig, Passwords, SignInConfig, USER,
 };
 pub use self::space::{Rule, SpaceConfig};
 pub use self::text::duration;
 pub use self::upstream::{UpstreamConfig, UpstreamPace, UpstreamProof};
 pub use self::wake::WakeConfig;
 pub use self::web::WebAddress;
-use crate::error::ServerError;
-use crate::listener;
 
 /// Everything that a configuration file says.
 #[derive(Clone, Debug)]
@@ -145,7 +152,7 @@ pub struct ServerConfig {
 
 impl ServerConfig {
     /// Makes relative paths start at this folder.
-    fn start_paths_at(&mut self, folder: &Path) -> Result<(), ServerError> {
+    fn start_paths_at(&mut self, folder: &Path) -> Result<(), ConfigError> {
         if let Some(tls) = &mut self.tls {
             tls.certificate = folder.join(&tls.certificate);
             tls.key = folder.join(&tls.key);
@@ -155,7 +162,7 @@ impl ServerConfig {
         };
         let path = folder.join(path.strip_prefix("//").unwrap_or(path));
         let path = path.to_str().ok_or_else(|| {
-            ServerError::configuration(
+            ConfigError::new(
                 format!("the folder {} is not UTF-8", folder.display()),
                 "give the folder another name, or write an absolute path",
             )
@@ -322,14 +329,14 @@ impl Config {
     ///
     /// # Errors
     /// The file cannot be read, or says something that cannot be.
-    pub fn load(path: &Path) -> Result<Config, ServerError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ServerError::File {
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::File {
             what: "configuration",
             path: path.display().to_string(),
             source,
         })?;
         let mut config = Config::parse(&text).map_err(|error| match error {
-            ServerError::Configuration { message, hint } => ServerError::Configuration {
+            ConfigError::Invalid { message, hint } => ConfigError::Invalid {
                 message: format!("{}: {message}", path.display()),
                 hint,
             },
@@ -366,18 +373,18 @@ impl Config {
     ///
     /// # Errors
     /// One of them is none, or is not allowed.
-    pub fn check_listen(&self) -> Result<(), ServerError> {
-        listener::urls(&self.server)?;
-        listener::http(&self.server)?;
-        listener::admin(&self.server).map(|_| ())
+    pub fn check_listen(&self) -> Result<(), ConfigError> {
+        self.server.listen_urls()?;
+        self.server.http_url()?;
+        self.server.admin_url().map(|_| ())
     }
 
     /// Where the admin endpoint is, `host:port`, if there is one.
     ///
     /// # Errors
     /// It cannot be there.
-    pub fn admin_address(&self) -> Result<Option<String>, ServerError> {
-        Ok(listener::admin(&self.server)?.map(|url| url.address()))
+    pub fn admin_address(&self) -> Result<Option<String>, ConfigError> {
+        Ok(self.server.admin_url()?.map(|url| url.address()))
     }
 
     /// Reads a configuration. Environment variables that it names are taken from
@@ -385,7 +392,7 @@ impl Config {
     ///
     /// # Errors
     /// It says something that cannot be; the message names the key and the place.
-    pub fn parse(text: &str) -> Result<Config, ServerError> {
+    pub fn parse(text: &str) -> Result<Config, ConfigError> {
         Config::parse_with(text, &|name| std::env::var(name).ok())
     }
 
@@ -396,14 +403,14 @@ impl Config {
     pub fn parse_with(
         text: &str,
         variable: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Config, ServerError> {
+    ) -> Result<Config, ConfigError> {
         keys::check(text)?;
         let table: toml::Table = text.parse().map_err(|error| keys::not_toml(text, &error))?;
         let mut value = toml::Value::Table(table);
         text::expand(&mut value, "", variable)?;
         let lines = Lines::of(text);
         let mut config = raw::read(value).map_err(|error| match error {
-            ServerError::Configuration { message, hint } => ServerError::Configuration {
+            ConfigError::Invalid { message, hint } => ConfigError::Invalid {
                 message: lines.locate(message),
                 hint,
             },

@@ -21,7 +21,7 @@ impl WebAddress {
     ///
     /// # Errors
     /// It is none.
-    pub(crate) fn read(url: &str, insecure: bool) -> Result<WebAddress, Unfit> {
+    pub fn read(url: &str, insecure: bool) -> Result<WebAddress, Unfit> {
         let hint = "write https://HOST/PATH";
         let (scheme, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
             (Some(rest), _) => ("https", rest),

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::raw::{choice, duration};
+use super::value::{choice, duration};
 use super::web::WebAddress;
 use super::{Config, ProcedureConfig, Provision, Work};
-use crate::error::ServerError;
+use crate::error::ConfigError;
 use tidewater_centre::nearest;
 use tidewater_protocol::ColumnType;
 
@@ -241,7 +241,7 @@ impl Handlers {
     ///
     /// # Errors
     /// One of them says what cannot be.
-    pub(super) fn read(raw: Vec<RawHandler>, insecure: bool) -> Result<Handlers, ServerError> {
+    pub(super) fn read(raw: Vec<RawHandler>, insecure: bool) -> Result<Handlers, ConfigError> {
         let mut handlers = Handlers {
             insecure,
             ..Handlers::default()
@@ -249,19 +249,19 @@ impl Handlers {
         for (index, raw) in raw.into_iter().enumerate() {
             let name = raw.name.clone().filter(|it| !it.is_empty());
             let name = name.ok_or_else(|| {
-                ServerError::configuration(
+                ConfigError::new(
                     format!("[[handler]] number {} has no name", index + 1),
                     "write name = \"orders\" below it, and handler = \"orders\" where it is asked",
                 )
             })?;
             if name.contains("://") || name.starts_with(CALL) {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     format!("handler {name:?}: its name is an address"),
                     "write the address as url, and choose a name",
                 ));
             }
             if handlers.all.iter().any(|it| it.name == name) {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     format!("two handlers are named {name:?}"),
                     "give each [[handler]] a name of its own",
                 ));
@@ -276,7 +276,7 @@ impl Handlers {
     ///
     /// # Errors
     /// There is none like it.
-    pub(super) fn used(&mut self, place: &str, used: RawUse) -> Result<String, ServerError> {
+    pub(super) fn used(&mut self, place: &str, used: RawUse) -> Result<String, ConfigError> {
         let (raw, name) = match used {
             RawUse::Text(text) if text.contains("://") || text.starts_with(CALL) => {
                 let raw = RawHandler {
@@ -299,7 +299,7 @@ impl Handlers {
                             .to_owned()
                     }
                 };
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     format!("{place}: there is no handler {name:?}"),
                     hint,
                 ));
@@ -330,14 +330,14 @@ impl Handlers {
     ///
     /// # Errors
     /// There is no such procedure, or it is another kind of one.
-    pub(super) fn check(&self, procedures: &[ProcedureConfig]) -> Result<(), ServerError> {
+    pub(super) fn check(&self, procedures: &[ProcedureConfig]) -> Result<(), ConfigError> {
         for handler in &self.all {
             let HandlerAddress::Call(procedure) = &handler.to else {
                 continue;
             };
             let known = procedures.iter().find(|it| it.name == *procedure);
             let wrong = |what: &str| {
-                ServerError::configuration(
+                ConfigError::new(
                     format!("handler {:?}: {what}", handler.name),
                     format!(
                         "write [[procedure]] with name = {procedure:?}, provided_by = \"USER\", \
@@ -362,25 +362,24 @@ impl Handlers {
 }
 
 impl RawHandler {
-    fn read(self, place: &str, name: String, insecure: bool) -> Result<HandlerConfig, ServerError> {
+    fn read(self, place: &str, name: String, insecure: bool) -> Result<HandlerConfig, ConfigError> {
         let url = self.url.filter(|it| !it.is_empty()).ok_or_else(|| {
-            ServerError::configuration(
+            ConfigError::new(
                 format!("{place} has no url"),
                 "write url = \"https://HOST/PATH\" or url = \"call:PROCEDURE\"",
             )
         })?;
-        let to = match url.strip_prefix(CALL) {
-            Some(procedure) => HandlerAddress::Call(procedure.to_owned()),
-            None => {
-                HandlerAddress::Web(WebAddress::read(&url, insecure).map_err(|(what, hint)| {
-                    ServerError::configuration(format!("{place}: {url:?} {what}"), hint)
-                })?)
-            }
-        };
+        let to =
+            match url.strip_prefix(CALL) {
+                Some(procedure) => HandlerAddress::Call(procedure.to_owned()),
+                None => HandlerAddress::Web(WebAddress::read(&url, insecure).map_err(
+                    |(what, hint)| ConfigError::new(format!("{place}: {url:?} {what}"), hint),
+                )?),
+            };
         let texts = self.secret.map_or_else(Vec::new, OneOrTwo::into_vec);
         let files = self.secret_file.map_or_else(Vec::new, OneOrTwo::into_vec);
         if texts.iter().any(String::is_empty) {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("{place}: secret is empty"),
                 "write secret = \"${VARIABLE}\" or secret_file = \"FILE\", with 32 random bytes or \
                  so",
@@ -392,7 +391,7 @@ impl RawHandler {
             .chain(files.into_iter().map(Secret::File))
             .collect();
         if secrets.len() > 2 {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("{place} has {} secrets", secrets.len()),
                 "write one, or two while one takes the place of the other",
             ));
@@ -401,7 +400,7 @@ impl RawHandler {
             && secrets.is_empty()
             && !address.host.is_loopback()
         {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("{place}: {url:?} is on another machine, and there is no secret"),
                 format!(
                     "write handler = {{ url = {url:?}, secret = \"${{VARIABLE}}\" }}: without, the \
@@ -435,7 +434,7 @@ impl RawHandler {
             let value = value.unwrap_or(default);
             match (least..=most).contains(&value) {
                 true => Ok(value),
-                false => Err(ServerError::configuration(
+                false => Err(ConfigError::new(
                     format!("{place}: {key} is {value}"),
                     format!("write a number from {least} to {most}"),
                 )),

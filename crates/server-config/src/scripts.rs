@@ -8,7 +8,7 @@ use tidewater_centre::engine::scripts::CONNECTION;
 use tidewater_centre::{PublicationSpec, ScriptSpec, nearest};
 
 use super::{Config, Passwords};
-use crate::error::ServerError;
+use crate::error::ConfigError;
 
 /// Where they are if the configuration does not say.
 const FOLDER: &str = "scripts";
@@ -29,7 +29,7 @@ pub(super) fn read(
     base: &Path,
     named: Option<&Path>,
     publications: &mut [PublicationSpec],
-) -> Result<(), ServerError> {
+) -> Result<(), ConfigError> {
     let folder = base.join(named.unwrap_or(Path::new(FOLDER)));
     if named.is_none() && !folder.is_dir() {
         return check_versions(FOLDER, &[], publications);
@@ -57,7 +57,7 @@ pub(super) fn read(
 ///
 /// # Errors
 /// There is none.
-pub(super) fn check_passwords(config: &Config) -> Result<(), ServerError> {
+pub(super) fn check_passwords(config: &Config) -> Result<(), ConfigError> {
     let mut scripts = config.publications.iter().flat_map(|it| &it.scripts);
     let mut found = scripts
         .by_ref()
@@ -71,7 +71,7 @@ pub(super) fn check_passwords(config: &Config) -> Result<(), ServerError> {
         return Ok(());
     }
     let place = "scripts/default/connection/authenticate_user.sql";
-    Err(ServerError::configuration(
+    Err(ConfigError::new(
         "sign_in.passwords is \"script\", and there is no script that checks one",
         match first {
             Some(other) => format!(
@@ -89,14 +89,14 @@ fn check_versions(
     shown: &str,
     versions: &[String],
     publications: &[PublicationSpec],
-) -> Result<(), ServerError> {
+) -> Result<(), ConfigError> {
     for publication in publications {
         let mut asked = publication.script_versions.iter();
         // Without a script, `default` is what is generated.
         let is_missing = |it: &&String| !versions.contains(it) && *it != DEFAULT;
         if let Some(missing) = asked.find(is_missing) {
             let near = nearest(missing, versions.iter().map(String::as_str));
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!(
                     "publication {:?}: script_versions names {missing:?}, and {shown} has no such \
                      folder",
@@ -117,7 +117,7 @@ fn add(
     script: ScriptSpec,
     folder: &str,
     publications: &mut [PublicationSpec],
-) -> Result<(), ServerError> {
+) -> Result<(), ConfigError> {
     let checks_passwords = script.version == DEFAULT && PASSWORDS.contains(&&*script.event);
     let serves = |it: &PublicationSpec| {
         it.script_versions.is_empty()
@@ -146,7 +146,7 @@ fn add(
     let names = publications.iter().flat_map(|it| &it.tables);
     let names: Vec<String> = names.map(|it| plain(&it.name)).collect();
     let known = names.iter().map(String::as_str).chain([CONNECTION]);
-    Err(ServerError::configuration(
+    Err(ConfigError::new(
         format!("{folder}: no publication has a table {table:?}"),
         match nearest(table, known) {
             Some(near) => format!("did you mean {near:?}?"),
@@ -157,8 +157,8 @@ fn add(
 
 /// The folders, or the files that end in `.sql`, of a folder, in order; what begins with a dot is
 /// left out.
-fn entries(path: &Path, shown: &str, folders: bool) -> Result<Vec<String>, ServerError> {
-    let cannot = |source| ServerError::File {
+fn entries(path: &Path, shown: &str, folders: bool) -> Result<Vec<String>, ConfigError> {
+    let cannot = |source| ConfigError::File {
         what: "folder of scripts",
         path: shown.to_owned(),
         source,
@@ -183,7 +183,7 @@ fn entries(path: &Path, shown: &str, folders: bool) -> Result<Vec<String>, Serve
                 true => "only folders stand here: scripts/VERSION/TABLE/EVENT.sql",
                 false => "only files that end in .sql stand here, each called like its event",
             };
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("{shown}/{name} is no script"),
                 wanted,
             ));
@@ -194,15 +194,15 @@ fn entries(path: &Path, shown: &str, folders: bool) -> Result<Vec<String>, Serve
     Ok(names)
 }
 
-fn text(path: &Path, shown: &str) -> Result<String, ServerError> {
-    let cannot = |source| ServerError::File {
+fn text(path: &Path, shown: &str) -> Result<String, ConfigError> {
+    let cannot = |source| ConfigError::File {
         what: "script",
         path: shown.to_owned(),
         source,
     };
     let length = fs::metadata(path).map_err(cannot)?.len();
     if length > MAX_BYTES {
-        return Err(ServerError::configuration(
+        return Err(ConfigError::new(
             format!("{shown} has {length} bytes"),
             "a script has at most 1 MiB: put what is longer into a function of the database",
         ));

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use tidewater_centre::IdentitySpec;
 
-use crate::error::ServerError;
+use crate::error::ConfigError;
 
 #[derive(Deserialize)]
 pub(super) struct RawIdentity {
@@ -20,10 +20,9 @@ const BLOCK: u64 = 1000;
 const MAX_BLOCK: u64 = 1_000_000;
 
 impl RawIdentity {
-    pub(super) fn read(self, place: &str) -> Result<IdentitySpec, ServerError> {
+    pub(super) fn read(self, place: &str) -> Result<IdentitySpec, ConfigError> {
         let hint = "write identity = { column = \"...\", block = 1000, refill_below = 200 }";
-        let wrong =
-            |what: String| ServerError::configuration(format!("{place}: identity: {what}"), hint);
+        let wrong = |what: String| ConfigError::new(format!("{place}: identity: {what}"), hint);
         let column = self.column.filter(|column| !column.is_empty());
         let column = column.ok_or_else(|| wrong("it names no column".into()))?;
         let block = self.block.unwrap_or(BLOCK);

@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 use super::kinds;
 use tidewater_centre::nearest;
 
-use crate::error::ServerError;
+use crate::error::ConfigError;
 
 /// Of a handler, wherever it stands.
 const HANDLER: &[&str] = &[
@@ -276,24 +276,24 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
 ///
 /// # Errors
 /// There is one, or the text is not TOML.
-pub(super) fn check(text: &str) -> Result<(), ServerError> {
+pub(super) fn check(text: &str) -> Result<(), ConfigError> {
     let table = DeTable::parse(text).map_err(|error| not_toml(text, &error))?;
     check_table(text, table.get_ref(), "")
 }
 
 /// The error of a text that is not TOML.
-pub(super) fn not_toml(text: &str, error: &toml::de::Error) -> ServerError {
+pub(super) fn not_toml(text: &str, error: &toml::de::Error) -> ConfigError {
     let place = error
         .span()
         .map(|span| format!("line {}: ", line_of(text, span.start)))
         .unwrap_or_default();
-    ServerError::configuration(
+    ConfigError::new(
         format!("{place}{}", error.message()),
         "see docs/configuration.md for an example of every setting",
     )
 }
 
-fn check_table(text: &str, table: &DeTable<'_>, path: &str) -> Result<(), ServerError> {
+fn check_table(text: &str, table: &DeTable<'_>, path: &str) -> Result<(), ConfigError> {
     let Some((_, known)) = KEYS.iter().find(|(section, _)| *section == path) else {
         return Ok(());
     };
@@ -314,7 +314,7 @@ fn check_table(text: &str, table: &DeTable<'_>, path: &str) -> Result<(), Server
     Ok(())
 }
 
-fn check_value(text: &str, value: &DeValue<'_>, path: &str) -> Result<(), ServerError> {
+fn check_value(text: &str, value: &DeValue<'_>, path: &str) -> Result<(), ConfigError> {
     match value {
         DeValue::Table(table) => check_table(text, table, path),
         DeValue::Array(array) => array
@@ -324,7 +324,7 @@ fn check_value(text: &str, value: &DeValue<'_>, path: &str) -> Result<(), Server
     }
 }
 
-fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
+fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ConfigError {
     let place = match path {
         "" => "at the top level".to_owned(),
         "publication"
@@ -349,7 +349,7 @@ fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
         (None, Some((section, _))) => format!("{name:?} belongs in [{section}]"),
         (None, None) => format!("known here are: {}", known.join(", ")),
     };
-    ServerError::configuration(format!("line {line}: unknown key {name:?} {place}"), hint)
+    ConfigError::new(format!("line {line}: unknown key {name:?} {place}"), hint)
 }
 
 pub(super) fn line_of(text: &str, offset: usize) -> usize {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::error::ServerError;
+use crate::error::ConfigError;
 
 /// Replaces `${NAME}` in every string. `$${` stands for `${` itself.
 ///
@@ -13,7 +13,7 @@ pub(super) fn expand(
     value: &mut toml::Value,
     path: &str,
     variable: &dyn Fn(&str) -> Option<String>,
-) -> Result<(), ServerError> {
+) -> Result<(), ConfigError> {
     match value {
         toml::Value::String(text) if text.contains("${") => {
             *text = expand_text(text, path, variable)?;
@@ -38,7 +38,7 @@ fn expand_text(
     text: &str,
     path: &str,
     variable: &dyn Fn(&str) -> Option<String>,
-) -> Result<String, ServerError> {
+) -> Result<String, ConfigError> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("${") {
@@ -50,14 +50,14 @@ fn expand_text(
         }
         out.push_str(&rest[..at]);
         let Some(length) = rest[at..].find('}') else {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("{path}: \"${{\" without \"}}\""),
                 "write ${NAME} for an environment variable, $${ for the characters themselves",
             ));
         };
         let name = &rest[at + 2..at + length];
         let value = variable(name).ok_or_else(|| {
-            ServerError::configuration(
+            ConfigError::new(
                 format!("{path}: the environment variable {name:?} is not set"),
                 format!(
                     "set it, or write the value itself; $${{{name}}} stands for the characters"

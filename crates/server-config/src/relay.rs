@@ -10,7 +10,7 @@ use tidewater_carrier::listen::{RelayToken, ServerRegistration};
 use tidewater_carrier::{ClientCertificate, Pin, ServerUrl, Transport};
 
 use super::ServerConfig;
-use crate::error::ServerError;
+use crate::error::ConfigError;
 
 /// `[relay]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,12 +52,12 @@ impl RelayProof {
     ///
     /// # Errors
     /// The file cannot be read, or holds none.
-    pub(crate) fn token(&self) -> Result<Option<RelayToken>, ServerError> {
+    pub fn token(&self) -> Result<Option<RelayToken>, ConfigError> {
         match self {
             RelayProof::Token(token) => Ok(Some(token.clone())),
             RelayProof::Certificate(_) => Ok(None),
             RelayProof::TokenFile(file) => {
-                let text = fs::read_to_string(file).map_err(|source| ServerError::File {
+                let text = fs::read_to_string(file).map_err(|source| ConfigError::File {
                     what: "relay.token_file",
                     path: file.display().to_string(),
                     source,
@@ -90,8 +90,8 @@ const MAX_LINES: u64 = 256;
 const PORT: u16 = 7444;
 
 impl RawRelay {
-    pub(super) fn read(self, server: &ServerConfig) -> Result<RelayConfig, ServerError> {
-        let wrong = |what: String, hint: &str| Err(ServerError::configuration(what, hint));
+    pub(super) fn read(self, server: &ServerConfig) -> Result<RelayConfig, ConfigError> {
+        let wrong = |what: String, hint: &str| Err(ConfigError::new(what, hint));
         let hint = "write connect = [\"tls://relay.example.com:7444\"]";
         if self.connect.is_empty() {
             return wrong("relay.connect names no relay".into(), hint);
@@ -125,7 +125,7 @@ impl RawRelay {
         };
         let pin = self.pin.as_deref().map(str::parse::<Pin>).transpose();
         let pin = pin.map_err(|error| {
-            ServerError::configuration(
+            ConfigError::new(
                 format!("relay.pin: {error}"),
                 "write pin = \"sha256/...\", or ca = \"FILE.pem\" instead",
             )
@@ -151,17 +151,17 @@ impl RawRelay {
     }
 }
 
-fn token(text: &str, key: &str) -> Result<RelayToken, ServerError> {
+fn token(text: &str, key: &str) -> Result<RelayToken, ConfigError> {
     text.parse().map_err(|()| {
-        ServerError::configuration(
+        ConfigError::new(
             format!("{key} holds no token"),
             "write what tidewater relay token prints: 8 to 512 visible characters",
         )
     })
 }
 
-fn url(text: &str, insecure: bool) -> Result<ServerUrl, ServerError> {
-    let wrong = |what: String, hint: &str| ServerError::configuration(what, hint);
+fn url(text: &str, insecure: bool) -> Result<ServerUrl, ConfigError> {
+    let wrong = |what: String, hint: &str| ConfigError::new(what, hint);
     let hint = "write connect = [\"tls://relay.example.com:7444\"]";
     let url: Result<ServerUrl, _> = text.parse();
     let mut url = url.map_err(|error| wrong(format!("relay.connect: {error}"), hint))?;
@@ -175,7 +175,7 @@ fn url(text: &str, insecure: bool) -> Result<ServerUrl, ServerError> {
         ));
     }
     let after = text.split_once("://").map_or(text, |(_, rest)| rest);
-    if !crate::listener::names_port(after, &url) {
+    if !crate::listen_urls::names_port(after, &url) {
         url.port = PORT;
     }
     Ok(url)
@@ -200,12 +200,12 @@ impl RelayConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::Config;
 
     const TLS: &str = "[server]\nconsolidated = \"sqlite:x\"\n[server.tls]\ncertificate = \"c\"\n\
                        key = \"k\"\n";
 
-    fn relay(text: &str) -> Result<RelayConfig, ServerError> {
+    fn relay(text: &str) -> Result<RelayConfig, ConfigError> {
         let config = Config::parse(&format!("{TLS}[relay]\n{text}"))?;
         Ok(config.relay.unwrap())
     }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use tidewater_centre::procedure::{ArgumentSpec, ProcedureSpec};
 use tidewater_protocol::ColumnType;
 use tidewater_protocol::argument::{ARGUMENT_TYPES, argument_type};
 use tidewater_protocol::message::Returns;
 
-use super::raw;
-use crate::calls::built_in::PREFIX;
-use crate::error::ServerError;
-use crate::sign_in::MAX_NAME_BYTES;
+use super::value;
+use crate::error::ConfigError;
+use crate::names::{BUILT_IN_PREFIX, MAX_NAME_BYTES};
 
 /// What a call is given, unless its procedure says something else.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -118,17 +118,16 @@ enum OneOrMore {
 impl RawProcedure {
     /// # Errors
     /// It says too little, or what cannot be.
-    pub(super) fn read(self, index: usize) -> Result<ProcedureConfig, ServerError> {
+    pub(super) fn read(self, index: usize) -> Result<ProcedureConfig, ConfigError> {
         let name = self.name.filter(|name| !name.is_empty()).ok_or_else(|| {
-            ServerError::configuration(
+            ConfigError::new(
                 format!("the {}. [[procedure]] has no name", index + 1),
                 "write name = \"price\"",
             )
         })?;
         let place = format!("procedure {name:?}");
-        let wrong = |what: &str, hint: &str| {
-            ServerError::configuration(format!("{place}: {what}"), hint.to_owned())
-        };
+        let wrong =
+            |what: &str, hint: &str| ConfigError::new(format!("{place}: {what}"), hint.to_owned());
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if name.len() > MAX_NAME_BYTES || !name.chars().all(is_plain) {
             return Err(wrong(
@@ -136,7 +135,7 @@ impl RawProcedure {
                 "use letters, digits, '_', '-' and '.'",
             ));
         }
-        if name.starts_with(PREFIX) {
+        if name.starts_with(BUILT_IN_PREFIX) {
             return Err(wrong(
                 "names that begin with \"tidewater.\" are the server's own",
                 "choose another name",
@@ -230,8 +229,8 @@ impl RawProcedure {
             Some(query) => Allow::Query(query.to_owned()),
         };
         Ok(ProcedureConfig {
-            timeout: raw::duration(&format!("{place}: timeout"), self.timeout, TIMEOUT)?,
-            arguments: arguments.collect::<Result<_, ServerError>>()?,
+            timeout: value::duration(&format!("{place}: timeout"), self.timeout, TIMEOUT)?,
+            arguments: arguments.collect::<Result<_, ConfigError>>()?,
             name,
             work,
             allow,
@@ -255,12 +254,12 @@ impl ProcedureConfig {
     ///
     /// # Errors
     /// It cannot be read.
-    pub(super) fn load(&mut self, folder: &Path) -> Result<(), ServerError> {
+    pub(super) fn load(&mut self, folder: &Path) -> Result<(), ConfigError> {
         if let Work::Sql { sql, .. } = &mut self.work
             && let Sql::File(file) = sql
         {
             let path = folder.join(&*file);
-            let text = std::fs::read_to_string(&path).map_err(|source| ServerError::File {
+            let text = std::fs::read_to_string(&path).map_err(|source| ConfigError::File {
                 what: "procedure",
                 path: path.display().to_string(),
                 source,
@@ -268,5 +267,41 @@ impl ProcedureConfig {
             *sql = Sql::Text(text);
         }
         Ok(())
+    }
+}
+
+impl ProcedureConfig {
+    /// What the database has to know of the procedure, if that is anything.
+    pub fn to_spec(&self) -> Option<ProcedureSpec> {
+        let allow = match &self.allow {
+            Allow::Everyone => None,
+            Allow::Query(query) => Some(query.clone()),
+        };
+        let (sql, returns, read_only) = match &self.work {
+            Work::Sql {
+                sql,
+                returns,
+                read_only,
+            } => {
+                let Sql::Text(text) = sql else {
+                    return None;
+                };
+                (Some(text.clone()), *returns, *read_only)
+            }
+            Work::Provided(_) => (None, Returns::Nothing, true),
+        };
+        let arguments = self.arguments.iter().map(|it| ArgumentSpec {
+            name: it.name.clone(),
+            column_type: it.column_type,
+            optional: it.optional,
+        });
+        (sql.is_some() || allow.is_some()).then(|| ProcedureSpec {
+            name: self.name.clone(),
+            sql,
+            arguments: arguments.collect(),
+            returns,
+            allow,
+            read_only,
+        })
     }
 }

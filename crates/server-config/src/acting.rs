@@ -2,7 +2,7 @@
 
 use tidewater_centre::ActAs;
 
-use crate::error::ServerError;
+use crate::error::ConfigError;
 
 const HINT: &str = "write act_as = \"ROLE\" for one role, or act_as = { query = \"SELECT role FROM \
 staff WHERE login = {s.username}\" } for one that a query yields for each user";
@@ -14,7 +14,7 @@ staff WHERE login = {s.username}\" } for one that a query yields for each user";
 pub(super) fn read(
     publication: &str,
     value: Option<toml::Value>,
-) -> Result<Option<ActAs>, ServerError> {
+) -> Result<Option<ActAs>, ConfigError> {
     let act_as = match value {
         None => return Ok(None),
         Some(toml::Value::String(role)) if !role.is_empty() => Some(ActAs::Role(role)),
@@ -27,6 +27,6 @@ pub(super) fn read(
         Some(_) => None,
     };
     let message = format!("publication {publication:?}: act_as names no role and no query");
-    let missing = || ServerError::configuration(message, HINT);
+    let missing = || ConfigError::new(message, HINT);
     act_as.map(Some).ok_or_else(missing)
 }

@@ -1,7 +1,5 @@
 //! Publications and their tables, from TOML values to what is published.
 
-use std::collections::HashSet;
-
 use serde::Deserialize;
 
 use tidewater_centre::{
@@ -15,9 +13,9 @@ use super::acting;
 use super::handler::{HandlerEvent, Handlers, RawUse, TableHandling};
 use super::identity::RawIdentity;
 use super::partition;
-use super::raw::choice;
-use crate::error::ServerError;
-use crate::sign_in::MAX_NAME_BYTES;
+use super::value::{check_columns, choice};
+use crate::error::ConfigError;
+use crate::names::MAX_NAME_BYTES;
 
 #[derive(Deserialize)]
 pub(super) struct RawPublication {
@@ -91,27 +89,27 @@ impl RawPublication {
         self,
         index: usize,
         handlers: &mut Handlers,
-    ) -> Result<PublicationSpec, ServerError> {
+    ) -> Result<PublicationSpec, ConfigError> {
         let name = self.name.filter(|name| !name.is_empty()).ok_or_else(|| {
-            ServerError::configuration(
+            ConfigError::new(
                 format!("[[publication]] number {} has no name", index + 1),
                 "write name = \"...\" below it",
             )
         })?;
         if name.contains(',') {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("publication {name:?}: a name must not contain a comma"),
                 "choose another name",
             ));
         }
         if name.len() > MAX_NAME_BYTES || name.contains('\0') {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("publication {name:?}: no remote can ask for a name like this"),
                 format!("choose one of at most {MAX_NAME_BYTES} bytes, without zero bytes"),
             ));
         }
         if self.table.is_empty() {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("publication {name:?} has no tables"),
                 "write [[publication.table]] below it, with name and partition",
             ));
@@ -122,7 +120,7 @@ impl RawPublication {
             let names = undecided.iter().filter_map(|table| table.name.as_ref());
             let names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
             let names = names.join(", ");
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("publication {name:?}, tables {names}: partition is missing"),
                 partition::HINT,
             ));
@@ -133,7 +131,7 @@ impl RawPublication {
             .collect::<Result<_, _>>()?;
         for (index, table) in tables.iter().enumerate() {
             if tables[..index].iter().any(|t| t.name == table.name) {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     format!("publication {name:?} has the table {:?} twice", table.name),
                     "remove one of the two",
                 ));
@@ -143,7 +141,7 @@ impl RawPublication {
         for (index, parameter) in self.parameter.into_iter().enumerate() {
             let parameter = parameter.read(&name, index)?;
             if parameters.iter().any(|it| it.name == parameter.name) {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     format!(
                         "publication {name:?} has the parameter {:?} twice",
                         parameter.name
@@ -166,7 +164,7 @@ impl RawPublication {
             (None, UploadMode::Transactional) | (Some("abort"), _) => OnReject::Abort,
             (Some("set_aside"), UploadMode::Net) => OnReject::SetAside,
             (Some("set_aside"), UploadMode::Transactional) => {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     named("on_reject = \"set_aside\" contradicts upload = \"transactional\""),
                     "remove one of the two: a transaction takes effect as a whole or not at all",
                 ));
@@ -208,11 +206,11 @@ impl RawPublication {
 }
 
 impl RawParameter {
-    fn read(self, publication: &str, index: usize) -> Result<ParameterSpec, ServerError> {
+    fn read(self, publication: &str, index: usize) -> Result<ParameterSpec, ConfigError> {
         let name = self.name.unwrap_or_default();
         if !SubscriptionParameter::is_name(&name) {
             let number = index + 1;
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!(
                     "publication {publication:?}: [[publication.parameter]] number {number} has \
                      {name:?} for its name, which can be none"
@@ -233,9 +231,9 @@ impl RawTable {
         publication: &str,
         index: usize,
         handlers: &mut Handlers,
-    ) -> Result<TableSpec, ServerError> {
+    ) -> Result<TableSpec, ConfigError> {
         let name = self.name.filter(|name| !name.is_empty()).ok_or_else(|| {
-            ServerError::configuration(
+            ConfigError::new(
                 format!(
                     "publication {publication:?}: [[publication.table]] number {} has no name",
                     index + 1
@@ -272,7 +270,7 @@ impl RawTable {
             }
         };
         if self.columns.as_ref().is_some_and(Vec::is_empty) {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("{place}: columns is empty"),
                 "name the published columns, or leave the key out to publish all",
             ));
@@ -295,7 +293,7 @@ impl RawTable {
         };
         let handled = handled.read(&place, (publication, &name), handlers)?;
         if handled.keeps_uploads && has_conflict {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!(
                     "{place}: conflict says what becomes of rows that two sides have changed, and \
                      upload = \"handler\" says that the handler keeps what is uploaded: the server \
@@ -308,14 +306,14 @@ impl RawTable {
         let partition = partition::read(&place, self.partition)?;
         let is_everyones = partition.iter().all(|it| it.by == RuleBy::Everyone);
         if handled.download && !is_everyones {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("{place}: a handler tells what is new, and partition says whose it is"),
                 "write partition = \"everyone\": the handler is told the user and what is known \
                  of him, and answers with what is his",
             ));
         }
         if handled.download && is_tracked {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!(
                     "{place}: tracking says how changes of the table are noted, and download = \
                      \"handler\" says that the handler tells what is new: nothing is read from the \
@@ -364,7 +362,7 @@ impl RawHandling {
         place: &str,
         (publication, table): (&str, &str),
         handlers: &mut Handlers,
-    ) -> Result<HandledSpec, ServerError> {
+    ) -> Result<HandledSpec, ConfigError> {
         let mut by_handler = [false; 2];
         for ((key, value), by_handler) in self.by_handler.into_iter().zip(&mut by_handler) {
             match value.as_deref() {
@@ -377,9 +375,8 @@ impl RawHandling {
             }
         }
         let [keeps_uploads, downloads] = by_handler;
-        let wrong = |what: &str, hint: &str| {
-            ServerError::configuration(format!("{place}: {what}"), hint.to_owned())
-        };
+        let wrong =
+            |what: &str, hint: &str| ConfigError::new(format!("{place}: {what}"), hint.to_owned());
         if keeps_uploads && !self.direction.uploads() || downloads && !self.direction.downloads() {
             return Err(wrong(
                 "upload and download by a handler are about what direction leaves out",
@@ -438,7 +435,7 @@ impl RawHandling {
 }
 
 impl RawConflict {
-    fn read(self, place: &str) -> Result<ConflictSpec, ServerError> {
+    fn read(self, place: &str) -> Result<ConflictSpec, ConfigError> {
         let detect = match self.detect.as_deref() {
             None | Some("row") => Detect::Row,
             Some("column") => Detect::Column,
@@ -462,9 +459,9 @@ impl RawConflict {
 }
 
 impl RawWrite {
-    fn read(self, place: &str) -> Result<WriteScopeSpec, ServerError> {
+    fn read(self, place: &str) -> Result<WriteScopeSpec, ConfigError> {
         let wrong = || {
-            ServerError::configuration(
+            ConfigError::new(
                 format!("{place}: write needs columns and values"),
                 "write = { columns = [\"technician\"], values = \"SELECT {s.username}\" } lets each \
                  user write the rows whose columns have one of the values that the query yields",
@@ -476,21 +473,4 @@ impl RawWrite {
         check_columns(&format!("{place}: write.columns"), &columns)?;
         Ok(WriteScopeSpec { columns, values })
     }
-}
-
-/// Whether the columns exist, deploying finds out.
-pub(super) fn check_columns<'a>(
-    place: &str,
-    columns: impl IntoIterator<Item = &'a String>,
-) -> Result<(), ServerError> {
-    let mut seen = HashSet::new();
-    for column in columns {
-        let message = match column.is_empty() {
-            true => format!("{place} holds an empty name"),
-            false if !seen.insert(column) => format!("{place} names {column:?} twice"),
-            false => continue,
-        };
-        return Err(ServerError::configuration(message, "remove it"));
-    }
-    Ok(())
 }

@@ -11,11 +11,11 @@ use tidewater_centre::{ActAs, RuleBy, nearest};
 use tidewater_protocol::message::SubscriptionParameter;
 
 use super::handler::{Handlers, RawUse};
-use super::raw::{choice, duration};
+use super::value::{choice, duration};
 use super::web::WebAddress;
 use super::{Allow, Config, Sql, Work};
-use crate::error::ServerError;
-use crate::listener::names_port;
+use crate::error::ConfigError;
+use crate::listen_urls::names_port;
 
 /// What is asked for each sign-in without a credential.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl Algorithm {
     }
 
     /// The one of this name.
-    pub(crate) fn named(name: &str) -> Option<Algorithm> {
+    pub fn named(name: &str) -> Option<Algorithm> {
         let mut all = Algorithm::ALL.iter();
         all.find(|(known, _)| *known == name).map(|(_, it)| *it)
     }
@@ -355,7 +355,7 @@ impl RawSignIn {
         self,
         insecure: bool,
         handlers: &mut Handlers,
-    ) -> Result<SignInConfig, ServerError> {
+    ) -> Result<SignInConfig, ConfigError> {
         let passwords = match self.passwords.as_deref() {
             None | Some("built_in") => Passwords::BuiltIn,
             Some("ldap") => Passwords::Ldap,
@@ -369,7 +369,7 @@ impl RawSignIn {
         };
         match (passwords, &self.ldap) {
             (Passwords::Ldap, None) => {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     "sign_in.passwords is \"ldap\", and [sign_in.ldap] is missing",
                     "write [sign_in.ldap] with url and bind, or with base and filter",
                 ));
@@ -378,7 +378,7 @@ impl RawSignIn {
                 Passwords::BuiltIn | Passwords::Script | Passwords::Handler | Passwords::Off,
                 Some(_),
             ) => {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     "[sign_in.ldap] is there, and nobody asks it",
                     "write passwords = \"ldap\" under [sign_in], or remove the section",
                 ));
@@ -391,13 +391,13 @@ impl RawSignIn {
                 handlers.handling.sign_in = Some(handler);
             }
             (Passwords::Handler, None) => {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     "sign_in.passwords is \"handler\", and there is none",
                     "write handler = \"https://HOST/PATH\" under [sign_in]",
                 ));
             }
             (_, Some(_)) => {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     "sign_in.handler is there, and nobody asks it",
                     "write passwords = \"handler\" under [sign_in], or remove the handler",
                 ));
@@ -411,7 +411,7 @@ impl RawSignIn {
         let oidc: Vec<OidcConfig> = oidc.collect::<Result<_, _>>()?;
         let mut issuers = HashSet::new();
         if let Some(twice) = oidc.iter().find(|it| !issuers.insert(&it.issuer)) {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("two [[sign_in.oidc]] have the issuer {:?}", twice.issuer),
                 "write one, with all its audiences",
             ));
@@ -429,15 +429,14 @@ impl RawSignIn {
 }
 
 impl RawOidc {
-    fn read(self, insecure: bool) -> Result<OidcConfig, ServerError> {
+    fn read(self, insecure: bool) -> Result<OidcConfig, ConfigError> {
         let issuer = self.issuer.unwrap_or_default();
         let place = format!("sign_in.oidc {issuer:?}");
-        let wrong = |what: &str, hint: &str| {
-            Err(ServerError::configuration(format!("{place}: {what}"), hint))
-        };
+        let wrong =
+            |what: &str, hint: &str| Err(ConfigError::new(format!("{place}: {what}"), hint));
         let address = |key: &str, url: &str| {
             WebAddress::read(url, insecure).map_err(|(what, hint)| {
-                ServerError::configuration(format!("{place}: {key} {url:?} {what}"), hint)
+                ConfigError::new(format!("{place}: {key} {url:?} {what}"), hint)
             })
         };
         let below = issuer.trim_end_matches('/');
@@ -492,7 +491,7 @@ fn named_or(given: Option<String>, default: &str) -> String {
     given.unwrap_or_else(|| default.to_owned())
 }
 
-fn kept(place: &str, claims: Option<toml::Value>) -> Result<Vec<KeptClaim>, ServerError> {
+fn kept(place: &str, claims: Option<toml::Value>) -> Result<Vec<KeptClaim>, ConfigError> {
     let claims = match claims {
         None => Some(Vec::new()),
         Some(toml::Value::Array(names)) => names.into_iter().map(same_name).collect(),
@@ -503,7 +502,7 @@ fn kept(place: &str, claims: Option<toml::Value>) -> Result<Vec<KeptClaim>, Serv
                 one another name: letters, digits and underscores, for {s.claims.region}";
     let wrong = |what: String| {
         let what = format!("{place}: claims: {what}");
-        Err(ServerError::configuration(what, hint))
+        Err(ConfigError::new(what, hint))
     };
     let Some(claims) = claims else {
         return wrong("it is neither a list of texts nor texts with names".into());
@@ -522,7 +521,7 @@ fn kept(place: &str, claims: Option<toml::Value>) -> Result<Vec<KeptClaim>, Serv
         return wrong(what);
     }
     match claims.len() > MAX_CLAIMS {
-        true => Err(ServerError::configuration(
+        true => Err(ConfigError::new(
             format!("{place}: {} claims are to be kept", claims.len()),
             format!("keep what queries need, at most {MAX_CLAIMS}"),
         )),
@@ -542,16 +541,12 @@ fn other_name((name, from): (String, toml::Value)) -> Option<KeptClaim> {
 }
 
 /// What stands for the user's name.
-pub(crate) const USER: &str = "{user}";
+pub const USER: &str = "{user}";
 
 impl RawLdap {
-    fn read(self, insecure: bool) -> Result<LdapConfig, ServerError> {
-        let wrong = |what: &str, hint: &str| {
-            Err(ServerError::configuration(
-                format!("sign_in.ldap: {what}"),
-                hint,
-            ))
-        };
+    fn read(self, insecure: bool) -> Result<LdapConfig, ConfigError> {
+        let wrong =
+            |what: &str, hint: &str| Err(ConfigError::new(format!("sign_in.ldap: {what}"), hint));
         let url = self.url.unwrap_or_default();
         let (scheme, rest, port) = match (url.strip_prefix("ldaps://"), url.strip_prefix("ldap://"))
         {
@@ -625,11 +620,11 @@ impl RawLdap {
 }
 
 impl RawCertificates {
-    fn read(self) -> Result<CertificatesConfig, ServerError> {
+    fn read(self) -> Result<CertificatesConfig, ConfigError> {
         let key = "sign_in.certificates";
         let authority = self.authority.filter(|it| !it.as_os_str().is_empty());
         let authority = authority.ok_or_else(|| {
-            ServerError::configuration(
+            ConfigError::new(
                 format!("{key}: authority is missing"),
                 "write authority = \"FILE.pem\": the authority that has issued the certificates",
             )

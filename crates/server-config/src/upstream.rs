@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use tidewater_carrier::{CompressionOptions, Pin, ServerUrl, ServerUrls};
 
-use super::raw::packing;
+use super::value::packing;
 use super::{ServerConfig, text};
-use crate::error::ServerError;
+use crate::error::ConfigError;
 
 /// How often it syncs if nothing is said.
 const EVERY: Duration = Duration::from_secs(30);
@@ -114,9 +114,9 @@ pub(super) struct RawUpstream {
 }
 
 impl RawUpstream {
-    pub(super) fn read(self, own: &ServerConfig) -> Result<UpstreamConfig, ServerError> {
+    pub(super) fn read(self, own: &ServerConfig) -> Result<UpstreamConfig, ConfigError> {
         if !own.consolidated.starts_with("sqlite:") {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 "[upstream] needs an SQLite file, and server.consolidated is another database",
                 "write consolidated = \"sqlite:branch.db\": the file is a remote of headquarters and \
                  the centre of this branch's devices; or leave [upstream] out",
@@ -124,7 +124,7 @@ impl RawUpstream {
         }
         let server = read_server(self.server, own)?;
         if let Some(exposed) = server.exposed().filter(|_| !self.insecure) {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("upstream.server: {exposed} would send everything unencrypted"),
                 "use tls://, wss:// or https://, or write insecure = true under [upstream]",
             ));
@@ -132,7 +132,7 @@ impl RawUpstream {
         let mut publications = self.publications;
         publications.extend(self.publication);
         if publications.is_empty() || publications.iter().any(String::is_empty) {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 "[upstream] does not say what the branch holds",
                 "write publication = \"NAME\", a publication of headquarters",
             ));
@@ -141,7 +141,7 @@ impl RawUpstream {
             (Some(certificate), Some(key)) => Some(UpstreamProof::Certificate(certificate, key)),
             (None, None) => None,
             _ => {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     "[upstream] needs both certificate and key, or neither",
                     "write certificate = \"FILE.pem\" and key = \"FILE.pem\"",
                 ));
@@ -156,7 +156,7 @@ impl RawUpstream {
         let mut proofs = proofs.into_iter().flatten();
         let proof = proofs.next();
         if proofs.next().is_some() {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 "[upstream] says in more than one way how the branch signs in",
                 "write one of password, password_file, token_file, and certificate with key",
             ));
@@ -167,7 +167,7 @@ impl RawUpstream {
             Some(UpstreamProof::TokenFile(_) | UpstreamProof::Certificate(..))
         );
         if user.is_empty() && !tells_user {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 "upstream.user is missing",
                 "write user = \"NAME\", as whom this branch signs in at headquarters",
             ));
@@ -188,13 +188,12 @@ impl RawUpstream {
 }
 
 /// Not one of the addresses at which this server listens: more is found out when it signs in.
-fn read_server(server: Option<String>, own: &ServerConfig) -> Result<ServerUrls, ServerError> {
+fn read_server(server: Option<String>, own: &ServerConfig) -> Result<ServerUrls, ConfigError> {
     let example = "write server = \"tls://headquarters.example.com:7439\"";
-    let server = server.ok_or_else(|| {
-        ServerError::configuration("upstream.server is missing", example.to_owned())
-    })?;
+    let server =
+        server.ok_or_else(|| ConfigError::new("upstream.server is missing", example.to_owned()))?;
     let urls: ServerUrls = server.parse().map_err(|error| {
-        ServerError::configuration(format!("upstream.server: {server:?}: {error}"), example)
+        ConfigError::new(format!("upstream.server: {server:?}: {error}"), example)
     })?;
     let listen = own
         .listen
@@ -207,20 +206,20 @@ fn read_server(server: Option<String>, own: &ServerConfig) -> Result<ServerUrls,
         .filter(|url| listen.contains(&url.address()));
     match own.next() {
         None => Ok(urls),
-        Some(url) => Err(ServerError::configuration(
+        Some(url) => Err(ConfigError::new(
             format!("upstream.server: {url} is this server itself"),
             "write the address of the server above it",
         )),
     }
 }
 
-fn pace(every: Option<String>) -> Result<UpstreamPace, ServerError> {
+fn pace(every: Option<String>) -> Result<UpstreamPace, ConfigError> {
     match every.as_deref().map(str::trim) {
         None => Ok(UpstreamPace::Every(EVERY)),
         Some("live") => Ok(UpstreamPace::Live),
         Some(span) => match text::duration(span).filter(|it| *it >= SOONEST) {
             Some(span) => Ok(UpstreamPace::Every(span)),
-            None => Err(ServerError::configuration(
+            None => Err(ConfigError::new(
                 format!("upstream.every is {span:?}"),
                 "write every = \"30s\", with at least a second, or every = \"live\"",
             )),
@@ -228,13 +227,13 @@ fn pace(every: Option<String>) -> Result<UpstreamPace, ServerError> {
     }
 }
 
-fn pin(text: Option<String>) -> Result<Option<Pin>, ServerError> {
+fn pin(text: Option<String>) -> Result<Option<Pin>, ConfigError> {
     let Some(text) = text else {
         return Ok(None);
     };
     match text.parse() {
         Ok(pin) => Ok(Some(pin)),
-        Err(_) => Err(ServerError::configuration(
+        Err(_) => Err(ConfigError::new(
             format!("upstream.pin: {text:?} is no pin"),
             "write pin = \"sha256/BASE64\", as tidewater cert prints it",
         )),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use tidewater_centre::GivenPartitions;
 
-use super::text;
-use crate::error::ServerError;
+use super::{Config, text};
+use crate::error::ConfigError;
 
 /// Where they are if nothing is said.
 const FOLDER: &str = "images";
@@ -55,7 +55,7 @@ pub enum ImageRows {
 const OF_IMAGES: &str = "image: ";
 
 /// Whether a user is one as whom nobody signs in with more than an image's own credential.
-pub(crate) fn is_of_images(user: &str) -> bool {
+pub fn is_of_images(user: &str) -> bool {
     user.starts_with(OF_IMAGES)
 }
 
@@ -94,6 +94,55 @@ pub fn is_image_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 100 && name.bytes().all(fits)
 }
 
+/// What to do where there can be no image of a publication.
+pub const NO_IMAGE_HINT: &str = "have its devices begin without one, or publish the other tables by \
+                             themselves and make images of these";
+
+/// Why there can be no image of a publication: `by` says which rows of a table each user gets.
+pub fn image_obstacle(publication: &str, by: &str, table: &str) -> ConfigError {
+    ConfigError::new(
+        format!(
+            "there can be no image of {publication:?}: {by} says which rows of {table:?} each user \
+             gets"
+        ),
+        NO_IMAGE_HINT,
+    )
+}
+
+impl Config {
+    /// Whether there can be images of a publication by what the configuration says.
+    ///
+    /// # Errors
+    /// Scripts or handlers say which rows each user gets.
+    pub fn check_image(&self, publication: &str) -> Result<(), ConfigError> {
+        let mut all = self.publications.iter();
+        let Some(spec) = all.find(|it| it.name == publication) else {
+            return Ok(());
+        };
+        if let Some(table) = spec.tables.iter().find(|it| it.handled.download) {
+            return Err(image_obstacle(publication, "a handler", &table.name));
+        }
+        let mut scripts = spec.scripts.iter();
+        match scripts.find(|it| it.event == "download_cursor") {
+            None => Ok(()),
+            Some(script) => {
+                let table = script.table.as_deref().unwrap_or_default();
+                Err(image_obstacle(publication, &script.file, table))
+            }
+        }
+    }
+
+    /// The images that there cannot be, and why.
+    pub fn image_warnings(&self) -> Vec<String> {
+        let images = self.images.iter().flat_map(|it| &it.images);
+        let refused = images.filter_map(|image| {
+            let error = self.check_image(&image.publication).err()?;
+            Some(format!("[[images.image]] {:?}: {error}", image.name))
+        });
+        refused.collect()
+    }
+}
+
 #[derive(Deserialize)]
 pub(super) struct RawImages {
     folder: Option<PathBuf>,
@@ -117,27 +166,27 @@ struct RawImage {
 
 impl RawImages {
     /// `published`: the publications of the same configuration.
-    pub(super) fn read(self, published: &[&str]) -> Result<ImagesConfig, ServerError> {
+    pub(super) fn read(self, published: &[&str]) -> Result<ImagesConfig, ConfigError> {
         let every = match self.every.as_deref() {
             None => EVERY,
             Some(span) => text::duration(span)
                 .filter(|it| *it >= SOONEST)
                 .ok_or_else(|| {
-                    ServerError::configuration(
+                    ConfigError::new(
                         format!("images.every is {span:?}"),
                         "write every = \"1h\", with at least a second",
                     )
                 })?,
         };
         if self.image.is_empty() {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 "[images] names no image",
                 "write [[images.image]] with name, publication and user, partitions or everyone",
             ));
         }
         let images = self.image.into_iter().map(|it| it.read(published));
         let images: Vec<ImageConfig> = images.collect::<Result<_, _>>()?;
-        super::raw::check_names("images.image", images.iter().map(|it| &it.name))?;
+        super::value::check_names("images.image", images.iter().map(|it| &it.name))?;
         Ok(ImagesConfig {
             folder: self.folder.unwrap_or_else(|| FOLDER.into()),
             every,
@@ -147,16 +196,16 @@ impl RawImages {
 }
 
 impl RawImage {
-    fn read(self, published: &[&str]) -> Result<ImageConfig, ServerError> {
+    fn read(self, published: &[&str]) -> Result<ImageConfig, ConfigError> {
         let name = self.name.unwrap_or_default();
         if !is_image_name(&name) {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 format!("images.image.name is {name:?}"),
                 "write name = \"NAME\", of letters, digits, - and _",
             ));
         }
         let missing = |key: &str, what: &str| {
-            ServerError::configuration(
+            ConfigError::new(
                 format!("[[images.image]] {name:?} has no {key}"),
                 format!("write {key} = \"NAME\", {what}"),
             )
@@ -167,7 +216,7 @@ impl RawImage {
         // A configuration without publications is of a server that serves what others deploy.
         if !published.is_empty() && !published.contains(&publication.as_str()) {
             let key = "images.image.publication";
-            return Err(super::raw::choice(key, &publication, published));
+            return Err(super::value::choice(key, &publication, published));
         }
         let user = self.user.filter(|it| !it.is_empty());
         let rows = match (user, &self.partitions[..], self.everyone) {
@@ -175,7 +224,7 @@ impl RawImage {
             (None, [], true) => ImageRows::In(GivenPartitions::default()),
             (None, partitions @ [_, ..], false) => {
                 ImageRows::of_partitions(partitions).map_err(|wrong| {
-                    ServerError::configuration(
+                    ConfigError::new(
                         format!("images.image.partitions has {wrong:?}"),
                         "write partitions = [\"COLUMN=VALUE\"]",
                     )
@@ -183,7 +232,7 @@ impl RawImage {
             }
             (None, [], false) => return Err(missing("user", "whose rows are in it")),
             _ => {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     format!("[[images.image]] {name:?} says in more than one way what is in it"),
                     "write one of user, partitions and everyone",
                 ));

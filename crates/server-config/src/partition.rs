@@ -4,8 +4,8 @@ use serde::Deserialize;
 
 use tidewater_centre::{Last, RuleBy, RuleSpec, WindowSpec};
 
-use super::publication::check_columns;
-use crate::error::ServerError;
+use super::value::check_columns;
+use crate::error::ConfigError;
 
 #[derive(Deserialize)]
 struct RawRule {
@@ -42,8 +42,8 @@ hours, days, weeks, months or years, or a number for a column of numbers";
 ///
 /// # Errors
 /// There are none, or one means nothing.
-pub(super) fn read(place: &str, value: Option<toml::Value>) -> Result<Vec<RuleSpec>, ServerError> {
-    let wrong = |what: &str| ServerError::configuration(format!("{place}: {what}"), HINT);
+pub(super) fn read(place: &str, value: Option<toml::Value>) -> Result<Vec<RuleSpec>, ConfigError> {
+    let wrong = |what: &str| ConfigError::new(format!("{place}: {what}"), HINT);
     match value {
         None => Err(wrong("partition is missing")),
         Some(toml::Value::Array(rules)) if rules.is_empty() => Err(wrong("partition is empty")),
@@ -55,8 +55,8 @@ pub(super) fn read(place: &str, value: Option<toml::Value>) -> Result<Vec<RuleSp
     }
 }
 
-fn one(place: &str, value: toml::Value) -> Result<RuleSpec, ServerError> {
-    let wrong = |what: String| ServerError::configuration(format!("{place}: {what}"), HINT);
+fn one(place: &str, value: toml::Value) -> Result<RuleSpec, ConfigError> {
+    let wrong = |what: String| ConfigError::new(format!("{place}: {what}"), HINT);
     let raw: RawRule = match value {
         toml::Value::String(text) if text == "everyone" => return Ok(RuleSpec::everyone()),
         value @ toml::Value::Table(_) => value
@@ -93,9 +93,8 @@ fn one(place: &str, value: toml::Value) -> Result<RuleSpec, ServerError> {
 }
 
 impl RawWindow {
-    fn read(self, place: &str) -> Result<WindowSpec, ServerError> {
-        let wrong =
-            |what: String| ServerError::configuration(format!("{place}: {what}"), WINDOW_HINT);
+    fn read(self, place: &str) -> Result<WindowSpec, ConfigError> {
+        let wrong = |what: String| ConfigError::new(format!("{place}: {what}"), WINDOW_HINT);
         let (Some(column), Some(last)) = (self.column, self.last) else {
             return Err(wrong("window needs column and last".into()));
         };

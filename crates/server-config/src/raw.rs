@@ -1,6 +1,5 @@
 //! From TOML values to the configuration: types, ranges, and what must be said.
 
-use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use std::path::{Path, PathBuf};
@@ -8,9 +7,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use tidewater_carrier::ServerUrl;
 use tidewater_carrier::proxy_header::{IpNetwork, IpNetworkError, IpNetworks};
-use tidewater_carrier::{Compression, CompressionOptions, NoCompression, ServerUrl};
-use tidewater_centre::{PublicationSpec, nearest};
+use tidewater_centre::PublicationSpec;
 use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
 
 use super::handler::{Handlers, RawHandler};
@@ -23,12 +22,13 @@ use super::sign_in::RawSignIn;
 use super::space::{self, RawSpace};
 use super::text;
 use super::upstream::RawUpstream;
+use super::value::{RawSize, check_names, choice, duration, packing};
 use super::wake::RawWake;
 use super::{
     Config, Limits, LiveConfig, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig,
 };
-use crate::databases::check_url;
-use crate::error::ServerError;
+use crate::database_url::DatabaseUrl;
+use crate::error::ConfigError;
 
 #[derive(Deserialize)]
 struct RawConfig {
@@ -65,10 +65,10 @@ struct RawLive {
 }
 
 impl RawLive {
-    fn read(self) -> Result<LiveConfig, ServerError> {
+    fn read(self) -> Result<LiveConfig, ConfigError> {
         let servers = self.servers.iter().map(|server| {
             let url = server.parse::<ServerUrl>().map_err(|error| {
-                ServerError::configuration(
+                ConfigError::new(
                     format!("live.servers: {server:?}: {error}"),
                     "write the addresses at which remotes reach the servers, such as \
                      servers = [\"tls://one.example.com:7439\", \"tls://two.example.com:7439\"]",
@@ -77,7 +77,7 @@ impl RawLive {
             Ok(url.to_string())
         });
         Ok(LiveConfig {
-            servers: servers.collect::<Result<_, ServerError>>()?,
+            servers: servers.collect::<Result<_, ConfigError>>()?,
             nats: self.nats,
         })
     }
@@ -138,13 +138,6 @@ struct RawLimits {
     waiting: Option<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub(super) enum RawSize {
-    Bytes(u64),
-    Text(String),
-}
-
 #[derive(Deserialize, Default)]
 struct RawRetention {
     log: Option<String>,
@@ -164,15 +157,15 @@ struct RawLog {
 ///
 /// # Errors
 /// Something has the wrong type, is out of range, or must be said and is not.
-pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
+pub(super) fn read(value: toml::Value) -> Result<Config, ConfigError> {
     let raw: RawConfig = value.try_into().map_err(|error: toml::de::Error| {
-        ServerError::configuration(
+        ConfigError::new(
             error.to_string().trim().replace('\n', " "),
             "see docs/configuration.md for what each setting takes",
         )
     })?;
     let server = raw.server.ok_or_else(|| {
-        ServerError::configuration(
+        ConfigError::new(
             "[server] is missing",
             "write [server] with listen and consolidated",
         )
@@ -220,33 +213,16 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
     })
 }
 
-/// Each section of a kind has a name of its own.
-pub(super) fn check_names<'n>(
-    kind: &str,
-    names: impl Iterator<Item = &'n String>,
-) -> Result<(), ServerError> {
-    let mut seen = HashSet::new();
-    for name in names {
-        if !seen.insert(name) {
-            return Err(ServerError::configuration(
-                format!("two {kind}s are named {name:?}"),
-                format!("give each [[{kind}]] a name of its own"),
-            ));
-        }
-    }
-    Ok(())
-}
-
 impl RawServer {
-    fn read(self) -> Result<ServerConfig, ServerError> {
+    fn read(self) -> Result<ServerConfig, ConfigError> {
         let consolidated = self.consolidated.ok_or_else(|| {
-            ServerError::configuration(
+            ConfigError::new(
                 "server.consolidated is missing",
                 "write consolidated = \"postgres://user@host:5432/database\" or \"sqlite:path\"",
             )
         })?;
-        check_url(&consolidated).map_err(|error| {
-            ServerError::configuration(format!("server.consolidated: {error}"), error.hint())
+        DatabaseUrl::parse(&consolidated).map_err(|error| {
+            ConfigError::new(format!("server.consolidated: {error}"), error.hint())
         })?;
         let listen = if self.listen.is_empty() {
             vec!["tcp://127.0.0.1:7439".to_owned()]
@@ -262,7 +238,7 @@ impl RawServer {
                 Some(TlsConfig { certificate, key })
             }
             Some(_) => {
-                return Err(ServerError::configuration(
+                return Err(ConfigError::new(
                     "[server.tls] needs both certificate and key",
                     "write certificate = \"FILE.pem\" and key = \"FILE.pem\"",
                 ));
@@ -284,40 +260,10 @@ impl RawServer {
     }
 }
 
-pub(super) fn packing(
-    section: &str,
-    compression: Option<String>,
-    level: Option<u64>,
-) -> Result<CompressionOptions, ServerError> {
-    let compression = match compression {
-        None => Compression::default(),
-        Some(text) => text.parse().map_err(|error: NoCompression| {
-            ServerError::configuration(
-                format!("{section}.compression is {text:?}: {error}"),
-                "write compression = \"auto\"",
-            )
-        })?,
-    };
-    let most = compression.levels();
-    let level = match level {
-        None => None,
-        Some(level) => match u8::try_from(level) {
-            Ok(level) if (1..=most).contains(&level) => Some(level),
-            _ => {
-                return Err(ServerError::configuration(
-                    format!("{section}.compression_level is {level}"),
-                    format!("write a number from 1 (fast) to {most} (small), or leave the key out"),
-                ));
-            }
-        },
-    };
-    Ok(CompressionOptions { compression, level })
-}
-
-fn proxies(texts: &[String]) -> Result<IpNetworks, ServerError> {
+fn proxies(texts: &[String]) -> Result<IpNetworks, ConfigError> {
     let read = |text: &String| {
         text.parse::<IpNetwork>().map_err(|error| {
-            ServerError::configuration(
+            ConfigError::new(
                 format!("server.proxies: {text:?} {error}"),
                 match error {
                     IpNetworkError::Beyond { network } => format!("write \"{network}\""),
@@ -332,7 +278,7 @@ fn proxies(texts: &[String]) -> Result<IpNetworks, ServerError> {
 }
 
 /// Nothing said: at once.
-fn drain_delay(value: Option<String>) -> Result<Duration, ServerError> {
+fn drain_delay(value: Option<String>) -> Result<Duration, ConfigError> {
     match value.as_deref().map(str::trim) {
         Some("0s" | "0ms") => Ok(Duration::ZERO),
         _ => duration("server.drain_delay", value, Duration::ZERO),
@@ -340,11 +286,11 @@ fn drain_delay(value: Option<String>) -> Result<Duration, ServerError> {
 }
 
 /// Nothing said: never.
-fn verify_every(value: Option<u64>) -> Result<u64, ServerError> {
+fn verify_every(value: Option<u64>) -> Result<u64, ConfigError> {
     match value {
         None => Ok(0),
         Some(value @ 1..=1_000_000) => Ok(value),
-        Some(value) => Err(ServerError::configuration(
+        Some(value) => Err(ConfigError::new(
             format!("server.verify_every is {value}"),
             "write a number of syncs from 1 to 1000000, or leave the key out: then no remote \
              verifies by itself",
@@ -357,7 +303,7 @@ fn names_file(path: &Path) -> bool {
 }
 
 impl RawLimits {
-    fn read(self) -> Result<Limits, ServerError> {
+    fn read(self) -> Result<Limits, ConfigError> {
         let default = Limits::default();
         Ok(Limits {
             connections: count("connections", self.connections, default.connections)?,
@@ -408,11 +354,11 @@ impl RawLimits {
     }
 }
 
-fn count(key: &str, value: Option<u64>, default: usize) -> Result<usize, ServerError> {
+fn count(key: &str, value: Option<u64>, default: usize) -> Result<usize, ConfigError> {
     match value {
         None => Ok(default),
         Some(value @ 1..=1_000_000) => Ok(value as usize),
-        Some(value) => Err(ServerError::configuration(
+        Some(value) => Err(ConfigError::new(
             format!("server.limits.{key} is {value}"),
             "write a number from 1 to 1000000",
         )),
@@ -420,7 +366,7 @@ fn count(key: &str, value: Option<u64>, default: usize) -> Result<usize, ServerE
 }
 
 /// Nothing said: as many as get the most done.
-fn workers(key: &str, value: Option<u64>) -> Result<Option<usize>, ServerError> {
+fn workers(key: &str, value: Option<u64>) -> Result<Option<usize>, ConfigError> {
     value.map(|value| count(key, Some(value), 1)).transpose()
 }
 
@@ -432,7 +378,7 @@ fn tried(
     least: Option<u64>,
     most: Option<u64>,
     default: RangeInclusive<usize>,
-) -> Result<RangeInclusive<usize>, ServerError> {
+) -> Result<RangeInclusive<usize>, ConfigError> {
     let least = count("least_workers", least, *default.start())?;
     let most = count("most_workers", most, (*default.end()).max(least))?;
     if most > MOST_WORKERS {
@@ -441,7 +387,7 @@ fn tried(
         } else {
             "most_workers"
         };
-        return Err(ServerError::configuration(
+        return Err(ConfigError::new(
             format!(
                 "server.limits.{key} is {}",
                 if least > MOST_WORKERS { least } else { most }
@@ -454,17 +400,17 @@ fn tried(
     }
     match least <= most {
         true => Ok(least..=most),
-        false => Err(ServerError::configuration(
+        false => Err(ConfigError::new(
             format!("server.limits.least_workers is {least}, and most_workers is {most}"),
             "write least_workers not greater than most_workers",
         )),
     }
 }
 
-fn rows(key: &str, value: Option<u64>, default: u64) -> Result<u64, ServerError> {
+fn rows(key: &str, value: Option<u64>, default: u64) -> Result<u64, ConfigError> {
     match value {
         None => Ok(default),
-        Some(0) => Err(ServerError::configuration(
+        Some(0) => Err(ConfigError::new(
             format!("server.limits.{key} is 0"),
             "write a number from 1, or direction = \"download\" below tables that take no uploads",
         )),
@@ -472,14 +418,14 @@ fn rows(key: &str, value: Option<u64>, default: u64) -> Result<u64, ServerError>
     }
 }
 
-fn bytes(key: &str, value: Option<RawSize>, default: u64) -> Result<u64, ServerError> {
+fn bytes(key: &str, value: Option<RawSize>, default: u64) -> Result<u64, ConfigError> {
     let value = match value {
         None => Some(default),
         Some(RawSize::Bytes(bytes)) => Some(bytes),
         Some(RawSize::Text(text)) => text::size(&text),
     };
     value.filter(|&bytes| bytes > 0).ok_or_else(|| {
-        ServerError::configuration(
+        ConfigError::new(
             format!("server.limits.{key} is not a size"),
             "write a number of bytes, or \"64KiB\", \"256MiB\", \"4GiB\"",
         )
@@ -487,38 +433,20 @@ fn bytes(key: &str, value: Option<RawSize>, default: u64) -> Result<u64, ServerE
 }
 
 /// A call or an event goes in one frame, and both sides hold it in memory.
-fn message_bytes(value: Option<RawSize>, default: usize) -> Result<usize, ServerError> {
+fn message_bytes(value: Option<RawSize>, default: usize) -> Result<usize, ConfigError> {
     let bytes = bytes("message", value, default as u64)?;
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     match bytes {
         LEAST_MESSAGE_BYTES..=MAX_MESSAGE_BYTES => Ok(bytes),
-        _ => Err(ServerError::configuration(
+        _ => Err(ConfigError::new(
             format!("server.limits.message is {bytes} bytes"),
             "write a size from \"64KiB\" to \"16MiB\"",
         )),
     }
 }
 
-fn deadline(key: &str, value: Option<String>, default: Duration) -> Result<Duration, ServerError> {
+fn deadline(key: &str, value: Option<String>, default: Duration) -> Result<Duration, ConfigError> {
     duration(&format!("server.limits.{key}"), value, default)
-}
-
-pub(super) fn duration(
-    key: &str,
-    value: Option<String>,
-    default: Duration,
-) -> Result<Duration, ServerError> {
-    let Some(value) = value else {
-        return Ok(default);
-    };
-    text::duration(&value)
-        .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| {
-            ServerError::configuration(
-                format!("{key} is {value:?}, which is no duration"),
-                "write a number and a unit: \"250ms\", \"30s\", \"5m\", \"12h\", \"60d\"",
-            )
-        })
 }
 
 /// A signing key that another one has superseded must outlive the moment at which every server
@@ -526,17 +454,17 @@ pub(super) fn duration(
 const MIN_LOG_MS: i64 = 60_000;
 
 impl RawRetention {
-    fn read(self) -> Result<RetentionConfig, ServerError> {
+    fn read(self) -> Result<RetentionConfig, ConfigError> {
         let mut retention = RetentionConfig::default();
         let keep = |key, value, default_ms: &mut i64| {
             let default = Duration::from_millis(*default_ms as u64);
             let kept = duration(&format!("retention.{key}"), value, default)?;
             *default_ms = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
-            Ok::<(), ServerError>(())
+            Ok::<(), ConfigError>(())
         };
         keep("log", self.log, &mut retention.keep.log_ms)?;
         if retention.keep.log_ms < MIN_LOG_MS {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 "retention.log is less than a minute",
                 "write at least \"1m\"; for remotes that are offline for weeks, months are better",
             ));
@@ -553,7 +481,7 @@ impl RawRetention {
 }
 
 impl RawLog {
-    fn read(self) -> Result<LogConfig, ServerError> {
+    fn read(self) -> Result<LogConfig, ConfigError> {
         let format = match self.format.as_deref() {
             None | Some("text") => LogFormat::Text,
             Some("json") => LogFormat::Json,
@@ -561,19 +489,11 @@ impl RawLog {
         };
         let level = self.level.unwrap_or_else(|| "info".into());
         if level.trim().is_empty() {
-            return Err(ServerError::configuration(
+            return Err(ConfigError::new(
                 "log.level is empty",
                 "write error, warn, info, debug or trace, or leave the key out",
             ));
         }
         Ok(LogConfig { format, level })
     }
-}
-
-pub(super) fn choice(key: &str, value: &str, known: &[&str]) -> ServerError {
-    let hint = match nearest(value, known.iter().copied()) {
-        Some(near) => format!("did you mean {near:?}?"),
-        None => format!("write one of: {}", known.join(", ")),
-    };
-    ServerError::configuration(format!("{key} is {value:?}"), hint)
 }
