@@ -36,7 +36,7 @@ mod upstream;
 mod values;
 mod watermark;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 
 use rusqlite::ErrorCode;
@@ -197,11 +197,4 @@ fn deferred_violations(connection: &Connection) -> Result<bool, CentreError> {
             message: format!("sqlite3_db_status failed with {result}"),
         })
     }
-}
-
-/// The path of a URL `sqlite:path`.
-pub fn path_of(url: &str) -> Option<&str> {
-    let path = url.strip_prefix("sqlite:")?;
-    let path = path.strip_prefix("//").unwrap_or(path);
-    (!path.is_empty() && Path::new(path).file_name().is_some()).then_some(path)
 }

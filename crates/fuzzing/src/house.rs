@@ -34,7 +34,7 @@ use tidewater_server::environment::{
     Blocking, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
     StreamListener,
 };
-use tidewater_server::{Config, Running, Server};
+use tidewater_server::{Config, RunningServer, Server};
 
 /// When every input begins, in milliseconds since 1970.
 const BEGIN_MS: i64 = 1_700_000_000_000;
@@ -115,7 +115,7 @@ const EDITS: &str = "
 /// A server, its centre, and the files of Ada's remote.
 pub(crate) struct House {
     runtime: Runtime,
-    _running: Running,
+    _running: RunningServer,
     address: Address,
     time: Arc<Time>,
     chance: Arc<Chance>,
@@ -482,7 +482,11 @@ async fn pump(connection: &mut RemoteConnection, stream: DuplexStream) -> Passed
 }
 
 /// Deploys, adds the users, and serves.
-async fn serve(path: PathBuf, sqlite: SqliteEnvironment, environment: Environment) -> Running {
+async fn serve(
+    path: PathBuf,
+    sqlite: SqliteEnvironment,
+    environment: Environment,
+) -> RunningServer {
     let config = Config::parse(CONFIG).expect("the configuration is right");
     let centre = connect_in(path, sqlite).await.expect("it is a database");
     prepare_centre(&*centre, &config).await;

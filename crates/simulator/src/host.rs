@@ -20,7 +20,7 @@ use tidewater_centre::records::Retention;
 use tidewater_centre::{Centre, CentreError, Marks};
 use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
-use tidewater_server::{Config, Running, Server, Signal};
+use tidewater_server::{Config, RunningServer, Server, Signal};
 
 use crate::besides::Besides;
 use crate::chronicle::Chronicle;
@@ -65,7 +65,7 @@ pub(crate) struct Host {
 struct Process {
     address: Address,
     life: Arc<Life>,
-    running: Running,
+    running: RunningServer,
     /// For connections in requests.
     inlet: Inlet,
 }

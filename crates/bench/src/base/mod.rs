@@ -122,7 +122,7 @@ pub(crate) struct History {
 
 /// Opens what a URL names, for one bench at a time.
 pub(crate) fn open(url: &str) -> anyhow::Result<Box<dyn Base>> {
-    tidewater_server::databases::check_url(url)?;
+    tidewater_server::config::DatabaseUrl::parse(url)?;
     let mut base: Box<dyn Base> = match url.strip_prefix("sqlite:") {
         Some(path) => Box::new(sqlite::Sqlite::open(url, path)?),
         None => Box::new(postgres::Postgres::connect(url)?),

@@ -53,7 +53,7 @@ impl Fixture for SqliteFixture {
     }
 
     async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
-        let path = tidewater_centre_sqlite::path_of(url).expect("the URL of a file");
+        let path = url.strip_prefix("sqlite:").expect("the URL of a file");
         tidewater_centre_sqlite::connect(path).await
     }
 

@@ -21,7 +21,7 @@ use tidewater_centre::Centre;
 use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_client::{Remote, Report};
 use tidewater_protocol::Code;
-use tidewater_server::{Config, Environment, Running, Server, hash_password};
+use tidewater_server::{Config, Environment, RunningServer, Server, hash_password};
 use tidewater_terminal::output::{self, Table};
 use tidewater_terminal::{CommandOutcome, Failure, with_exit_codes};
 
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<CommandOutcome, Failure> {
 struct Stage {
     directory: PathBuf,
     runtime: Runtime,
-    running: Running,
+    running: RunningServer,
     url: String,
 }
 

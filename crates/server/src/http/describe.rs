@@ -8,10 +8,10 @@ use tidewater_protocol::ColumnType;
 use tidewater_protocol::message::Returns;
 
 use super::Web;
-use crate::config::{ArgumentConfig, ProcedureConfig, Work};
+use tidewater_server_config::{ArgumentConfig, ProcedureConfig, Work};
 
 pub(super) async fn openapi(State(web): State<Web>) -> Json<Value> {
-    let procedures = web.server.calls.procedures();
+    let procedures = web.services.calls.procedures();
     let mut configs: Vec<_> = procedures.values().map(|it| &it.config).collect();
     configs.sort_by(|left, right| left.name.cmp(&right.name));
     Json(document(&configs))

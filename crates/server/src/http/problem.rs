@@ -10,7 +10,7 @@ use serde::Serialize;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::CallFailed;
 
-use crate::fault::Fault;
+use tidewater_server_jobs::fault::Fault;
 
 pub(super) const CONTENT_TYPE: &str = "application/problem+json";
 

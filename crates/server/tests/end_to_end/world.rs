@@ -13,7 +13,7 @@ use tidewater_centre::{Centre, CentreError, DeployReport, HeldUpRemote};
 use tidewater_protocol::RemoteId;
 use tidewater_server::databases::connect;
 use tidewater_server::environment::Clock;
-use tidewater_server::{Config, Environment, Running, Server, ServerError};
+use tidewater_server::{Config, Environment, RunningServer, Server, ServerError};
 use tokio::runtime::Runtime;
 
 use crate::backend::Backend;
@@ -232,7 +232,7 @@ pub(crate) struct LiveServer {
     /// Where the web protocol is spoken.
     pub(crate) http: Option<String>,
     centre: Arc<dyn Centre>,
-    running: Option<Running>,
+    running: Option<RunningServer>,
     runtime: Option<Runtime>,
 }
 

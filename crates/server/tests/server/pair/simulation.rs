@@ -17,7 +17,7 @@ use tidewater_server::environment::{
     Blocking, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
     StreamListener,
 };
-use tidewater_server::{Config, Running, Server};
+use tidewater_server::{Config, RunningServer, Server};
 
 use crate::centre::{Handle, MemoryCentre};
 
@@ -76,7 +76,7 @@ pub(super) struct Simulation {
     began: Instant,
     environment: Environment,
     address: Arc<Address>,
-    running: Option<Running>,
+    running: Option<RunningServer>,
     /// What happened, a line each: the same for the same seed.
     history: RefCell<Vec<String>>,
 }

@@ -1,0 +1,307 @@
+//! Procedures that can be called, as they are declared.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use tidewater_centre::procedure::{ArgumentSpec, ProcedureSpec};
+use tidewater_protocol::ColumnType;
+use tidewater_protocol::argument::{ARGUMENT_TYPES, argument_type};
+use tidewater_protocol::message::Returns;
+
+use super::value;
+use crate::error::ConfigError;
+use crate::names::{BUILT_IN_PREFIX, MAX_NAME_BYTES};
+
+/// What a call is given, unless its procedure says something else.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// `[[procedure]]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProcedureConfig {
+    /// By which it is called.
+    pub name: String,
+    /// Who does it, and how.
+    pub work: Work,
+    /// What it takes, by name.
+    pub arguments: Vec<ArgumentConfig>,
+    /// Who may call it.
+    pub allow: Allow,
+    /// What a call is given at most.
+    pub timeout: Duration,
+    /// Whether it may be done once more by another provider when one has gone.
+    pub idempotent: bool,
+}
+
+/// Who does a procedure, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// The database.
+    Sql {
+        /// The statement.
+        sql: Sql,
+        /// What it gives back.
+        returns: Returns,
+        /// It changes nothing.
+        read_only: bool,
+    },
+    /// A program that is connected.
+    Provided(Provision),
+}
+
+/// Where a statement stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sql {
+    /// In the configuration.
+    Text(String),
+    /// In a file of its own, until the configuration is loaded.
+    File(PathBuf),
+}
+
+/// Which programs may provide a procedure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Provision {
+    /// Those of these users.
+    By(Vec<String>),
+    /// Each remote, for itself.
+    OnRemotes,
+}
+
+/// An argument of a procedure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArgumentConfig {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub column_type: ColumnType,
+    /// It may be NULL or missing.
+    pub optional: bool,
+}
+
+/// Who may do something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allow {
+    /// Everyone who can sign in.
+    Everyone,
+    /// Users for whom the query yields a row.
+    Query(String),
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawProcedure {
+    name: Option<String>,
+    sql: Option<String>,
+    sql_file: Option<PathBuf>,
+    provided_by: Option<OneOrMore>,
+    #[serde(default)]
+    on_remotes: bool,
+    #[serde(default)]
+    arguments: BTreeMap<String, String>,
+    returns: Option<String>,
+    allow: Option<String>,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default)]
+    idempotent: bool,
+    timeout: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl RawProcedure {
+    /// # Errors
+    /// It says too little, or what cannot be.
+    pub(super) fn read(self, index: usize) -> Result<ProcedureConfig, ConfigError> {
+        let name = self.name.filter(|name| !name.is_empty()).ok_or_else(|| {
+            ConfigError::new(
+                format!("the {}. [[procedure]] has no name", index + 1),
+                "write name = \"price\"",
+            )
+        })?;
+        let place = format!("procedure {name:?}");
+        let wrong =
+            |what: &str, hint: &str| ConfigError::new(format!("{place}: {what}"), hint.to_owned());
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        if name.len() > MAX_NAME_BYTES || !name.chars().all(is_plain) {
+            return Err(wrong(
+                "the name cannot be one",
+                "use letters, digits, '_', '-' and '.'",
+            ));
+        }
+        if name.starts_with(BUILT_IN_PREFIX) {
+            return Err(wrong(
+                "names that begin with \"tidewater.\" are the server's own",
+                "choose another name",
+            ));
+        }
+        let sql = match (self.sql, self.sql_file) {
+            (Some(_), Some(_)) => {
+                return Err(wrong("it has sql and sql_file", "write one of the two"));
+            }
+            (Some(sql), None) if sql.trim().is_empty() => {
+                return Err(wrong("sql is empty", "write a statement"));
+            }
+            (Some(sql), None) => Some(Sql::Text(sql)),
+            (None, file) => file.map(Sql::File),
+        };
+        let provided_by = self.provided_by.map(|it| match it {
+            OneOrMore::One(user) => vec![user],
+            OneOrMore::More(users) => users,
+        });
+        let returns = self.returns.as_deref();
+        let work = match (sql, provided_by, self.on_remotes) {
+            (Some(sql), None, false) => Work::Sql {
+                sql,
+                returns: returns_of(returns).ok_or_else(|| {
+                    wrong(
+                        &match returns {
+                            None => "returns is missing".to_owned(),
+                            Some(returns) => format!("returns is {returns:?}"),
+                        },
+                        "write returns = \"nothing\", \"value\", \"row\" or \"rows\"",
+                    )
+                })?,
+                read_only: self.read_only,
+            },
+            (None, Some(users), false)
+                if users.iter().all(|it| !it.is_empty()) && !users.is_empty() =>
+            {
+                Work::Provided(Provision::By(users))
+            }
+            (None, None, true) => Work::Provided(Provision::OnRemotes),
+            _ => {
+                return Err(wrong(
+                    "one thing has to be said of who does it",
+                    "write sql = \"SELECT ...\" or sql_file = \"FILE.sql\" for the database, \
+                     provided_by = \"USER\" for a program that signs in as this user, or \
+                     on_remotes = true for what remotes themselves provide",
+                ));
+            }
+        };
+        if matches!(work, Work::Provided(_)) && (returns.is_some() || self.read_only) {
+            return Err(wrong(
+                "returns and read_only are for statements",
+                "leave them out: whoever provides the procedure decides",
+            ));
+        }
+        if matches!(work, Work::Sql { .. }) && self.idempotent {
+            return Err(wrong(
+                "idempotent is for what programs provide",
+                "leave it out: a statement is a transaction, and is never done by halves",
+            ));
+        }
+        let arguments = self.arguments.into_iter().map(|(argument, type_name)| {
+            let (bare, optional) = match type_name.strip_suffix('?') {
+                Some(bare) => (bare, true),
+                None => (type_name.as_str(), false),
+            };
+            let column_type = argument_type(bare).ok_or_else(|| {
+                wrong(
+                    &format!("the argument {argument} has the type {type_name:?}"),
+                    &format!(
+                        "write one of {}, with a ? behind it if it may be missing",
+                        ARGUMENT_TYPES.join(", ")
+                    ),
+                )
+            })?;
+            Ok(ArgumentConfig {
+                name: argument,
+                column_type,
+                optional,
+            })
+        });
+        let allow = match self.allow.as_deref().map(str::trim) {
+            None | Some("") => {
+                return Err(wrong(
+                    "allow is missing",
+                    "write allow = \"everyone\", or a query that yields a row for those who may: \
+                     \"SELECT 1 FROM staff WHERE login = {s.username}\"",
+                ));
+            }
+            Some("everyone") => Allow::Everyone,
+            Some(query) => Allow::Query(query.to_owned()),
+        };
+        Ok(ProcedureConfig {
+            timeout: value::duration(&format!("{place}: timeout"), self.timeout, TIMEOUT)?,
+            arguments: arguments.collect::<Result<_, ConfigError>>()?,
+            name,
+            work,
+            allow,
+            idempotent: self.idempotent,
+        })
+    }
+}
+
+fn returns_of(name: Option<&str>) -> Option<Returns> {
+    match name? {
+        "nothing" => Some(Returns::Nothing),
+        "value" => Some(Returns::Value),
+        "row" => Some(Returns::Row),
+        "rows" => Some(Returns::Rows),
+        _ => None,
+    }
+}
+
+impl ProcedureConfig {
+    /// Reads the statement's file, whose path starts at this folder.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn load(&mut self, folder: &Path) -> Result<(), ConfigError> {
+        if let Work::Sql { sql, .. } = &mut self.work
+            && let Sql::File(file) = sql
+        {
+            let path = folder.join(&*file);
+            let text = std::fs::read_to_string(&path).map_err(|source| ConfigError::File {
+                what: "procedure",
+                path: path.display().to_string(),
+                source,
+            })?;
+            *sql = Sql::Text(text);
+        }
+        Ok(())
+    }
+}
+
+impl ProcedureConfig {
+    /// What the database has to know of the procedure, if that is anything.
+    pub fn to_spec(&self) -> Option<ProcedureSpec> {
+        let allow = match &self.allow {
+            Allow::Everyone => None,
+            Allow::Query(query) => Some(query.clone()),
+        };
+        let (sql, returns, read_only) = match &self.work {
+            Work::Sql {
+                sql,
+                returns,
+                read_only,
+            } => {
+                let Sql::Text(text) = sql else {
+                    return None;
+                };
+                (Some(text.clone()), *returns, *read_only)
+            }
+            Work::Provided(_) => (None, Returns::Nothing, true),
+        };
+        let arguments = self.arguments.iter().map(|it| ArgumentSpec {
+            name: it.name.clone(),
+            column_type: it.column_type,
+            optional: it.optional,
+        });
+        (sql.is_some() || allow.is_some()).then(|| ProcedureSpec {
+            name: self.name.clone(),
+            sql,
+            arguments: arguments.collect(),
+            returns,
+            allow,
+            read_only,
+        })
+    }
+}

@@ -1,0 +1,646 @@
+//! `[sign_in]`: who may say who a user is, as it is configured.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use tidewater_carrier::ServerUrl;
+use tidewater_centre::{ActAs, RuleBy, nearest};
+use tidewater_protocol::message::SubscriptionParameter;
+
+use super::handler::{Handlers, RawUse};
+use super::value::{choice, duration};
+use super::web::WebAddress;
+use super::{Allow, Config, Sql, Work};
+use crate::error::ConfigError;
+use crate::listen_urls::names_port;
+
+/// What is asked for each sign-in without a credential.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SignInConfig {
+    /// Who knows passwords.
+    pub passwords: Passwords,
+    /// Whether a user who is new here, but proven by others, is added.
+    pub create_users: bool,
+    /// After how long a user whom others have proven has to be proven again.
+    pub again_after: Option<Duration>,
+    /// Whose tokens count.
+    pub oidc: Vec<OidcConfig>,
+    /// The directory that knows passwords.
+    pub ldap: Option<LdapConfig>,
+    /// Whose certificates count.
+    pub certificates: Option<CertificatesConfig>,
+}
+
+/// Who knows passwords.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Passwords {
+    /// The consolidated database.
+    #[default]
+    BuiltIn,
+    /// A directory.
+    Ldap,
+    /// The script `authenticate_user`.
+    Script,
+    /// A handler.
+    Handler,
+    /// Nobody: users prove themselves otherwise.
+    Off,
+}
+
+/// An identity provider whose tokens count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OidcConfig {
+    /// What its tokens have as `iss`, exactly.
+    pub issuer: String,
+    /// Where it says where its keys are, or where they are.
+    pub source: KeySource,
+    /// One of these has to be among a token's `aud`.
+    pub audience: Vec<String>,
+    /// How tokens may be signed.
+    pub algorithms: Vec<Algorithm>,
+    /// The claim that is the user's name.
+    pub user_from: String,
+    /// What the user's name begins with before that.
+    pub prefix: String,
+    /// What is kept of the user.
+    pub claims: Vec<KeptClaim>,
+    /// A PEM file with the authorities to trust, instead of public ones.
+    pub ca: Option<PathBuf>,
+}
+
+/// Where an issuer's keys are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// This document tells.
+    Discovery(WebAddress),
+    /// Here.
+    Keys(WebAddress),
+}
+
+/// How a token may be signed: with a key of which only the issuer has the secret half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(
+    clippy::upper_case_acronyms,
+    missing_docs,
+    reason = "RFC 7518 names them so"
+)]
+pub enum Algorithm {
+    RS256,
+    RS384,
+    RS512,
+    PS256,
+    PS384,
+    PS512,
+    ES256,
+    ES384,
+    EdDSA,
+}
+
+impl Algorithm {
+    const ALL: [(&str, Algorithm); 9] = [
+        ("RS256", Algorithm::RS256),
+        ("RS384", Algorithm::RS384),
+        ("RS512", Algorithm::RS512),
+        ("PS256", Algorithm::PS256),
+        ("PS384", Algorithm::PS384),
+        ("PS512", Algorithm::PS512),
+        ("ES256", Algorithm::ES256),
+        ("ES384", Algorithm::ES384),
+        ("EdDSA", Algorithm::EdDSA),
+    ];
+
+    /// As it stands in a token.
+    pub fn name(self) -> &'static str {
+        let mut all = Algorithm::ALL.iter();
+        all.find(|(_, it)| *it == self).map_or("", |(name, _)| name)
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Algorithm> {
+        let mut all = Algorithm::ALL.iter();
+        all.find(|(known, _)| *known == name).map(|(_, it)| *it)
+    }
+}
+
+/// Something that is kept of a user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptClaim {
+    /// Under this name: `{s.claims.NAME}`.
+    pub name: String,
+    /// What it is called where it comes from.
+    pub from: String,
+}
+
+/// A directory that knows passwords.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LdapConfig {
+    /// Its URL, as it was written.
+    pub url: String,
+    /// Where that is.
+    pub host: ServerUrl,
+    /// Whether the connection is encrypted after it was opened.
+    pub starttls: bool,
+    /// How a user's entry is found.
+    pub entry: LdapEntry,
+    /// The attribute that is the user's name.
+    pub user_from: String,
+    /// What is kept of the user.
+    pub claims: Vec<KeptClaim>,
+    /// A PEM file with the authorities to trust, instead of public ones.
+    pub ca: Option<PathBuf>,
+    /// How long it may take to answer.
+    pub timeout: Duration,
+}
+
+/// How a user's entry is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LdapEntry {
+    /// Its name, with `{user}` for that of the user.
+    Named(String),
+    /// It is searched for.
+    Found {
+        /// As whom; as nobody, if nothing is said.
+        account: Option<LdapAccount>,
+        /// Below this entry.
+        base: String,
+        /// With this filter, which has `{user}` for the user's name.
+        filter: String,
+    },
+}
+
+/// As whom a directory is searched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LdapAccount {
+    /// The name of its entry.
+    pub name: String,
+    /// The file that holds its password.
+    pub password_file: PathBuf,
+}
+
+/// Whose certificates say who a user is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificatesConfig {
+    /// A PEM file with the authorities.
+    pub authority: PathBuf,
+    /// What in a certificate is the user's name.
+    pub user_from: CertificateName,
+}
+
+/// What in a certificate is a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertificateName {
+    /// The subject's common name.
+    CommonName,
+    /// The subject alternative name that is a mail address.
+    Email,
+    /// The one that is a URI.
+    Uri,
+}
+
+impl SignInConfig {
+    /// Makes relative paths start at this folder.
+    pub(super) fn start_paths_at(&mut self, folder: &Path) {
+        let oidc = self.oidc.iter_mut().filter_map(|it| it.ca.as_mut());
+        let certificates = self.certificates.iter_mut().map(|it| &mut it.authority);
+        let ldap = self.ldap.iter_mut().flat_map(|it| {
+            let password = match &mut it.entry {
+                LdapEntry::Found { account, .. } => account.as_mut(),
+                LdapEntry::Named(_) => None,
+            };
+            let password = password.map(|account| &mut account.password_file);
+            it.ca.iter_mut().chain(password)
+        });
+        for path in oidc.chain(certificates).chain(ldap) {
+            *path = folder.join(&*path);
+        }
+    }
+
+    /// Every `{s.claims.NAME}` that somebody fills.
+    pub fn claims(&self) -> impl Iterator<Item = &str> {
+        let oidc = self.oidc.iter().flat_map(|it| &it.claims);
+        let ldap = self.ldap.iter().flat_map(|it| &it.claims);
+        oidc.chain(ldap).map(|it| it.name.as_str())
+    }
+}
+
+impl Config {
+    /// Warns of what queries name as `{s.claims.NAME}` and nobody fills: it would be NULL for
+    /// everybody.
+    pub fn claim_warnings(&self) -> Vec<String> {
+        // A handler may fill any.
+        if self.sign_in.passwords == Passwords::Handler {
+            return Vec::new();
+        }
+        let filled: Vec<&str> = self.sign_in.claims().collect();
+        let mut named = BTreeSet::new();
+        for query in self.queries() {
+            let rest = query
+                .split("{s.claims.")
+                .chain(query.split("{ml s.claims."));
+            named.extend(rest.filter_map(|it| it.split_once('}').map(|(name, _)| name)));
+        }
+        let is_one = |name: &&str| SubscriptionParameter::is_name(name) && !filled.contains(name);
+        let unfilled = named.into_iter().filter(is_one);
+        let warning = |name: &str| {
+            let hint = match nearest(name, filled.iter().copied()) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => "name it in claims under [[sign_in.oidc]] or [sign_in.ldap]".into(),
+            };
+            format!(
+                "queries name {{s.claims.{name}}}, and no [sign_in] of this configuration fills \
+                 that: it is NULL for everybody; {hint}"
+            )
+        };
+        unfilled.map(warning).collect()
+    }
+
+    /// Those in which parameters can be named.
+    fn queries(&self) -> impl Iterator<Item = &str> {
+        let of_publications = self.publications.iter().flat_map(|publication| {
+            let rules = publication.tables.iter().flat_map(|it| &it.partition);
+            let partitions = rules.filter_map(|rule| match &rule.by {
+                RuleBy::Columns { values, .. } => Some(values.as_str()),
+                RuleBy::Everyone | RuleBy::Follows { .. } => None,
+            });
+            let writes = publication.tables.iter();
+            let writes = writes.filter_map(|it| Some(it.writes.scope.as_ref()?.values.as_str()));
+            let allowed = publication.parameters.iter();
+            let allowed = allowed.filter_map(|it| it.allowed.as_deref());
+            let role = match &publication.act_as {
+                Some(ActAs::Query(query)) => Some(query.as_str()),
+                _ => None,
+            };
+            partitions.chain(writes).chain(allowed).chain(role)
+        });
+        let of_procedures = self.procedures.iter().flat_map(|procedure| {
+            let statement = match &procedure.work {
+                Work::Sql {
+                    sql: Sql::Text(text),
+                    ..
+                } => Some(text.as_str()),
+                _ => None,
+            };
+            let allow = match &procedure.allow {
+                Allow::Query(query) => Some(query.as_str()),
+                Allow::Everyone => None,
+            };
+            statement.into_iter().chain(allow)
+        });
+        of_publications.chain(of_procedures)
+    }
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct RawSignIn {
+    passwords: Option<String>,
+    #[serde(default)]
+    create_users: bool,
+    again_after: Option<String>,
+    #[serde(default)]
+    oidc: Vec<RawOidc>,
+    ldap: Option<RawLdap>,
+    certificates: Option<RawCertificates>,
+    handler: Option<RawUse>,
+}
+
+#[derive(Deserialize)]
+struct RawOidc {
+    issuer: Option<String>,
+    jwks: Option<String>,
+    #[serde(default)]
+    audience: Vec<String>,
+    algorithms: Option<Vec<String>>,
+    user_from: Option<String>,
+    #[serde(default)]
+    prefix: String,
+    claims: Option<toml::Value>,
+    ca: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct RawLdap {
+    url: Option<String>,
+    #[serde(default)]
+    starttls: bool,
+    #[serde(default)]
+    insecure: bool,
+    bind: Option<String>,
+    base: Option<String>,
+    filter: Option<String>,
+    account: Option<String>,
+    password_file: Option<PathBuf>,
+    user_from: Option<String>,
+    claims: Option<toml::Value>,
+    ca: Option<PathBuf>,
+    timeout: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawCertificates {
+    authority: Option<PathBuf>,
+    user_from: Option<String>,
+}
+
+/// How long a directory may take, if nothing is said.
+const LDAP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// So many names are kept of a user at most.
+const MAX_CLAIMS: usize = 64;
+
+impl RawSignIn {
+    pub(super) fn read(
+        self,
+        insecure: bool,
+        handlers: &mut Handlers,
+    ) -> Result<SignInConfig, ConfigError> {
+        let passwords = match self.passwords.as_deref() {
+            None | Some("built_in") => Passwords::BuiltIn,
+            Some("ldap") => Passwords::Ldap,
+            Some("script") => Passwords::Script,
+            Some("handler") => Passwords::Handler,
+            Some("off") => Passwords::Off,
+            Some(other) => {
+                let known = ["built_in", "ldap", "script", "handler", "off"];
+                return Err(choice("sign_in.passwords", other, &known));
+            }
+        };
+        match (passwords, &self.ldap) {
+            (Passwords::Ldap, None) => {
+                return Err(ConfigError::new(
+                    "sign_in.passwords is \"ldap\", and [sign_in.ldap] is missing",
+                    "write [sign_in.ldap] with url and bind, or with base and filter",
+                ));
+            }
+            (
+                Passwords::BuiltIn | Passwords::Script | Passwords::Handler | Passwords::Off,
+                Some(_),
+            ) => {
+                return Err(ConfigError::new(
+                    "[sign_in.ldap] is there, and nobody asks it",
+                    "write passwords = \"ldap\" under [sign_in], or remove the section",
+                ));
+            }
+            _ => {}
+        }
+        match (passwords, self.handler) {
+            (Passwords::Handler, Some(used)) => {
+                let handler = handlers.used("sign_in", used)?;
+                handlers.handling.sign_in = Some(handler);
+            }
+            (Passwords::Handler, None) => {
+                return Err(ConfigError::new(
+                    "sign_in.passwords is \"handler\", and there is none",
+                    "write handler = \"https://HOST/PATH\" under [sign_in]",
+                ));
+            }
+            (_, Some(_)) => {
+                return Err(ConfigError::new(
+                    "sign_in.handler is there, and nobody asks it",
+                    "write passwords = \"handler\" under [sign_in], or remove the handler",
+                ));
+            }
+            (_, None) => {}
+        }
+        let again_after = self
+            .again_after
+            .map(|it| duration("sign_in.again_after", Some(it), Duration::default()));
+        let oidc = self.oidc.into_iter().map(|it| it.read(insecure));
+        let oidc: Vec<OidcConfig> = oidc.collect::<Result<_, _>>()?;
+        let mut issuers = HashSet::new();
+        if let Some(twice) = oidc.iter().find(|it| !issuers.insert(&it.issuer)) {
+            return Err(ConfigError::new(
+                format!("two [[sign_in.oidc]] have the issuer {:?}", twice.issuer),
+                "write one, with all its audiences",
+            ));
+        }
+        let certificates = self.certificates.map(RawCertificates::read);
+        Ok(SignInConfig {
+            passwords,
+            create_users: self.create_users,
+            again_after: again_after.transpose()?,
+            oidc,
+            ldap: self.ldap.map(|it| it.read(insecure)).transpose()?,
+            certificates: certificates.transpose()?,
+        })
+    }
+}
+
+impl RawOidc {
+    fn read(self, insecure: bool) -> Result<OidcConfig, ConfigError> {
+        let issuer = self.issuer.unwrap_or_default();
+        let place = format!("sign_in.oidc {issuer:?}");
+        let wrong =
+            |what: &str, hint: &str| Err(ConfigError::new(format!("{place}: {what}"), hint));
+        let address = |key: &str, url: &str| {
+            WebAddress::read(url, insecure).map_err(|(what, hint)| {
+                ConfigError::new(format!("{place}: {key} {url:?} {what}"), hint)
+            })
+        };
+        let below = issuer.trim_end_matches('/');
+        let source = match &self.jwks {
+            Some(keys) => {
+                address("issuer", &issuer)?;
+                KeySource::Keys(address("jwks", keys)?)
+            }
+            None => {
+                address("issuer", &issuer)?;
+                let document = format!("{below}/.well-known/openid-configuration");
+                KeySource::Discovery(address("issuer", &document)?)
+            }
+        };
+        if self.audience.is_empty() || self.audience.iter().any(String::is_empty) {
+            return wrong(
+                "audience is missing",
+                "write audience = [\"...\"]: what the provider calls this server, or the client \
+                 for which it gives tokens. Without it a token for anybody else would do here",
+            );
+        }
+        let named = self.algorithms.as_ref().map(|it| {
+            let algorithms = it.iter().map(|name| {
+                Algorithm::named(name).ok_or_else(|| {
+                    let known = Algorithm::ALL.map(|(name, _)| name);
+                    choice(&format!("{place}: algorithms"), name, &known)
+                })
+            });
+            algorithms.collect::<Result<Vec<_>, _>>()
+        });
+        let algorithms = match named.transpose()? {
+            None => vec![Algorithm::RS256, Algorithm::ES256],
+            Some(algorithms) if !algorithms.is_empty() => algorithms,
+            Some(_) => return wrong("algorithms is empty", "write algorithms = [\"RS256\"]"),
+        };
+        Ok(OidcConfig {
+            source,
+            audience: self.audience,
+            algorithms,
+            user_from: named_or(self.user_from, "sub"),
+            prefix: self.prefix,
+            claims: kept(&place, self.claims)?,
+            ca: self.ca,
+            issuer,
+        })
+    }
+}
+
+/// What is written, if that is something.
+fn named_or(given: Option<String>, default: &str) -> String {
+    let given = given.filter(|it| !it.is_empty());
+    given.unwrap_or_else(|| default.to_owned())
+}
+
+fn kept(place: &str, claims: Option<toml::Value>) -> Result<Vec<KeptClaim>, ConfigError> {
+    let claims = match claims {
+        None => Some(Vec::new()),
+        Some(toml::Value::Array(names)) => names.into_iter().map(same_name).collect(),
+        Some(toml::Value::Table(named)) => named.into_iter().map(other_name).collect(),
+        Some(_) => None,
+    };
+    let hint = "write claims = [\"department\"], or claims = { region = \"custom:region\" } to give \
+                one another name: letters, digits and underscores, for {s.claims.region}";
+    let wrong = |what: String| {
+        let what = format!("{place}: claims: {what}");
+        Err(ConfigError::new(what, hint))
+    };
+    let Some(claims) = claims else {
+        return wrong("it is neither a list of texts nor texts with names".into());
+    };
+    let mut seen = HashSet::new();
+    for KeptClaim { name, from } in &claims {
+        let what = if !SubscriptionParameter::is_name(name) {
+            format!("{name:?} can be no name in a query")
+        } else if from.is_empty() {
+            format!("{name} comes from nowhere")
+        } else if !seen.insert(name) {
+            format!("{name} is there twice")
+        } else {
+            continue;
+        };
+        return wrong(what);
+    }
+    match claims.len() > MAX_CLAIMS {
+        true => Err(ConfigError::new(
+            format!("{place}: {} claims are to be kept", claims.len()),
+            format!("keep what queries need, at most {MAX_CLAIMS}"),
+        )),
+        false => Ok(claims),
+    }
+}
+
+fn same_name(name: toml::Value) -> Option<KeptClaim> {
+    let name = name.as_str()?.to_owned();
+    let from = name.clone();
+    Some(KeptClaim { name, from })
+}
+
+fn other_name((name, from): (String, toml::Value)) -> Option<KeptClaim> {
+    let from = from.as_str()?.to_owned();
+    Some(KeptClaim { name, from })
+}
+
+/// What stands for the user's name.
+pub const USER: &str = "{user}";
+
+impl RawLdap {
+    fn read(self, insecure: bool) -> Result<LdapConfig, ConfigError> {
+        let wrong =
+            |what: &str, hint: &str| Err(ConfigError::new(format!("sign_in.ldap: {what}"), hint));
+        let url = self.url.unwrap_or_default();
+        let (scheme, rest, port) = match (url.strip_prefix("ldaps://"), url.strip_prefix("ldap://"))
+        {
+            (Some(rest), _) => ("tls", rest, 636),
+            (_, Some(rest)) => ("tcp", rest, 389),
+            _ => {
+                let what = format!("url {url:?} does not begin with ldaps:// or ldap://");
+                return wrong(&what, "write url = \"ldaps://directory.example.com\"");
+            }
+        };
+        let Ok(mut host) = ServerUrl::to_listen(&format!("{scheme}://{rest}")) else {
+            let what = format!("url {url:?} names no host");
+            return wrong(&what, "write url = \"ldaps://directory.example.com\"");
+        };
+        if !names_port(rest, &host) {
+            host.port = port;
+        }
+        if self.starttls && scheme == "tls" {
+            let what = "starttls goes with ldap://, and url is ldaps://";
+            return wrong(
+                what,
+                "remove starttls: ldaps:// is encrypted from the first byte",
+            );
+        }
+        if host.is_exposed() && !self.starttls && !self.insecure && !insecure {
+            return wrong(
+                "passwords would go unencrypted to another machine",
+                "write ldaps://, or starttls = true, or insecure = true",
+            );
+        }
+        let entry = match (self.bind, self.base, self.filter) {
+            (Some(name), None, None) if name.contains(USER) => LdapEntry::Named(name),
+            (None, Some(base), Some(filter))
+                if filter.contains(USER) && filter.starts_with('(') =>
+            {
+                LdapEntry::Found {
+                    account: match (self.account, self.password_file) {
+                        (None, None) => None,
+                        (Some(name), Some(password_file)) => Some(LdapAccount {
+                            name,
+                            password_file,
+                        }),
+                        _ => {
+                            let what = "account and password_file go together";
+                            return wrong(what, "write both, or none to search as nobody");
+                        }
+                    },
+                    base,
+                    filter,
+                }
+            }
+            _ => {
+                return wrong(
+                    "it has to be said how a user's entry is found",
+                    "write bind = \"uid={user},ou=people,dc=example,dc=com\", or base = \
+                     \"dc=example,dc=com\" with filter = \"(uid={user})\" to search for it",
+                );
+            }
+        };
+        Ok(LdapConfig {
+            url,
+            host,
+            starttls: self.starttls,
+            entry,
+            user_from: named_or(self.user_from, "uid"),
+            claims: kept("sign_in.ldap", self.claims)?,
+            ca: self.ca,
+            timeout: duration("sign_in.ldap.timeout", self.timeout, LDAP_TIMEOUT)?,
+        })
+    }
+}
+
+impl RawCertificates {
+    fn read(self) -> Result<CertificatesConfig, ConfigError> {
+        let key = "sign_in.certificates";
+        let authority = self.authority.filter(|it| !it.as_os_str().is_empty());
+        let authority = authority.ok_or_else(|| {
+            ConfigError::new(
+                format!("{key}: authority is missing"),
+                "write authority = \"FILE.pem\": the authority that has issued the certificates",
+            )
+        })?;
+        let user_from = match self.user_from.as_deref() {
+            None | Some("common_name") => CertificateName::CommonName,
+            Some("email") => CertificateName::Email,
+            Some("uri") => CertificateName::Uri,
+            Some(other) => {
+                let known = ["common_name", "email", "uri"];
+                return Err(choice(&format!("{key}.user_from"), other, &known));
+            }
+        };
+        Ok(CertificatesConfig {
+            authority,
+            user_from,
+        })
+    }
+}
