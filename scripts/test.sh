@@ -116,6 +116,20 @@ part "Lints" cargo clippy --workspace --all-targets --locked -- -D warnings
 part "WebAssembly" cargo check --locked --target wasm32-unknown-unknown \
   -p tidewater-protocol -p tidewater-connection -p tidewater-remote
 
+# A program that only calls and listens needs no SQLite. What examples and tests need is left out
+# of the tree.
+without_files() {
+  local tree
+  tree=$(cargo tree --locked -p tidewater-client --no-default-features --edges no-dev --prefix none)
+  if grep -E '^(rusqlite|libsqlite3-sys) ' <<<"$tree"; then
+    echo "The client without files depends on SQLite" >&2
+    return 1
+  fi
+  cargo clippy --locked -p tidewater-client --no-default-features --lib -- -D warnings
+  cargo build --locked -p tidewater-client --no-default-features --example listener
+}
+part "Client without files" without_files
+
 build() {
   cargo test --workspace --locked --no-run
   cargo build --workspace --bins --locked

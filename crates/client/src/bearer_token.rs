@@ -5,8 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use tidewater_carrier::ClientCertificate;
+use tidewater_connection::device::DeviceError;
 use tidewater_protocol::message::{MAX_BEARER_BYTES, bearer_too_long};
-use tidewater_remote::SyncError;
 
 /// A token of an identity provider (a JWT).
 #[derive(Clone, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl BearerToken {
     ///
     /// # Errors
     /// There is none in the file.
-    pub fn read(&self) -> Result<String, SyncError> {
+    pub fn read(&self) -> Result<String, DeviceError> {
         let (text, from) = match self {
             BearerToken::Token(token) => (token.clone(), None),
             BearerToken::File(file) => (read(file)?, Some(file.display().to_string())),
@@ -54,7 +54,7 @@ impl BearerToken {
     }
 }
 
-fn read(file: &Path) -> Result<String, SyncError> {
+fn read(file: &Path) -> Result<String, DeviceError> {
     let mut text = String::new();
     // Whatever is in it, no more is read than tells that it is too long.
     let read = std::fs::File::open(file).and_then(|it| {
@@ -67,8 +67,8 @@ fn read(file: &Path) -> Result<String, SyncError> {
     }
 }
 
-fn unusable(what: String) -> SyncError {
-    SyncError::Usage {
+fn unusable(what: String) -> DeviceError {
+    DeviceError::Usage {
         what: format!("the token cannot be read: {what}"),
         hint: "write the token that the identity provider gave into the file, in one line".into(),
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tidewater_remote::database::RemoteDatabase;
 use tidewater_remote::spool::FileDownloadStore;
 
-use crate::clock::pause;
 use crate::error::ClientError;
+use crate::retry_pause::pause;
 
 /// A line that has brought something is tried again so soon.
 const LINE_WAS_THERE: Duration = Duration::from_millis(50);
@@ -61,15 +61,15 @@ impl BrokenDownload {
         ClientError::Broken {
             tries: self.in_vain,
             bytes_kept: self.parts.values().map(|it| it.1).sum(),
-            last: Box::new(last),
+            last: Box::new(last.in_sync()),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tidewater_connection::device::DeviceError;
     use tidewater_protocol::Code;
-    use tidewater_remote::SyncError;
 
     use super::*;
 
@@ -96,7 +96,7 @@ mod tests {
         }
         assert!(broken.count(part(b"one", 10)));
         assert_eq!(broken.pause(), None);
-        let lost = SyncError::ConnectionLost {
+        let lost = DeviceError::ConnectionLost {
             during: "the download",
             source: None,
         };

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewater_carrier::{NoPin, Pin, ServerUrls};
+use tidewater_connection::device::DeviceError;
 use tidewater_protocol::Code;
 use tidewater_remote::database::{RemoteAccount, RemoteDatabase};
 use tidewater_remote::session::{ProofKind, SessionOptions, SessionOutcome};
@@ -14,11 +15,12 @@ use tidewater_remote::spool::{FileDownloadStore, FileSpool};
 use tidewater_remote::{Report, SyncDirection, SyncError, SyncProgress, VerifyMode};
 
 use crate::broken_download::BrokenDownload;
-use crate::clock::{DriverClock, random_seed};
+use crate::clock::DriverClock;
 use crate::error::ClientError;
 use crate::link::Link;
 use crate::options::SyncOptions;
 use crate::outbox::OutboxCalls;
+use crate::retry_pause::random_seed;
 use crate::retry_policy::RetryPolicy;
 use crate::socket_loop::{SocketLoop, TICK};
 
@@ -89,7 +91,7 @@ pub(crate) fn sync(
         total.starts_over = was.is_some() && database.account()?.remote_id != was;
         Ok(total)
     });
-    (database, result)
+    (database, result.map_err(ClientError::in_sync))
 }
 
 /// Fills the inbox, over a link that is open. Whether that is lost meanwhile, it tells itself.
@@ -110,7 +112,8 @@ pub(crate) fn fill_inbox(
         clock,
     };
     let mut report = Report::default();
-    calling.run(SyncDirection::DownloadOnly, &mut report)?;
+    let filled = calling.run(SyncDirection::DownloadOnly, &mut report);
+    filled.map_err(ClientError::in_sync)?;
     let (sent, received) = link.traffic();
     report.bytes_sent = sent - before.0;
     report.bytes_received = received - before.1;
@@ -184,10 +187,7 @@ impl<'a> SyncRun<'a> {
                 return (database, Err(error));
             }
         }
-        let error = SyncError::Protocol {
-            code: Code::UnexpectedMessage,
-            what: "it sent the remote away again and again".into(),
-        };
+        let error = DeviceError::unexpected("it sent the remote away again and again");
         (database, Err(error.into()))
     }
 
@@ -304,8 +304,9 @@ impl<'a> SyncRun<'a> {
         };
         let connecting = SyncProgress::default();
         let go_on = &mut || progress(&connecting);
-        let line = SocketLoop::dial(&urls, ca_file, pin, self.options, self.clock, go_on)?;
-        let urls = urls.beginning_with(&line.url).to_string();
+        let dial = self.options.dial(ca_file, pin);
+        let (line, url) = SocketLoop::dial(&urls, &dial, &self.options.client, self.clock, go_on)?;
+        let urls = urls.beginning_with(&url).to_string();
         let is_kept = self.elsewhere.is_none() && urls != *known;
         self.moves_to = is_kept.then_some(urls);
         let link = Link::over(line)?;

@@ -28,50 +28,73 @@
 )]
 
 mod bearer_token;
+#[cfg(feature = "sync")]
 mod broken_download;
 mod clock;
+#[cfg(feature = "sync")]
 mod driver;
 mod error;
+#[cfg(feature = "sync")]
 mod image;
 mod link;
+#[cfg(feature = "sync")]
 mod live;
+mod machine;
+mod notice_queue;
+#[cfg(feature = "sync")]
 mod options;
+#[cfg(feature = "sync")]
 mod outbox;
+#[cfg(feature = "sync")]
 mod ping;
 mod provider;
+#[cfg(feature = "sync")]
 mod remote;
 mod request;
+#[cfg(feature = "sync")]
+mod retry_pause;
+#[cfg(feature = "sync")]
 mod retry_policy;
-mod server_notice;
 mod socket_loop;
 mod space;
 #[cfg(test)]
+#[cfg(feature = "sync")]
 mod tests;
 
 pub use bearer_token::{BearerToken, ClientCertificate};
 pub use error::ClientError;
+#[cfg(feature = "sync")]
 pub use image::{ImageRequest, begin_from_image};
 pub use link::{AnswerRows, Link, PendingCall};
+#[cfg(feature = "sync")]
 pub use live::{LiveCallback, LiveEvent, LiveOptions, SyncReason};
+#[cfg(feature = "sync")]
 pub use options::SyncOptions;
+#[cfg(feature = "sync")]
 pub use ping::{PingReport, ping};
 pub use provider::ProvidedCall;
+#[cfg(feature = "sync")]
 pub use remote::{Remote, Verification};
 pub use request::{CallError, LinkOptions, LinkProof, Request};
+#[cfg(feature = "sync")]
 pub use retry_policy::RetryPolicy;
 pub use space::{
     EventChunk, EventPosition, RefusedEvents, SpaceEvent, SpaceSubscription, SubscriptionStart,
 };
 pub use tidewater_carrier::{Compression, CompressionOptions, Pin};
+pub use tidewater_connection::device::DeviceError;
 pub use tidewater_protocol::message::{Answer, Argument, ArgumentValue, CallFailed, Returns};
 pub use tidewater_protocol::{Code, ColumnType, Datum, RemoteId, Value};
+#[cfg(feature = "sync")]
 pub use tidewater_remote::database::{
     AdoptionRule, ConflictSummary, ConflictedChange, ExplainedRow, ImageContent, ImageStart,
     LeftTable, OutboxCounts, OutboxStatus, PendingChange, RefusedRow, RefusedSummary,
     RemoteAccount, RemoteDatabase, RemoteStatus, RowSelection, SettledChange, StaleRow,
     SubscriptionStatus, TableDifferences, TableStatus,
 };
+#[cfg(feature = "sync")]
 pub use tidewater_remote::report::{DownloadedRows, UploadedRows};
+#[cfg(feature = "sync")]
 pub use tidewater_remote::{
     RefusedInterest, RemoteError, Report, SyncDirection, SyncError, SyncPhase, SyncProgress,
     VerifyMode,

@@ -4,15 +4,15 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tidewater_connection::device::ServerNotice;
 use tidewater_protocol::Code;
 use tidewater_remote::database::EventInterest;
 use tidewater_remote::{Report, SyncProgress};
 
-use crate::clock::{FIRST_PAUSE, LONGEST_PAUSE, pause, random_seed};
 use crate::error::ClientError;
 use crate::link::Link;
 use crate::remote::Remote;
-use crate::server_notice::ServerNotice;
+use crate::retry_pause::{FIRST_PAUSE, LONGEST_PAUSE, pause, random_seed};
 use crate::socket_loop::TICK;
 use crate::space::SpaceSubscription;
 
@@ -356,6 +356,7 @@ impl LiveLoop<'_, '_> {
     /// Tells, and waits before it tries again, at its own address.
     fn handle_failure(&mut self, error: ClientError) -> Result<Option<SyncReason>, ClientError> {
         self.remote.set_elsewhere(None);
+        let error = error.in_sync();
         let may_pass = error.code().is_transient() || self.was_served && error.is_of_the_address();
         let again_after = may_pass.then(|| {
             let said = error.retry_after_ms().map(Duration::from_millis);

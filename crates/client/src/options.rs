@@ -1,15 +1,16 @@
 //! How to sync.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tidewater_carrier::{CompressionOptions, Pin};
+use tidewater_carrier::{CompressionOptions, DialOptions, Pin};
+use tidewater_connection::device::{DeviceError, UserProof};
 use tidewater_remote::database::AdoptionRule;
-use tidewater_remote::session::UserProof;
-use tidewater_remote::{SyncDirection, SyncError, VerifyMode};
+use tidewater_remote::{SyncDirection, VerifyMode};
 
 use crate::bearer_token::{BearerToken, ClientCertificate};
+use crate::request::{PROGRAM, SILENCE};
 use crate::retry_policy::RetryPolicy;
 
 /// How to sync.
@@ -26,7 +27,7 @@ pub struct SyncOptions {
     /// remembered as soon as the server there lets the remote in.
     pub server: Option<String>,
     /// Whether the file may go over to another centre: its rows then take the place of those
-    /// that the file has of the former one. Otherwise that is [`SyncError::AnotherCentre`].
+    /// that the file has of the former one. Otherwise that is [`SyncError::AnotherCentre`](crate::SyncError::AnotherCentre).
     pub other_centre: bool,
     /// What becomes of tables that the file has already under the names of published ones: see
     /// [`AdoptionRule`]. Without it they are in the way.
@@ -74,17 +75,34 @@ impl Default for SyncOptions {
             insecure: false,
             proxy: None,
             compression: CompressionOptions::default(),
-            timeout: Duration::from_secs(120),
+            timeout: SILENCE,
             retry: RetryPolicy::default(),
-            client: concat!("tidewater-client/", env!("CARGO_PKG_VERSION")).into(),
+            client: PROGRAM.into(),
         }
     }
 }
 
 impl SyncOptions {
+    /// How the server is reached, with these authorities or this key.
+    pub(crate) fn dial<'o>(
+        &'o self,
+        ca_file: Option<&'o Path>,
+        pin: Option<Pin>,
+    ) -> DialOptions<'o> {
+        DialOptions {
+            ca_file,
+            pin,
+            certificate: self.certificate.as_ref(),
+            insecure: self.insecure,
+            proxy: self.proxy.as_deref(),
+            compression: self.compression,
+            timeout: self.timeout,
+        }
+    }
+
     /// What the user has to prove himself with. A token that cannot be read matters only to a
     /// remote that has nothing else.
-    pub(crate) fn user_proof(&self, is_needed: bool) -> Result<Option<UserProof>, SyncError> {
+    pub(crate) fn user_proof(&self, is_needed: bool) -> Result<Option<UserProof>, DeviceError> {
         Ok(match (&self.bearer, &self.certificate, &self.password) {
             (Some(bearer), _, _) => match bearer.read() {
                 Ok(token) => Some(UserProof::Bearer(token)),

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 use serde::Serialize;
 use tidewater_carrier::ServerUrls;
 use tidewater_protocol::message::Pong;
-use tidewater_remote::DriverEvent;
 
 use crate::clock::DriverClock;
 use crate::error::ClientError;
+use crate::machine::LinkEvent;
 use crate::options::SyncOptions;
 use crate::socket_loop::SocketLoop;
 
@@ -36,9 +36,9 @@ pub struct PingReport {
 pub fn ping(url: &str, options: &SyncOptions) -> Result<PingReport, ClientError> {
     let urls: ServerUrls = url.parse()?;
     let clock = DriverClock::start();
-    let ca_file = options.ca_file.as_deref();
+    let dial = options.dial(options.ca_file.as_deref(), options.pin);
     let go_on = &mut || ControlFlow::Continue(());
-    let mut line = SocketLoop::dial(&urls, ca_file, options.pin, options, clock, go_on)?;
+    let (mut line, url) = SocketLoop::dial(&urls, &dial, &options.client, clock, go_on)?;
     // The first answer pays for the handshake, the second measures the way.
     exchange(&mut line, 1)?;
     let connected = clock.elapsed();
@@ -48,7 +48,7 @@ pub fn ping(url: &str, options: &SyncOptions) -> Result<PingReport, ClientError>
     let milliseconds = |it: std::time::Duration| (it.as_secs_f64() * 1e6).round() / 1e3;
     let version = pong.protocol_version;
     Ok(PingReport {
-        url: line.url.to_string(),
+        url: url.to_string(),
         server: pong.server,
         protocol_version: format!("{}.{}", version >> 16, version & 0xffff),
         connect_ms: milliseconds(connected),
@@ -62,8 +62,8 @@ fn exchange(line: &mut SocketLoop, nonce: u64) -> Result<Pong, ClientError> {
         line.turn()?;
         while let Some(event) = line.connection.poll_event() {
             match event {
-                DriverEvent::Pong(pong) if pong.nonce == nonce => return Ok(pong),
-                DriverEvent::Failed(error) => return Err(error.into()),
+                LinkEvent::Pong(pong) if pong.nonce == nonce => return Ok(pong),
+                LinkEvent::Failed(error) => return Err(error.into()),
                 _ => {}
             }
         }

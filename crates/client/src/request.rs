@@ -6,13 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidewater_carrier::Pin;
+use tidewater_carrier::{CompressionOptions, DialOptions, Pin};
 use tidewater_protocol::message::{Argument, ArgumentValue, Call, CallFailed};
 use tidewater_protocol::{Code, RemoteId};
 
 use crate::bearer_token::{BearerToken, ClientCertificate};
 use crate::error::ClientError;
-use crate::options::SyncOptions;
+
+/// How long a server may be silent, if nobody says otherwise.
+pub(crate) const SILENCE: Duration = Duration::from_secs(120);
+
+/// The program, if nobody says otherwise.
+pub(crate) const PROGRAM: &str = concat!("tidewater-client/", env!("CARGO_PKG_VERSION"));
 
 /// Who a program is, and how it connects.
 #[derive(Clone)]
@@ -27,7 +32,9 @@ pub struct LinkOptions {
     pub pin: Option<Pin>,
     /// Whether what is not encrypted may go to other machines.
     pub insecure: bool,
-    /// See [`SyncOptions::proxy`].
+    /// The HTTP proxy through which other machines are reached, `http://host:port`, or `none`. If
+    /// nothing is said, what `HTTPS_PROXY`, `HTTP_PROXY` or `ALL_PROXY` name, but for the hosts of
+    /// `NO_PROXY`.
     pub proxy: Option<String>,
     /// How long the server may be silent.
     pub timeout: Duration,
@@ -65,7 +72,6 @@ impl LinkOptions {
 
     /// Signs in with anything else.
     pub fn proven(user: impl Into<String>, proof: LinkProof) -> LinkOptions {
-        let defaults = SyncOptions::default();
         LinkOptions {
             user: user.into(),
             proof,
@@ -73,8 +79,24 @@ impl LinkOptions {
             pin: None,
             insecure: false,
             proxy: None,
-            timeout: defaults.timeout,
-            client: defaults.client,
+            timeout: SILENCE,
+            client: PROGRAM.into(),
+        }
+    }
+
+    /// How the server is reached.
+    pub(crate) fn dial(&self) -> DialOptions<'_> {
+        DialOptions {
+            ca_file: self.ca_file.as_deref(),
+            pin: self.pin,
+            certificate: match &self.proof {
+                LinkProof::Certificate(certificate) => Some(certificate),
+                _ => None,
+            },
+            insecure: self.insecure,
+            proxy: self.proxy.as_deref(),
+            compression: CompressionOptions::default(),
+            timeout: self.timeout,
         }
     }
 }
@@ -149,6 +171,7 @@ impl Request {
     }
 
     /// A call that was put together elsewhere.
+    #[cfg(feature = "sync")]
     pub(crate) fn from_call(call: Call) -> Request {
         Request { call, within: None }
     }

@@ -75,15 +75,15 @@ impl RetryPolicy {
 
 #[cfg(test)]
 mod tests {
+    use tidewater_connection::device::DeviceError;
     use tidewater_protocol::message::FailureNotice;
-    use tidewater_remote::SyncError;
 
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn busy(retry_after_ms: u64) -> ClientError {
-        SyncError::Busy { retry_after_ms }.into()
+        DeviceError::Busy { retry_after_ms }.into()
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
         let wait = |code, after_ms| {
             let mut failure = FailureNotice::new(code, "no", "");
             failure.retry_after_ms = after_ms;
-            let error: ClientError = SyncError::from(failure).into();
+            let error: ClientError = DeviceError::from(failure).into();
             RetryPolicy::default().wait(&error, Duration::ZERO)
         };
         for code in [
@@ -120,7 +120,7 @@ mod tests {
             assert_eq!(wait(code, 0), None);
         }
         assert_eq!(wait(Code::TooManyAttempts, 1_000), None);
-        let lost = SyncError::ConnectionLost {
+        let lost = DeviceError::ConnectionLost {
             during: "the upload",
             source: None,
         };

@@ -1,63 +1,50 @@
-//! An open connection to a server: between a [`RemoteConnection`] and its carrier.
+//! An open connection to a server: between a [`LinkMachine`] and its carrier.
 //!
 //! Whoever writes never waits for the server to read without reading itself: two sides that only
 //! write would wait for each other for ever.
 
 use std::net::TcpStream;
 use std::ops::ControlFlow;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+#[cfg(feature = "sync")]
+use std::time::Instant;
 
 use tidewater_carrier::{
-    Carrier, CarrierError, DialOptions, Pin, ReceiveOutcome, ServerUrl, ServerUrls,
+    Carrier, CarrierError, DialOptions, ReceiveOutcome, ServerUrl, ServerUrls,
 };
-use tidewater_remote::RemoteConnection;
 
 use crate::clock::DriverClock;
 use crate::error::ClientError;
-use crate::options::SyncOptions;
+use crate::machine::LinkMachine;
 
 /// How often the progress callback is asked whether to go on while nothing happens.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
 
-/// How long the last words may take: nothing depends on them.
-const FAREWELL: Duration = Duration::from_secs(2);
-
 /// See the module.
 pub(crate) struct SocketLoop {
-    pub(crate) connection: RemoteConnection,
+    pub(crate) connection: LinkMachine,
     carrier: Carrier,
-    /// Where it was that somebody answered.
-    pub(crate) url: ServerUrl,
     pub(crate) clock: DriverClock,
 }
 
 impl SocketLoop {
-    /// Opens a connection to the first address that answers, as long as `go_on` does not break.
+    /// Opens a connection to the first address that answers, which it tells, as long as `go_on` does
+    /// not break.
+    /// `client` is the program that connects, for the server's logs.
     pub(crate) fn dial(
         urls: &ServerUrls,
-        ca_file: Option<&Path>,
-        pin: Option<Pin>,
-        options: &SyncOptions,
+        options: &DialOptions<'_>,
+        client: &str,
         clock: DriverClock,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<SocketLoop, ClientError> {
-        let dial = DialOptions {
-            ca_file,
-            pin,
-            certificate: options.certificate.as_ref(),
-            insecure: options.insecure,
-            proxy: options.proxy.as_deref(),
-            compression: options.compression,
-            timeout: options.timeout,
-        };
-        let (carrier, url) = Carrier::dial_any(urls, &dial, go_on)?;
-        Ok(SocketLoop {
+    ) -> Result<(SocketLoop, ServerUrl), ClientError> {
+        let (carrier, url) = Carrier::dial_any(urls, options, go_on)?;
+        let line = SocketLoop {
             carrier,
-            url: url.clone(),
-            connection: RemoteConnection::dial(&options.client, options.timeout, clock.now()),
+            connection: LinkMachine::dial(client, options.timeout, clock.now()),
             clock,
-        })
+        };
+        Ok((line, url.clone()))
     }
 
     /// Sends and receives what is possible now, or waits a moment for it.
@@ -96,12 +83,6 @@ impl SocketLoop {
         }
     }
 
-    /// Bytes sent and received so far, as the network had them.
-    pub(crate) fn traffic(&self) -> (u64, u64) {
-        let [sent, received] = self.carrier.traffic();
-        (sent, received)
-    }
-
     /// Whether the network has yet to take something.
     pub(crate) fn has_output(&self) -> bool {
         self.carrier.has_output()
@@ -137,6 +118,20 @@ impl SocketLoop {
         let deadline = self.connection.poll_timeout().unwrap_or(u64::MAX);
         let left = deadline.saturating_sub(self.clock.now().ticks_ms);
         Duration::from_millis(left.max(1)).min(TICK)
+    }
+}
+
+/// How long the last words of [`SocketLoop::hang_up`] may take: nothing depends on them.
+#[cfg(feature = "sync")]
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What a sync counts, and how it ends its connection.
+#[cfg(feature = "sync")]
+impl SocketLoop {
+    /// Bytes sent and received so far, as the network had them.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        let [sent, received] = self.carrier.traffic();
+        (sent, received)
     }
 
     /// Sends what is left and waits for the server to close: to close with unread bytes would

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 
+use tidewater_connection::device::ServerNotice;
 use tidewater_protocol::Code;
 use tidewater_protocol::event::{EventError, EventsReader, packed_bytes, put_event};
 use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
@@ -24,8 +25,8 @@ use tidewater_spaces::{
 pub use tidewater_protocol::event::EventPosition;
 
 use crate::link::{Link, SharedLink};
+use crate::notice_queue::NoticeQueue;
 use crate::request::{CallError, Request};
-use crate::server_notice::{ServerNotice, ServerNotices};
 
 /// Bytes of events that wait for a subscription at most.
 const QUEUE_BYTES: usize = 16 << 20;
@@ -124,7 +125,7 @@ struct SubscriptionInbox {
     queue: Mutex<InboxQueue>,
     came: Condvar,
     /// Where it is said that events have come, if that is all that anybody wants of them.
-    bell: Option<Arc<ServerNotices>>,
+    bell: Option<Arc<NoticeQueue>>,
 }
 
 struct InboxQueue {
@@ -300,7 +301,7 @@ impl LinkSpaces {
     fn enter(
         &self,
         pattern: &Pattern,
-        bell: Option<Arc<ServerNotices>>,
+        bell: Option<Arc<NoticeQueue>>,
     ) -> (u64, Arc<SubscriptionInbox>) {
         let mut inside = self.inside();
         inside.last_number += 1;
@@ -580,23 +581,12 @@ impl Link {
         self.subscribe_with(space, pattern, since, None)
     }
 
-    /// Has the server say [`ServerNotice::Heard`] when there are events of a durable space behind a position.
-    pub(crate) fn hear(
-        &self,
-        space: &str,
-        pattern: &str,
-        position: EventPosition,
-    ) -> Result<SpaceSubscription, CallError> {
-        let bell = Some(self.shared.notices.clone());
-        self.subscribe_with(space, pattern, SubscriptionStart::Position(position), bell)
-    }
-
     fn subscribe_with(
         &self,
         space: &str,
         pattern: &str,
         since: SubscriptionStart,
-        bell: Option<Arc<ServerNotices>>,
+        bell: Option<Arc<NoticeQueue>>,
     ) -> Result<SpaceSubscription, CallError> {
         let read = Pattern::in_space(space, pattern).map_err(|error| bad_subject(&error))?;
         let (number, inbox) = self.shared.spaces.enter(&read, bell);
@@ -664,21 +654,6 @@ impl SpaceSubscription {
     /// Behind which event it began, in a durable space.
     pub fn started(&self) -> Option<EventPosition> {
         self.started
-    }
-
-    /// Whether it came over this connection.
-    pub(crate) fn is_over(&self, link: &Link) -> bool {
-        Arc::ptr_eq(&self.link.shared, &link.shared)
-    }
-
-    /// Whether it is to this pattern.
-    pub(crate) fn is_to(&self, space: &str, pattern: &str) -> bool {
-        self.inbox.pattern.split() == (space, pattern)
-    }
-
-    /// The number of the last durable event that has come.
-    pub(crate) fn reached(&self) -> u64 {
-        self.inbox.queue().reached
     }
 
     /// The next event; `None` if none comes for so long, or if it has [ended](Self::ended).
@@ -753,6 +728,39 @@ impl SpaceSubscription {
         }
         let is_lost = self.link.shared.is_lost();
         is_lost.then(|| self.link.shared.why_lost())
+    }
+}
+
+/// What a remote that stays in sync only wants to know of: events that it fetches otherwise.
+#[cfg(feature = "sync")]
+impl Link {
+    /// Has the server say [`ServerNotice::Heard`] when there are events of a durable space behind a position.
+    pub(crate) fn hear(
+        &self,
+        space: &str,
+        pattern: &str,
+        position: EventPosition,
+    ) -> Result<SpaceSubscription, CallError> {
+        let bell = Some(self.shared.notices.clone());
+        self.subscribe_with(space, pattern, SubscriptionStart::Position(position), bell)
+    }
+}
+
+#[cfg(feature = "sync")]
+impl SpaceSubscription {
+    /// Whether it came over this connection.
+    pub(crate) fn is_over(&self, link: &Link) -> bool {
+        Arc::ptr_eq(&self.link.shared, &link.shared)
+    }
+
+    /// Whether it is to this pattern.
+    pub(crate) fn is_to(&self, space: &str, pattern: &str) -> bool {
+        self.inbox.pattern.split() == (space, pattern)
+    }
+
+    /// The number of the last durable event that has come.
+    pub(crate) fn reached(&self) -> u64 {
+        self.inbox.queue().reached
     }
 }
 

@@ -3,7 +3,7 @@
 //! Bytes, the time and what is to be sent go in; bytes to send and [`ConnectionEvent`]s come out. Owns
 //! the preface, channels, credit, the order of output and pings. What the messages of a channel
 //! mean, sign-in among them, is left to the handlers of the channels; sockets and TLS are left
-//! to the caller.
+//! to the caller. [`device`] is the handler of a device's side, for sign-in, calls and events.
 //!
 //! Reading never pauses once a peer is let in: what it may send before its channel's handler
 //! takes it is bounded by credit for rows and messages, and by [`MAX_CONTROL_BYTES`] for control
@@ -11,6 +11,7 @@
 
 mod channel;
 mod connection;
+pub mod device;
 #[cfg(test)]
 mod tests;
 

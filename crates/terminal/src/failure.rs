@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 use tidewater_centre::CentreError;
-use tidewater_client::{CallError, ClientError, RemoteError, SyncError};
+use tidewater_client::{CallError, ClientError, DeviceError, RemoteError};
 use tidewater_protocol::Code;
 use tidewater_server::{ConfigError, ServerError};
 
@@ -120,7 +120,7 @@ impl From<ClientError> for Failure {
             message: error.to_string(),
             hint,
             retry_after_ms: error.retry_after_ms(),
-            of_server: matches!(error, ClientError::Sync(SyncError::Server { .. })),
+            of_server: matches!(error.device_error(), Some(DeviceError::Server { .. })),
         }
     }
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tidewater_carrier::ServerUrls;
-use tidewater_client::{ClientError, Pin, SyncError, SyncOptions, ping};
-use tidewater_protocol::Code;
+use tidewater_client::{ClientError, DeviceError, Pin, SyncOptions, ping};
 use tidewater_terminal::{CommandOutcome, Failure, output, with_exit_codes};
 
 use crate::command::network::NetworkArgs;
@@ -44,15 +43,12 @@ pub(crate) struct PingArgs {
 fn unanswered(url: &ServerUrls, error: ClientError) -> Failure {
     let silent = matches!(
         error,
-        ClientError::Sync(SyncError::ConnectionLost { .. } | SyncError::Timeout { .. })
+        ClientError::Connection(DeviceError::ConnectionLost { .. } | DeviceError::Timeout { .. })
     );
     let mut failure = Failure::from(error);
     if silent {
         failure.message = format!("{url} answers nothing that a Tidewater server would say");
         failure.hint = "see that host and port are those of a Tidewater server".into();
-    } else if failure.code == Code::Unreachable {
-        let own = "; local changes are kept";
-        failure.hint = failure.hint.replace(own, "");
     }
     failure
 }

@@ -5,6 +5,17 @@ use crate::manual::blocks;
 
 const MANUAL: &str = include_str!("../../../../docs/calls.md");
 
+/// A program without a file, which `scripts/test.sh` builds without SQLite.
+const LISTENER: &str = include_str!("../../../client/examples/listener.rs");
+
+#[test]
+fn the_manual_of_calls_shows_the_listener_as_it_is() {
+    let shown = &blocks(MANUAL, "rust")[1];
+    let (_, code) = LISTENER.split_once("\n\n").unwrap();
+    let code: Vec<&str> = code.lines().map(str::trim_start).collect();
+    assert_eq!(shown.lines().collect::<Vec<_>>(), code);
+}
+
 #[test]
 fn what_the_manual_of_calls_shows_works() {
     let desk = Desk::new();

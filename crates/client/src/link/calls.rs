@@ -9,10 +9,10 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use prost::Message as _;
 
+use tidewater_connection::device::DeviceError;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Answer, CallFailed, CallKind};
-use tidewater_remote::SyncError;
 
 use super::Link;
 use super::state::{LinkState, SharedLink};
@@ -46,6 +46,7 @@ impl Link {
 
     /// Calls a procedure and waits for what comes of it, as long as `go_on` does not break, which
     /// is asked a few times a second.
+    #[cfg(feature = "sync")]
     pub(crate) fn call_while(
         &self,
         request: &Request,
@@ -189,7 +190,7 @@ impl SharedLink {
                     if leads {
                         state.resign();
                     }
-                    return Err(CallError::Lost(Arc::new(SyncError::Cancelled.into())));
+                    return Err(CallError::Lost(Arc::new(DeviceError::Cancelled.into())));
                 }
             }
             if let Some(found) = take(&mut state) {

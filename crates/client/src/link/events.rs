@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use tidewater_connection::device::DeviceError;
 use tidewater_protocol::message::FailureNotice;
-use tidewater_remote::SyncError;
 
 use super::state::{LinkState, SharedLink};
 
@@ -26,7 +26,7 @@ impl SharedLink {
                     retry_after_ms: 0,
                     subject: String::new(),
                 };
-                state.lose(SyncError::from(failure).into());
+                state.lose(DeviceError::from(failure).into());
                 return;
             }
         }

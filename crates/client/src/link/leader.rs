@@ -7,12 +7,12 @@ use std::time::Duration;
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use tidewater_connection::device::{DeviceError, ServerNotice};
 use tidewater_protocol::frame::{MESSAGE_HEADER_BYTES, Message};
 use tidewater_protocol::message::{Call, CallKind};
-use tidewater_remote::{DriverEvent, SyncError};
 
 use super::state::{LinkState, SharedLink};
-use crate::server_notice::ServerNotice;
+use crate::machine::LinkEvent;
 use crate::socket_loop::TICK;
 
 impl SharedLink {
@@ -56,7 +56,7 @@ impl SharedLink {
             state.lose(error.into());
         }
         while let Some(event) = state.line.connection.poll_event() {
-            if let DriverEvent::Failed(error) = event {
+            if let LinkEvent::Failed(error) = event {
                 state.lose(error.into());
             }
         }
@@ -73,7 +73,7 @@ impl SharedLink {
         }
         // A sync that failed takes the connection along.
         if state.line.connection.has_ended() {
-            state.lose(SyncError::Cancelled.into());
+            state.lose(DeviceError::Closed.into());
         }
         if state.lost.is_some() {
             self.is_lost.store(true, Ordering::Release);

@@ -13,28 +13,26 @@ mod leader;
 mod provided;
 mod rows;
 mod state;
+#[cfg(feature = "sync")]
+mod staying;
+#[cfg(feature = "sync")]
 mod sync;
 
-use std::net::Shutdown;
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
 
 use tidewater_carrier::{CarrierError, ServerUrls};
-use tidewater_protocol::message::{FailureNotice, PasswordChange, Proof};
-use tidewater_remote::{DriverEvent, SyncError};
+use tidewater_connection::device::{DeviceError, SignInRequest};
+use tidewater_protocol::message::{PasswordChange, Proof};
 
 pub use self::calls::PendingCall;
 pub use self::rows::AnswerRows;
 pub(crate) use self::state::SharedLink;
 use crate::clock::DriverClock;
 use crate::error::ClientError;
-use crate::options::SyncOptions;
-use crate::provider::Handler;
-use crate::request::{CallError, LinkOptions, LinkProof, Request};
-use crate::server_notice::ServerNotice;
+use crate::machine::LinkEvent;
+use crate::request::{LinkOptions, LinkProof};
 use crate::socket_loop::{SocketLoop, TICK};
 
 /// A connection for calls and events. Clones share it; it closes with the last one.
@@ -63,27 +61,9 @@ impl Link {
     /// The server cannot be reached, or does not let the program in.
     pub fn connect(server: &str, options: &LinkOptions) -> Result<Link, ClientError> {
         let urls: ServerUrls = server.parse()?;
-        let dial = SyncOptions {
-            insecure: options.insecure,
-            proxy: options.proxy.clone(),
-            timeout: options.timeout,
-            client: options.client.clone(),
-            certificate: match &options.proof {
-                LinkProof::Certificate(certificate) => Some(certificate.clone()),
-                _ => None,
-            },
-            ..SyncOptions::default()
-        };
+        let (dial, clock) = (options.dial(), DriverClock::start());
         let go_on = &mut || ControlFlow::Continue(());
-        let ca_file = options.ca_file.as_deref();
-        let mut line = SocketLoop::dial(
-            &urls,
-            ca_file,
-            options.pin,
-            &dial,
-            DriverClock::start(),
-            go_on,
-        )?;
+        let (mut line, _) = SocketLoop::dial(&urls, &dial, &options.client, clock, go_on)?;
         let proof = match &options.proof {
             LinkProof::Password(password) => Proof::Password(password.clone()),
             LinkProof::PasswordChange {
@@ -97,11 +77,12 @@ impl Link {
             LinkProof::Bearer(bearer) => Proof::Bearer(bearer.read()?),
             LinkProof::Certificate(_) => Proof::Certificate(true),
         };
-        line.connection.sign_in_program(&options.user, proof);
+        let request = SignInRequest::for_program(&options.user, proof);
+        line.connection.sign_in(request)?;
         while !line.connection.is_open() {
             line.turn()?;
             while let Some(event) = line.connection.poll_event() {
-                if let DriverEvent::Failed(error) = event {
+                if let LinkEvent::Failed(error) = event {
                     return Err(error.into());
                 }
             }
@@ -129,59 +110,10 @@ impl Link {
         let keeper = Arc::downgrade(&self.shared);
         let thread = thread::Builder::new().name("tidewater-link".into());
         let started = thread.spawn(move || keeper::keep(&keeper));
-        started.map_err(|_| SyncError::Defect {
+        started.map_err(|_| DeviceError::Defect {
             what: "the system starts no thread",
         })?;
         Ok(())
-    }
-
-    /// Whether another sync can begin on it.
-    pub(crate) fn can_sync(&self) -> bool {
-        self.shared.state().can_sync()
-    }
-
-    /// Bytes sent and received so far.
-    pub(crate) fn traffic(&self) -> (u64, u64) {
-        self.shared.state().line.traffic()
-    }
-
-    /// Says good-bye. Whoever still waits for an answer gets none.
-    pub(crate) fn hang_up(&self) {
-        let mut state = self.shared.state();
-        state.closing = true;
-        state.line.hang_up();
-        state.lose(SyncError::Cancelled.into());
-        self.shared.is_lost.store(true, Ordering::Release);
-        self.shared.spaces.close();
-        self.shared.quiet.notify_all();
-        let _ = self.shared.socket.shutdown(Shutdown::Both);
-    }
-
-    /// Has the server say when something has changed that the remote holds.
-    pub(crate) fn stay(&self, provided: &[(String, Handler)]) -> Result<(), ClientError> {
-        if std::mem::replace(&mut self.shared.state().stays, true) {
-            return Ok(());
-        }
-        let mut asked = self.call(&Request::new("tidewater.live")).map(|_| ());
-        for (name, handler) in provided {
-            asked = asked.and_then(|()| self.provide_with(name, handler.clone()));
-        }
-        asked.map_err(|error| match error {
-            CallError::Lost(lost) => ClientError::from_shared(&lost),
-            CallError::Failed(failed) => SyncError::from(FailureNotice {
-                code: failed.code,
-                message: failed.message,
-                hint: failed.hint,
-                retry_after_ms: failed.retry_after_ms,
-                subject: String::new(),
-            })
-            .into(),
-        })
-    }
-
-    /// Waits for a word of the server, at most so long.
-    pub(crate) fn wait_for_notice(&self, patience: Duration) -> Option<ServerNotice> {
-        self.shared.notices.next(patience)
     }
 
     /// Why the connection is lost, if it is.

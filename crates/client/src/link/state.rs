@@ -8,16 +8,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Instant;
 
+use tidewater_connection::device::DeviceError;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::CallFailed;
-use tidewater_remote::SyncError;
 
 use super::calls::WaitingCall;
+#[cfg(feature = "sync")]
+use super::sync::LinkSyncs;
 use crate::error::ClientError;
+use crate::notice_queue::NoticeQueue;
 use crate::provider::Providers;
 use crate::request::CallError;
-use crate::server_notice::ServerNotices;
 use crate::socket_loop::SocketLoop;
 use crate::space::LinkSpaces;
 
@@ -28,7 +30,7 @@ pub(crate) struct SharedLink {
     /// For whoever waits at it.
     pub(super) socket: TcpStream,
     pub(super) providers: Providers,
-    pub(crate) notices: Arc<ServerNotices>,
+    pub(crate) notices: Arc<NoticeQueue>,
     pub(crate) spaces: LinkSpaces,
     /// As [`LinkState::lost`] says, without its lock.
     pub(super) is_lost: AtomicBool,
@@ -46,8 +48,6 @@ pub(super) struct LinkState {
     pub(super) led: bool,
     /// There is a keeper.
     pub(super) kept: bool,
-    /// The server tells what has changed.
-    pub(super) stays: bool,
     /// Calls that wait for their answers.
     pub(super) waiting: HashMap<u64, WaitingCall>,
     /// A sync is under way, and its thread may wait for others to read.
@@ -57,9 +57,9 @@ pub(super) struct LinkState {
     pub(super) held: usize,
     pub(super) last_call: Instant,
     pub(super) lost: Option<Arc<ClientError>>,
-    /// The same, for the sync that it broke.
-    pub(super) broken: Option<ClientError>,
     pub(super) closing: bool,
+    #[cfg(feature = "sync")]
+    pub(super) sync: LinkSyncs,
 }
 
 impl SharedLink {
@@ -69,15 +69,15 @@ impl SharedLink {
                 line,
                 led: false,
                 kept: false,
-                stays: false,
                 waiting: HashMap::new(),
                 syncing: None,
                 last_id: 0,
                 held: 0,
                 last_call: Instant::now(),
                 lost: None,
-                broken: None,
                 closing: false,
+                #[cfg(feature = "sync")]
+                sync: LinkSyncs::default(),
             }),
             quiet: Condvar::new(),
             socket,
@@ -104,7 +104,7 @@ impl SharedLink {
     pub(crate) fn why_lost(&self) -> CallError {
         match &self.state().lost {
             Some(lost) => CallError::Lost(lost.clone()),
-            None => CallError::Lost(Arc::new(SyncError::Cancelled.into())),
+            None => CallError::Lost(Arc::new(DeviceError::Closed.into())),
         }
     }
 
@@ -119,11 +119,6 @@ impl SharedLink {
 }
 
 impl LinkState {
-    /// Whether a sync can begin.
-    pub(super) fn can_sync(&self) -> bool {
-        self.lost.is_none() && !self.closing && self.line.connection.can_sync()
-    }
-
     pub(super) fn check(&self) -> Result<(), CallError> {
         match &self.lost {
             Some(lost) => Err(CallError::Lost(lost.clone())),
@@ -154,14 +149,9 @@ impl LinkState {
 
     pub(super) fn lose(&mut self, error: ClientError) {
         if self.lost.is_none() {
-            let error = if self.line.connection.is_syncing() {
-                self.line.connection.cancel();
-                let for_others = ClientError::from_shared(&error);
-                self.broken = Some(error);
-                Arc::new(for_others)
-            } else {
-                Arc::new(error)
-            };
+            #[cfg(feature = "sync")]
+            let error = self.break_sync(error);
+            let error = Arc::new(error);
             for waiting in self.waiting.values_mut() {
                 waiting.end(Err(CallError::Lost(error.clone())));
             }

@@ -1,23 +1,75 @@
 //! A sync on a link, while others call.
 
+use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use tidewater_connection::device::DeviceError;
+use tidewater_remote::SyncProgress;
 use tidewater_remote::database::RemoteDatabase;
 use tidewater_remote::session::{ApplyWork, SessionOptions, SessionOutcome};
-use tidewater_remote::{SyncError, SyncProgress};
 
 use super::Link;
+use super::state::LinkState;
 use crate::error::ClientError;
 use crate::socket_loop::TICK;
 
 /// How often a connection is looked at while something is applied.
 const GLANCE: Duration = Duration::from_millis(20);
 
+/// What a link knows of its syncs.
+#[derive(Default)]
+pub(super) struct LinkSyncs {
+    /// The server tells what has changed.
+    pub(super) stays: bool,
+    /// Why the connection is lost, for the sync that this broke.
+    broken: Option<ClientError>,
+}
+
+impl LinkState {
+    /// Whether a sync can begin.
+    fn can_sync(&self) -> bool {
+        self.lost.is_none() && !self.closing && self.line.connection.can_sync()
+    }
+
+    /// The sync under way, if there is one, ends with the connection, and is the first to hear why.
+    pub(super) fn break_sync(&mut self, error: ClientError) -> ClientError {
+        if !self.line.connection.is_syncing() {
+            return error;
+        }
+        self.line.connection.cancel();
+        let for_others = ClientError::from_shared(&error);
+        self.sync.broken = Some(error);
+        for_others
+    }
+}
+
 impl Link {
+    /// Whether another sync can begin on it.
+    pub(crate) fn can_sync(&self) -> bool {
+        self.shared.state().can_sync()
+    }
+
+    /// Bytes sent and received so far.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        self.shared.state().line.traffic()
+    }
+
+    /// Says good-bye. Whoever still waits for an answer gets none.
+    pub(crate) fn hang_up(&self) {
+        let mut state = self.shared.state();
+        state.closing = true;
+        state.line.hang_up();
+        state.lose(DeviceError::Closed.into());
+        self.shared.is_lost.store(true, Ordering::Release);
+        self.shared.spaces.close();
+        self.shared.quiet.notify_all();
+        let _ = self.shared.socket.shutdown(Shutdown::Both);
+    }
+
     /// Syncs, while others call. Gives the database back with what came of it.
     pub(crate) fn sync(
         &self,
@@ -30,7 +82,7 @@ impl Link {
         let mut state = shared.state();
         if !state.can_sync() {
             // The server has said goodbye since somebody looked: the next sync makes a connection.
-            let lost = SyncError::ConnectionLost {
+            let lost = DeviceError::ConnectionLost {
                 during: "before the sync began",
                 source: None,
             };
@@ -75,7 +127,7 @@ impl Link {
         state.syncing = None;
         let ended = state.line.connection.end_sync();
         let (database, outcome) = ended.expect("the sync has ended, and its work is handed back");
-        let broken = state.broken.take();
+        let broken = state.sync.broken.take();
         if leads {
             state.resign();
         }

@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use tidewater_connection::device::DeviceError;
 use tidewater_protocol::frame::INITIAL_CREDIT_BYTES;
 use tidewater_protocol::message::{
     Control, Credit, DownloadEnd, FailureNotice, Pong, SyncWaiting, UploadState,
@@ -168,7 +169,7 @@ fn garbage_is_told_from_the_protocol() {
     })]);
     let error = sync(&File::changed(), &server.url, &options()).unwrap_err();
     assert!(
-        matches!(error, ClientError::Sync(SyncError::NotTidewater { .. })),
+        matches!(error.device_error(), Some(DeviceError::NotTidewater { .. })),
         "{error}"
     );
     server.done();
@@ -390,8 +391,9 @@ fn a_sync_on_a_connection_that_the_server_has_left_is_told_so_and_gives_the_file
     let remote = File::changed();
     let urls = server.url.parse().unwrap();
     let go_on = &mut || ControlFlow::Continue(());
-    let line =
-        SocketLoop::dial(&urls, None, None, &options(), DriverClock::start(), go_on).unwrap();
+    let options = options();
+    let (dial, clock) = (options.dial(None, None), DriverClock::start());
+    let (line, _) = SocketLoop::dial(&urls, &dial, &options.client, clock, go_on).unwrap();
     let link = Link::over(line).unwrap();
     link.keep().unwrap();
     server.done();

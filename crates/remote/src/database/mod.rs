@@ -59,6 +59,7 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior, params};
+use tidewater_connection::device::DeviceCredentials;
 use tidewater_protocol::message::{MAX_DEVICE_NAME, NumberBlock, is_device_name};
 use tidewater_protocol::{RemoteId, UploadId};
 
@@ -105,6 +106,20 @@ pub struct RemoteAccount {
     pub centre: String,
     /// What people call the device; empty if nobody has named it.
     pub device_name: String,
+}
+
+impl RemoteAccount {
+    /// What of it a sign-in says.
+    pub(crate) fn credentials(&self) -> DeviceCredentials {
+        DeviceCredentials {
+            remote_id: self.remote_id,
+            user: self.user.clone(),
+            credential: self.credential.clone(),
+            token: self.token.clone(),
+            centre: self.centre.clone(),
+            device_name: self.device_name.clone(),
+        }
+    }
 }
 
 impl RemoteDatabase {

@@ -18,14 +18,11 @@ mod welcome;
 pub(crate) use outgoing_messages::OutgoingFrame;
 
 pub use apply_work::ApplyWork;
-pub(crate) use error::BEFORE_A_WORD;
 pub use error::SyncError;
 pub use progress::{SyncPhase, SyncProgress};
-
-use std::fmt;
+pub use tidewater_connection::device::{Now, ProofKind, SignInRequest, UserProof};
 
 use sha2::{Digest, Sha256};
-use tidewater_protocol::message::Proof;
 use tidewater_protocol::{PublicationSchema, RemoteId, UploadId};
 
 use self::applier_feed::ApplierFeed;
@@ -37,15 +34,6 @@ use crate::database::{
 };
 use crate::report::Report;
 use crate::spool::{DownloadStore, Spool};
-
-/// The time, on two clocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
-    /// Milliseconds of a clock that never goes back.
-    pub ticks_ms: u64,
-    /// Milliseconds since 1970.
-    pub unix_ms: i64,
-}
 
 /// Which way a sync goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,51 +57,6 @@ pub enum VerifyMode {
     Look,
     /// All tables; the centre's rows take the place of what differs.
     Repair,
-}
-
-/// How a remote can prove who it is, cheapest first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ProofKind {
-    /// The session token of an earlier sync.
-    #[default]
-    Token,
-    /// The remote's own credential.
-    Credential,
-    /// What only the user has: see [`UserProof`].
-    User,
-}
-
-/// How a user proves who he is, at the first sync or when the remote's credential is no longer
-/// enough.
-#[derive(Clone, PartialEq, Eq)]
-pub enum UserProof {
-    /// With a password.
-    Password(String),
-    /// With a token of an identity provider.
-    Bearer(String),
-    /// With the certificate that the connection was opened with.
-    Certificate,
-}
-
-impl From<UserProof> for Proof {
-    fn from(proof: UserProof) -> Proof {
-        match proof {
-            UserProof::Password(password) => Proof::Password(password),
-            UserProof::Bearer(token) => Proof::Bearer(token),
-            UserProof::Certificate => Proof::Certificate(true),
-        }
-    }
-}
-
-/// It is not for logs.
-impl fmt::Debug for UserProof {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            UserProof::Password(_) => "Password",
-            UserProof::Bearer(_) => "Bearer",
-            UserProof::Certificate => "Certificate",
-        })
-    }
 }
 
 /// What a session needs to know beside the database.

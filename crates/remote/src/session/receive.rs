@@ -1,6 +1,7 @@
 //! What the session does with each message of the server.
 
 use bytes::Bytes;
+use tidewater_connection::device::{DeviceError, SignInAnswer};
 use tidewater_protocol::message::{Control, FailureNotice, Welcome};
 use tidewater_protocol::{Code, RemoteId};
 
@@ -12,7 +13,6 @@ use super::{
     MOVING, ProofKind, SessionOutcome, SessionStage, SessionStore, SyncDirection, SyncError,
     SyncSession, VerifyMode,
 };
-use crate::connection::SignInAnswer;
 use crate::database::{ApplySummary, CompareDue, HelloState, NewIdentity, SubscriptionState};
 use crate::report::UploadedRows;
 
@@ -30,9 +30,9 @@ impl SyncSession {
         }
         match control {
             Control::Welcome(welcome) => self.handle_welcome(welcome),
-            Control::Busy(busy) => Err(SyncError::Busy {
+            Control::Busy(busy) => Err(SyncError::Connection(DeviceError::Busy {
                 retry_after_ms: busy.retry_after_ms,
-            }),
+            })),
             Control::Failure(failure) => self.handle_failure(failure),
             Control::Waiting(waiting) => {
                 if self.outgoing.is_requested() {
@@ -283,10 +283,10 @@ impl SyncSession {
         let answers = self.subscriptions.iter().zip(answer.schemas).enumerate();
         for (index, (subscription, schema)) in answers {
             if !upload_only && subscription.schema.is_none() && schema.is_none() {
-                return Err(SyncError::Protocol {
+                return Err(SyncError::Connection(DeviceError::Protocol {
                     code: Code::SchemaMismatch,
                     what: format!("it sent no schema of {:?}", subscription.publication),
-                });
+                }));
             }
             // A new schema is put in place by the download that was made for it. Without one it
             // still tells which of the uploaded columns have left.

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use tidewater_protocol::message::{Answer, Argument, ArgumentValue, Call, CallKind, Proof};
 use tidewater_protocol::{ColumnType, Datum};
-use tidewater_remote::session::Now;
+use tidewater_remote::session::{Now, SignInRequest};
 
 use super::Market;
 use super::scenario::{DENIED, JUDGED, OFFICE};
@@ -56,7 +56,10 @@ async fn serve(market: &Rc<Market>, place: usize, random: &mut Random) {
     };
     let mut line = Line::new(stream, false, now());
     let proof = Proof::Password(PASSWORD.into());
-    line.connection.sign_in_program(OFFICE, proof);
+    let signed_in = line
+        .connection
+        .sign_in(SignInRequest::for_program(OFFICE, proof));
+    signed_in.expect("the password is short");
     let mut is_provided = false;
     while !market.is_over.get() && !line.connection.has_ended() {
         let until = Instant::now() + GLANCE;

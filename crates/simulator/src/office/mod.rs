@@ -9,6 +9,7 @@ use std::rc::Rc;
 use futures_util::future::try_join_all;
 
 use tidewater_protocol::message::{Argument, ArgumentValue, Call, Proof};
+use tidewater_remote::session::SignInRequest;
 
 use crate::line::{Called, Line};
 use crate::network::Weather;
@@ -43,7 +44,10 @@ async fn sign_in(
     let now = || world.now();
     let mut line = Line::new(stream, last_is_lost, now());
     let proof = Proof::Password(PASSWORD.into());
-    line.connection.sign_in_program(OFFICE, proof);
+    let signed_in = line
+        .connection
+        .sign_in(SignInRequest::for_program(OFFICE, proof));
+    signed_in.expect("the password is short");
     while !line.connection.is_open() {
         if line.connection.has_ended() {
             return Ok(None);

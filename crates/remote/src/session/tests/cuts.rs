@@ -1,5 +1,6 @@
 //! The connection is lost at every byte of the server's answer.
 
+use tidewater_connection::device::DeviceError;
 use tidewater_protocol::Op;
 
 use crate::scripted::{NOW, Remote, Reply, Sent, answer, first_reply, items, later_reply, options};
@@ -21,7 +22,9 @@ fn cut_everywhere(remote: &Remote, script: fn(&Sent) -> Reply, after: &[(i64, &s
         });
         assert!(cut < length);
         match outcome {
-            SessionOutcome::Failed(SyncError::ConnectionLost { .. }) => {}
+            SessionOutcome::Failed(SyncError::Connection(DeviceError::ConnectionLost {
+                ..
+            })) => {}
             other => panic!("cut at {cut} of {length}: {other:?}"),
         }
         assert_eq!(remote.dump(), before, "cut at {cut}");

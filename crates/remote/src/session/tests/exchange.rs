@@ -1,5 +1,6 @@
 //! Syncs with a server that keeps to the protocol.
 
+use tidewater_connection::device::DeviceError;
 use tidewater_protocol::frame::INITIAL_CREDIT_BYTES;
 use tidewater_protocol::message::{
     Busy, Control, Credit, DownloadEnd, FailureNotice, Ping, Proof, SignedIn, SyncWaiting,
@@ -541,7 +542,7 @@ fn without_a_password_an_invalid_credential_is_an_error_that_says_what_to_do() {
     let (outcome, sent) = never_signed_in.sync_with(no_password, |_| Reply::default());
     assert!(matches!(
         outcome,
-        SessionOutcome::Failed(SyncError::PasswordMissing)
+        SessionOutcome::Failed(SyncError::Connection(DeviceError::ProofMissing))
     ));
     assert!(sent.frames.is_empty());
 }

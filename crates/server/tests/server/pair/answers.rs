@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use tidewater_connection::device::DeviceError;
 use tidewater_protocol::Code;
 use tidewater_remote::SyncError;
 
@@ -80,7 +81,10 @@ fn who_finds_a_full_backlog_comes_back_with_the_same_upload() {
         let (first, second, ()) = tokio::join!(first, second, others);
         // Applied they are; their downloads may find the backlog full in their turn.
         for outcome in [first, second] {
-            assert!(matches!(outcome, Ok(_) | Err(SyncError::Busy { .. })));
+            assert!(matches!(
+                outcome,
+                Ok(_) | Err(SyncError::Connection(DeviceError::Busy { .. }))
+            ));
         }
         for device in [&mut third, &mut ada, &mut bob] {
             device.settle(&simulation).await;

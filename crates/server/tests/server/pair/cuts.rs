@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
+use tidewater_connection::device::DeviceError;
 use tidewater_remote::{Report, SyncError};
 
 use super::device::{Device, SILENCE_MS, boundaries};
@@ -141,7 +142,13 @@ async fn disturbed(template: &Template, fault: Fault) -> usize {
     let first = device.sync(&simulation, Weather::with(fault)).await;
     assert!(device.passed.faulted, "nothing happened");
     if fault.kind == Kind::Silence && first.is_err() {
-        assert!(matches!(first, Err(SyncError::Timeout { .. })), "{first:?}");
+        assert!(
+            matches!(
+                first,
+                Err(SyncError::Connection(DeviceError::Timeout { .. }))
+            ),
+            "{first:?}"
+        );
         // What was sent is given up sooner than silence, but not at once.
         let patience = simulation.now().ticks_ms - before_ms;
         assert!(
