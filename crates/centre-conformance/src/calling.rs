@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use tidewater_centre::{
-    AnswerColumn, AnswerSink, ArgumentSpec, CallAnswer, CallOutcome, Caller, Procedure,
+    AnswerColumn, AnswerSink, ArgumentSpec, CallAnswer, CallOutcome, CallableProcedure, Caller,
     ProcedureCall, ProcedureSpec, Returns, SinkReply,
 };
 use tidewater_protocol::{ColumnType, RemoteId, Value};
@@ -145,7 +145,7 @@ pub async fn a_call_that_is_too_large_is_undone_and_others_go_on<F: Fixture>() {
     )
     .await;
     let mut worker = world.worker().await;
-    let small = |it: &Arc<Procedure>| ProcedureCall {
+    let small = |it: &Arc<CallableProcedure>| ProcedureCall {
         max_bytes: 5_000,
         ..call(it, &[])
     };
@@ -209,7 +209,7 @@ impl AnswerSink for Kept {
 }
 
 /// A procedure with 30,000 rows, and one that changes them.
-async fn long<F: Fixture>() -> (World<F>, [Arc<Procedure>; 3]) {
+async fn long<F: Fixture>() -> (World<F>, [Arc<CallableProcedure>; 3]) {
     let world = world::<F>().await;
     world
         .execute(

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tidewater_centre::records::Claims;
 use tidewater_centre::{
-    ArgumentSpec, CallAnswer, CallOutcome, Caller, Cancel, Procedure, ProcedureCall, ProcedureSpec,
-    Returns, Worker,
+    ArgumentSpec, CallAnswer, CallOutcome, CallableProcedure, Caller, Cancel, ProcedureCall,
+    ProcedureSpec, Returns, Worker,
 };
 use tidewater_protocol::{ColumnType, Op, RowShape, RowsReader, UnpackedRow, Value};
 use tidewater_testing::generate::Dialect;
@@ -61,12 +61,12 @@ pub(crate) fn reading(
 pub async fn procedures<F: Fixture, const N: usize>(
     world: &World<F>,
     specs: [ProcedureSpec; N],
-) -> [Arc<Procedure>; N] {
+) -> [Arc<CallableProcedure>; N] {
     let procedures = world.centre.procedures(&specs).await.unwrap();
     procedures.try_into().unwrap()
 }
 
-pub fn call(procedure: &Arc<Procedure>, arguments: &[Value]) -> ProcedureCall {
+pub fn call(procedure: &Arc<CallableProcedure>, arguments: &[Value]) -> ProcedureCall {
     ProcedureCall {
         procedure: procedure.clone(),
         caller: Caller {

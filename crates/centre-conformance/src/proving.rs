@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidewater_centre::records::{Claims, Proven};
 use tidewater_centre::{
-    CallOutcome, Caller, Cancel, Procedure, ProcedureCall, ProcedureSpec, Returns,
+    CallOutcome, CallableProcedure, Caller, Cancel, ProcedureCall, ProcedureSpec, Returns,
 };
 
 use crate::administering::user;
@@ -144,7 +144,7 @@ pub async fn a_call_knows_what_others_say_of_its_caller<F: Fixture>() {
     assert_eq!(rows, [1, 1, 0, 9]);
 }
 
-fn call(procedure: &Arc<Procedure>, claims: Claims) -> ProcedureCall {
+fn call(procedure: &Arc<CallableProcedure>, claims: Claims) -> ProcedureCall {
     ProcedureCall {
         procedure: procedure.clone(),
         caller: Caller {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidewater_centre::engine::scripts::Transaction;
+use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::records::{AskedSession, AskedSubscription, Claims, SessionState};
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
@@ -334,7 +334,7 @@ impl Remote {
     }
 
     /// Runs the scripts of a transaction of their own.
-    pub async fn run_scripts(&mut self, transaction: Transaction) -> Result<(), CentreError> {
+    pub async fn run_scripts(&mut self, transaction: ScriptTransaction) -> Result<(), CentreError> {
         let asked = ScriptRun {
             context: self.context(),
             publication: self.schema.name.clone(),

@@ -1,7 +1,7 @@
 //! What scripts leave in the session of a connection, and who finds it there; and what of rows that
 //! a script does not give somebody is shown.
 
-use tidewater_centre::engine::scripts::Transaction;
+use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::{ScriptSpec, UploadOutcome};
 use tidewater_testing::generate::Dialect;
 
@@ -144,10 +144,10 @@ pub async fn what_a_sync_leaves_in_its_session_is_there_up_to_its_end<F: Fixture
     ]))
     .await;
     let mut anna = Remote::new(&world, "anna").await;
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     anna.upload(&[insert("cust", "1|x|x")]).await;
     anna.download().await;
-    anna.run_scripts(Transaction::End).await.unwrap();
+    anna.run_scripts(ScriptTransaction::End).await.unwrap();
     assert_eq!(
         journal(&world).await,
         [
@@ -160,10 +160,10 @@ pub async fn what_a_sync_leaves_in_its_session_is_there_up_to_its_end<F: Fixture
     );
     // On another connection, what stands at its beginning for the session is run once more.
     let mut bela = Remote::new(&world, "bela").await;
-    bela.run_scripts(Transaction::Begin).await.unwrap();
+    bela.run_scripts(ScriptTransaction::Begin).await.unwrap();
     bela.worker = world.worker().await;
     bela.upload(&[insert("cust", "2|x|x")]).await;
-    bela.run_scripts(Transaction::End).await.unwrap();
+    bela.run_scripts(ScriptTransaction::End).await.unwrap();
     assert_eq!(
         journal(&world).await,
         [
@@ -341,7 +341,7 @@ pub async fn a_session_ends_with_a_deployment_and_with_a_failure<F: Fixture>() {
     ];
     let mut world = world::<F>(scripts.clone()).await;
     let mut anna = Remote::new(&world, "anna").await;
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     anna.upload(&[insert("cust", "1|x|x")]).await;
     scripts[0].sql = format!(
         "{}; {}",
@@ -352,7 +352,7 @@ pub async fn a_session_ends_with_a_deployment_and_with_a_failure<F: Fixture>() {
     world.specs[0].scripts = scripts;
     world.deploy().await.unwrap();
     anna.scripts = Default::default();
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     anna.upload(&[insert("cust", "2|x|x")]).await;
     let all = "SELECT rep FROM cust ORDER BY cust_id";
     assert_eq!(world.fixture.query(all).await, ["a", "ab"]);
@@ -371,13 +371,13 @@ pub async fn a_session_ends_with_a_deployment_and_with_a_failure<F: Fixture>() {
     world.specs[0].scripts.extend(more);
     world.deploy().await.unwrap();
     anna.scripts = Default::default();
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     journal(&world).await;
     let upload = anna.next_upload(&[insert("cust", "3|bad|x")]);
     let error = format!("{:?}", anna.apply(upload).await);
     assert!(error.contains("handle_error"), "{error}");
     anna.scripts = Default::default();
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     let mut upload = anna.next_upload(&[insert("cust", "3|good|x")]);
     // It is the first that takes effect under this number.
     upload.sequence -= 1;

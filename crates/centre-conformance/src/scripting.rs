@@ -1,6 +1,6 @@
 //! Scripts: what stands at the events of a sync, in their order and transaction.
 
-use tidewater_centre::engine::scripts::Transaction;
+use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::{ParameterSpec, ScriptSpec, TableSpec};
 use tidewater_testing::generate::Dialect;
 
@@ -397,11 +397,11 @@ pub async fn what_a_script_sets_lives_for_the_sync<F: Fixture>() {
     ])
     .await;
     let mut anna = Remote::new(&world, "anna").await;
-    let refused = anna.run_scripts(Transaction::Begin).await;
+    let refused = anna.run_scripts(ScriptTransaction::Begin).await;
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("status 4000"), "{error}");
     anna.parameters.insert("1".into(), "in".into());
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     anna.upload(&[insert("cust", "1|x|x")]).await;
     let rows = "SELECT name || ' ' || rep FROM cust";
     assert_eq!(world.fixture.query(rows).await, ["xANNA ANNA"]);
@@ -424,7 +424,7 @@ pub async fn what_a_script_sets_lives_for_the_sync<F: Fixture>() {
         bela.parameters = [("1", "in"), ("seen", "!")]
             .map(|(n, v)| (n.into(), v.into()))
             .into();
-        bela.run_scripts(Transaction::Begin).await.unwrap();
+        bela.run_scripts(ScriptTransaction::Begin).await.unwrap();
         bela.upload(&[insert("cust", "2|x|x")]).await;
         let rows = "SELECT name || ' ' || rep FROM cust WHERE cust_id = 2";
         assert_eq!(world.fixture.query(rows).await, ["bela! p"]);

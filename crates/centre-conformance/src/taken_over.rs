@@ -1,7 +1,7 @@
 //! Scripts as their authors wrote them for other synchronization servers: question marks, names,
 //! order of events, forced conflicts, temporary tables, errors and figures.
 
-use tidewater_centre::engine::scripts::Transaction;
+use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::{ScriptNotes, ScriptSpec, UploadOrder};
 use tidewater_testing::generate::Dialect;
 
@@ -392,7 +392,10 @@ pub async fn what_ends_a_sync_before_its_download_is_reported<F: Fixture>() {
         .execute("INSERT INTO journal VALUES (1, 'there')")
         .await;
     let mut anna = Remote::new(&world, "anna").await;
-    let error = anna.run_scripts(Transaction::Begin).await.unwrap_err();
+    let error = anna
+        .run_scripts(ScriptTransaction::Begin)
+        .await
+        .unwrap_err();
     assert!(
         error.to_string().contains("begin_synchronization"),
         "{error}"
@@ -459,13 +462,13 @@ pub async fn figures_of_a_sync_are_counted<F: Fixture>() {
         .await;
     let mut anna = Remote::new(&world, "anna").await;
     anna.now_ms = now_ms();
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     anna.upload(&[insert("cust", "1|Nora|x"), insert("cust", "5|Fem|x")])
         .await;
     let notes = anna.scripts.clone();
     anna.download().await;
     anna.scripts = notes;
-    anna.run_scripts(Transaction::End).await.unwrap();
+    anna.run_scripts(ScriptTransaction::End).await.unwrap();
     let lines = journal(&world).await;
     let warnings = if F::DIALECT == Dialect::Postgres {
         1

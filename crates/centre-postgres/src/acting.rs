@@ -14,8 +14,8 @@ use super::connection::{Connection, refused};
 use super::publication::{Publication, PublishedTable};
 use super::quote::{ident, literal};
 use tidewater_centre::SyncContext;
-use tidewater_centre::engine::acting::{Assumed, Found, only};
-use tidewater_centre::engine::database::RoleAsked;
+use tidewater_centre::engine::acting::{DatabaseRole, RoleAssumption, only};
+use tidewater_centre::engine::database::RoleSource;
 use tidewater_centre::engine::scope::{values_of, wrong};
 use tidewater_centre::error::CentreError;
 
@@ -178,7 +178,7 @@ impl RoleQuery {
         let name = &publication.schema.name;
         let statement = match &publication.act_as {
             None => None,
-            Some(Assumed { query, .. }) => {
+            Some(RoleAssumption { query, .. }) => {
                 let types = vec![Type::TEXT; query.parameters.len()];
                 let prepared = connection.prepare(&query.sql, &types).await?;
                 Some((prepared, values_of(query, context, name)))
@@ -225,8 +225,8 @@ impl RoleQuery {
     }
 }
 
-fn found(rows: &[tokio_postgres::Row]) -> Vec<Found> {
-    let found = rows.iter().map(|row| Found {
+fn found(rows: &[tokio_postgres::Row]) -> Vec<DatabaseRole> {
+    let found = rows.iter().map(|row| DatabaseRole {
         name: row.get(0),
         exists: row.get(1),
         is_privileged: row.get(2),
@@ -237,14 +237,14 @@ fn found(rows: &[tokio_postgres::Row]) -> Vec<Found> {
 }
 
 /// See [`acting_sql`](tidewater_centre::engine::database::Tracking::acting_sql).
-pub(super) fn sql(asked: RoleAsked<'_>) -> String {
+pub(super) fn sql(asked: RoleSource<'_>) -> String {
     let asked = match asked {
-        RoleAsked::Named(role) => {
+        RoleSource::Named(role) => {
             // A name with a NUL is none.
             let role = literal(role).unwrap_or_else(|| "NULL".into());
             format!("SELECT {role}::text")
         }
-        RoleAsked::Query(query) => query.to_owned(),
+        RoleSource::Query(query) => query.to_owned(),
     };
     ROLES.replace("{asked}", &asked)
 }
@@ -253,7 +253,7 @@ pub(super) fn sql(asked: RoleAsked<'_>) -> String {
 pub(super) async fn check(
     connection: &mut Connection,
     named: &str,
-    assumed: &Assumed,
+    assumed: &RoleAssumption,
     tables: &[PublishedTable],
 ) -> Result<Vec<String>, CentreError> {
     let (query, is_fixed) = (&assumed.query, assumed.fixed.is_some());

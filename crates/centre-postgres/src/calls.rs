@@ -22,12 +22,14 @@ use super::interrupt::Interruption;
 use super::own::all_at_once;
 use super::quote::ident;
 use super::values::Kind;
-use tidewater_centre::engine::procedure::{Calls, Checked, Ran};
+use tidewater_centre::engine::procedure::{CallRun, CallRunner, StatementCheck};
 use tidewater_centre::engine::scope::wrong;
 use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::error::CentreError;
-use tidewater_centre::{AnswerColumn, CallAnswer, CallOutcome, Procedure, ProcedureCall, Returns};
+use tidewater_centre::{
+    AnswerColumn, CallAnswer, CallOutcome, CallableProcedure, ProcedureCall, Returns,
+};
 
 /// Fails with this setting's name if the query yields nothing: what follows in the transaction is
 /// not run then.
@@ -36,7 +38,7 @@ const NOT_ALLOWED: &str = "tidewater.not_allowed";
 /// A procedure whose statements are prepared on a connection.
 pub(super) struct Prepared {
     /// By its address it is found, which is nobody else's as long as it is here.
-    _procedure: Arc<Procedure>,
+    _procedure: Arc<CallableProcedure>,
     statement: Option<CallStatement>,
     allow: Option<Statement>,
 }
@@ -49,7 +51,7 @@ struct CallStatement {
     shape: RowShape,
 }
 
-/// See [`Calls`].
+/// See [`CallRunner`].
 pub(super) struct PostgresCalls<'c> {
     connection: &'c mut Connection,
     interruption: Arc<Interruption>,
@@ -71,7 +73,7 @@ impl<'c> PostgresCalls<'c> {
     async fn prepare(
         &mut self,
         call: &ProcedureCall,
-    ) -> Result<Result<Arc<Prepared>, Ran>, CentreError> {
+    ) -> Result<Result<Arc<Prepared>, CallRun>, CentreError> {
         let procedure = &call.procedure;
         let address = Arc::as_ptr(procedure) as usize;
         if let Some(prepared) = self.connection.procedures.get(&address) {
@@ -108,23 +110,23 @@ impl<'c> PostgresCalls<'c> {
     ///
     /// # Errors
     /// The database is away.
-    fn ran(&mut self, call: &ProcedureCall, error: &Error) -> Result<Ran, CentreError> {
+    fn ran(&mut self, call: &ProcedureCall, error: &Error) -> Result<CallRun, CentreError> {
         let ran = ran(call, self.fired < self.interruption.fired(), error)?;
-        if matches!(ran, Ran::Again(_)) && error.as_db_error().is_some_and(is_stale_plan) {
+        if matches!(ran, CallRun::Again(_)) && error.as_db_error().is_some_and(is_stale_plan) {
             self.connection.forget_statements();
         }
         Ok(ran)
     }
 }
 
-impl Calls for PostgresCalls<'_> {
+impl CallRunner for PostgresCalls<'_> {
     type Connection = Connection;
 
     fn connection(&mut self) -> &mut Connection {
         self.connection
     }
 
-    async fn read(&mut self, calls: &[&ProcedureCall]) -> Result<Vec<Ran>, CentreError> {
+    async fn read(&mut self, calls: &[&ProcedureCall]) -> Result<Vec<CallRun>, CentreError> {
         self.fired = self.interruption.fired();
         let mut prepared = Vec::with_capacity(calls.len());
         for call in calls {
@@ -168,15 +170,15 @@ impl Calls for PostgresCalls<'_> {
             }
             all.push(match (prepared, read) {
                 (Err(ran), _) => ran,
-                (Ok(_), Some(Ok(outcome))) => Ran::Done(outcome),
+                (Ok(_), Some(Ok(outcome))) => CallRun::Done(outcome),
                 (Ok(_), Some(Err(error))) => self.ran(call, &error)?,
-                (Ok(_), None) => Ran::Again(CallOutcome::Interrupted),
+                (Ok(_), None) => CallRun::Again(CallOutcome::Interrupted),
             });
         }
         Ok(all)
     }
 
-    async fn begin(&mut self, call: &ProcedureCall) -> Result<Option<Ran>, CentreError> {
+    async fn begin(&mut self, call: &ProcedureCall) -> Result<Option<CallRun>, CentreError> {
         self.fired = self.interruption.fired();
         if let Err(ran) = self.prepare(call).await? {
             return Ok(Some(ran));
@@ -190,7 +192,7 @@ impl Calls for PostgresCalls<'_> {
         }
     }
 
-    async fn run(&mut self, call: &ProcedureCall) -> Result<Ran, CentreError> {
+    async fn run(&mut self, call: &ProcedureCall) -> Result<CallRun, CentreError> {
         // What was prepared was not forgotten since.
         let prepared = match self.prepare(call).await? {
             Ok(prepared) => prepared,
@@ -210,7 +212,7 @@ impl Calls for PostgresCalls<'_> {
         .await;
         let outcome = said.and_then(|_| decide(allowed, answered));
         match outcome {
-            Ok(outcome) => Ok(Ran::Done(outcome)),
+            Ok(outcome) => Ok(CallRun::Done(outcome)),
             Err(error) => self.ran(call, &error),
         }
     }
@@ -219,10 +221,10 @@ impl Calls for PostgresCalls<'_> {
         &mut self,
         call: &ProcedureCall,
         outcome: CallOutcome,
-    ) -> Result<Ran, CentreError> {
+    ) -> Result<CallRun, CentreError> {
         let committed = self.connection.client().batch_execute("COMMIT").await;
         match committed {
-            Ok(()) => Ok(Ran::Done(outcome)),
+            Ok(()) => Ok(CallRun::Done(outcome)),
             Err(error) => {
                 let ran = self.ran(call, &error)?;
                 self.undo().await?;
@@ -392,13 +394,13 @@ async fn answer(
 }
 
 /// What a failure means for a call; others may have been interrupted since it began.
-fn ran(call: &ProcedureCall, others: bool, error: &Error) -> Result<Ran, CentreError> {
+fn ran(call: &ProcedureCall, others: bool, error: &Error) -> Result<CallRun, CentreError> {
     let failure = centre_error("running a call", error);
     if matches!(failure, CentreError::Unavailable { .. }) {
         return Err(failure);
     }
     let Some(refusal) = error.as_db_error() else {
-        return Ok(Ran::Done(CallOutcome::Failed {
+        return Ok(CallRun::Done(CallOutcome::Failed {
             code: String::new(),
             message: chain(error),
         }));
@@ -411,19 +413,19 @@ fn ran(call: &ProcedureCall, others: bool, error: &Error) -> Result<Ran, CentreE
     let state = refusal.code().code();
     Ok(match state {
         // query_canceled: by us, by its time, or by mistake.
-        "57014" if others && !call.cancel.is_set() => Ran::Again(CallOutcome::Interrupted),
-        "57014" => Ran::Done(CallOutcome::Interrupted),
+        "57014" if others && !call.cancel.is_set() => CallRun::Again(CallOutcome::Interrupted),
+        "57014" => CallRun::Done(CallOutcome::Interrupted),
         // serialization_failure, deadlock_detected
-        "40001" | "40P01" => Ran::Again(CallOutcome::Busy { message }),
-        _ if is_locked(state) => Ran::Done(CallOutcome::Busy { message }),
+        "40001" | "40P01" => CallRun::Again(CallOutcome::Busy { message }),
+        _ if is_locked(state) => CallRun::Done(CallOutcome::Busy { message }),
         code => {
             let failed = CallOutcome::Failed {
                 code: code.to_owned(),
                 message,
             };
             match is_stale_plan(refusal) {
-                true => Ran::Again(failed),
-                false => Ran::Done(failed),
+                true => CallRun::Again(failed),
+                false => CallRun::Done(failed),
             }
         }
     })
@@ -432,7 +434,7 @@ fn ran(call: &ProcedureCall, others: bool, error: &Error) -> Result<Ran, CentreE
 // ---------------------------------------------------------------------------
 // Preparing
 
-async fn prepare(client: &Client, procedure: &Arc<Procedure>) -> Result<Prepared, Error> {
+async fn prepare(client: &Client, procedure: &Arc<CallableProcedure>) -> Result<Prepared, Error> {
     let statement = match procedure.statements().first() {
         None => None,
         Some(script) => Some(prepare_statement(client, procedure, script).await?),
@@ -462,7 +464,7 @@ fn guard(query: &Script) -> String {
 /// PostgreSQL says which.
 async fn prepare_typed(
     client: &Client,
-    procedure: &Procedure,
+    procedure: &CallableProcedure,
     script: &Script,
     sql: &str,
 ) -> Result<Statement, Error> {
@@ -486,7 +488,7 @@ async fn prepare_typed(
 
 async fn prepare_statement(
     client: &Client,
-    procedure: &Procedure,
+    procedure: &CallableProcedure,
     script: &Script,
 ) -> Result<CallStatement, Error> {
     let plain = prepare_typed(client, procedure, script, &script.sql).await?;
@@ -586,9 +588,9 @@ fn parameter(column_type: ColumnType) -> Type {
 pub(super) async fn check(
     connection: &mut Connection,
     named: &str,
-    procedure: &Procedure,
+    procedure: &CallableProcedure,
     script: &Script,
-) -> Result<Checked, CentreError> {
+) -> Result<StatementCheck, CentreError> {
     let client = connection.client();
     let prepared = async {
         let statement = prepare_statement(client, procedure, script).await?;
@@ -598,7 +600,7 @@ pub(super) async fn check(
         Ok(statement)
     };
     match prepared.await {
-        Ok(CallStatement { columns, .. }) => Ok(Checked {
+        Ok(CallStatement { columns, .. }) => Ok(StatementCheck {
             columns: columns.iter().map(|it| it.name.clone()).collect(),
             writes: None,
         }),
@@ -654,7 +656,7 @@ pub(super) enum Argument {
 
 /// The parameters of a script's statement.
 pub(super) fn of_script(
-    statement: &scripts::Statement,
+    statement: &scripts::ScriptStatement,
     values: &[Value],
     prepared: &Statement,
 ) -> Vec<Argument> {

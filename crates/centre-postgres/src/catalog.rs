@@ -16,7 +16,7 @@ use super::quote::{ident, qualified};
 use super::trigger_functions::setting_trigger;
 use super::values::Kind;
 use tidewater_centre::engine::catalog::{
-    ColumnInfo, Numbering, Reference, TableInfo, checks, default_of, is_null,
+    ColumnInfo, ForeignKeyInfo, Numbering, TableInfo, checks, default_of, is_null,
 };
 use tidewater_centre::error::CentreError;
 
@@ -139,7 +139,7 @@ WHERE t.tgrelid = ANY($1)
   AND (NOT t.tgisinternal OR t.tgparentid <> 0 AND t.tgconstraint = 0)
 ORDER BY t.tgrelid, t.tgname";
 
-impl tidewater_centre::engine::catalog::Catalog for Catalog {
+impl tidewater_centre::engine::catalog::CatalogReader for Catalog {
     fn tables(&self) -> &[TableInfo] {
         &self.infos
     }
@@ -182,7 +182,7 @@ impl Catalog {
             if let (Some(columns), Some(parent_columns), Some(at), Some(parent)) = found {
                 let (name, definition): (String, String) = (row.get(7), row.get(8));
                 let cascading = cascading(&catalog.tables[at], &name, &definition);
-                catalog.infos[at].references.push(Reference {
+                catalog.infos[at].references.push(ForeignKeyInfo {
                     columns,
                     parent,
                     parent_columns,

@@ -13,9 +13,9 @@ use super::{Postgres, Served, Shared, download, fill_random, tracked};
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, Downloaded, Downloading};
 use tidewater_centre::engine;
-use tidewater_centre::engine::database::{Database, Job, Lane};
-use tidewater_centre::engine::download::Reading;
-use tidewater_centre::engine::follow::Changes;
+use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
+use tidewater_centre::engine::download::SnapshotReading;
+use tidewater_centre::engine::follow::CommittedChanges;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::trying::{ScriptTrial, TriedScript};
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
@@ -38,7 +38,7 @@ impl PostgresLane {
     }
 }
 
-impl Lane for PostgresLane {
+impl WorkerConnection for PostgresLane {
     type Connection = Connection;
     type Table = PublishedTable;
 
@@ -159,14 +159,14 @@ impl Lane for PostgresLane {
                 self.shared.waits.in_vain(now_ms);
             }
             match result {
-                Ok(Reading {
+                Ok(SnapshotReading {
                     outcomes,
                     is_broken: true,
                 }) => {
                     self.connection.abandon().await;
                     Ok(outcomes)
                 }
-                Ok(Reading { outcomes, .. }) => self.connection.leave(Ok(outcomes)).await,
+                Ok(SnapshotReading { outcomes, .. }) => self.connection.leave(Ok(outcomes)).await,
                 Err(error) => self.connection.leave(Err(error)).await,
             }
         })
@@ -206,7 +206,11 @@ impl Database for Postgres {
         self.shared.served()
     }
 
-    fn follow(&self, served: Arc<Served>, since: Option<Vec<u8>>) -> CentreResult<'_, Changes> {
+    fn follow(
+        &self,
+        served: Arc<Served>,
+        since: Option<Vec<u8>>,
+    ) -> CentreResult<'_, CommittedChanges> {
         Box::pin(async move {
             let shared = &self.shared;
             shared
@@ -227,7 +231,7 @@ async fn read_downloads(
     connection: &mut Connection,
     shared: &Shared,
     downloads: &mut [Downloading<'_>],
-) -> Result<Reading, CentreError> {
+) -> Result<SnapshotReading, CentreError> {
     let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
     let publications = download::publications(shared, &jobs)?;
     let acts = publications.iter().any(|it| it.act_as.is_some());
@@ -235,7 +239,7 @@ async fn read_downloads(
         let of_first = jobs[0].subscriptions.len();
         let (first, rest) = downloads.split_at_mut(1);
         let reading = read_some(connection, shared, first, &publications[..of_first]).await?;
-        return Ok(Reading {
+        return Ok(SnapshotReading {
             outcomes: reading
                 .outcomes
                 .into_iter()
@@ -252,7 +256,7 @@ async fn read_some(
     shared: &Shared,
     downloads: &mut [Downloading<'_>],
     publications: &[Arc<Publication>],
-) -> Result<Reading, CentreError> {
+) -> Result<SnapshotReading, CentreError> {
     let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
     let mut snapshot = DatabaseSnapshot::open(connection, shared, &jobs, publications).await?;
     engine::download::download(&mut snapshot, downloads).await

@@ -28,13 +28,16 @@ use super::triggers::LogSpec;
 use super::watermark::snapshot;
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
-use tidewater_centre::engine::connection::{Answer, Connection as _, Own};
-use tidewater_centre::engine::download::{
-    Held, Mark, Opened, Order, Part, Place, Snapshot, TakeKey, TakeRow,
+use tidewater_centre::engine::connection::{
+    DatabaseConnection as _, StatementResult, SystemStatement,
 };
-use tidewater_centre::engine::scope::{Purpose, ScopeChange, Serials, Standing};
+use tidewater_centre::engine::download::{
+    DownloadSnapshot, DurableMark, KeyOrder, OpenedSubscription, RuleHolding, RuleRows, TablePlace,
+    TakeKey, TakeRow,
+};
+use tidewater_centre::engine::scope::{ScopeChange, ScopePurpose, SerialValidity, Serials};
 use tidewater_centre::engine::scripts;
-use tidewater_centre::engine::watermark::Presented;
+use tidewater_centre::engine::watermark::PresentedCheckpoint;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{self, HeldRule, Partitions, Scope};
 
@@ -66,16 +69,16 @@ pub(super) const WHO: &str = "SELECT pg_catalog.set_config('tidewater.username',
 
 /// What a remote presented and holds, as far as it can be understood.
 struct Known<'c> {
-    presented: Presented<'c>,
+    presented: PresentedCheckpoint<'c>,
     snapshot: String,
 }
 
-/// See [`Snapshot`].
+/// See [`DownloadSnapshot`].
 pub(super) struct DatabaseSnapshot<'p> {
     connection: &'p mut Connection,
     shared: &'p Shared,
     publications: &'p [Arc<Publication>],
-    opened: Vec<Opened>,
+    opened: Vec<OpenedSubscription>,
     /// By subscription.
     logs: Vec<LogReading>,
     /// Who syncs, by job: user and remote.
@@ -120,12 +123,12 @@ impl<'p> DatabaseSnapshot<'p> {
         })
     }
 
-    fn table(&self, place: Place) -> &'p PublishedTable {
+    fn table(&self, place: TablePlace) -> &'p PublishedTable {
         &self.publications[place.subscription].tables[place.table]
     }
 
     /// Says for whom rows are read from now on: policies and functions of the application may look.
-    async fn say_who(&mut self, place: Place) -> Result<(), CentreError> {
+    async fn say_who(&mut self, place: TablePlace) -> Result<(), CentreError> {
         let job = self.logs[place.subscription].job;
         if self.said == job {
             return Ok(());
@@ -140,7 +143,7 @@ impl<'p> DatabaseSnapshot<'p> {
     }
 
     /// Reads a table as the remote sees it.
-    fn reader(&self, place: Place) -> Reader<'p> {
+    fn reader(&self, place: TablePlace) -> Reader<'p> {
         Reader {
             acting: self.logs[place.subscription].acting.clone(),
             ..self.ourselves(place)
@@ -148,7 +151,7 @@ impl<'p> DatabaseSnapshot<'p> {
     }
 
     /// Reads all of a table.
-    fn ourselves(&self, place: Place) -> Reader<'p> {
+    fn ourselves(&self, place: TablePlace) -> Reader<'p> {
         Reader {
             table: self.table(place),
             acting: Acting::default(),
@@ -156,12 +159,12 @@ impl<'p> DatabaseSnapshot<'p> {
     }
 }
 
-impl Snapshot for DatabaseSnapshot<'_> {
-    fn take_opened(&mut self) -> Vec<Opened> {
+impl DownloadSnapshot for DatabaseSnapshot<'_> {
+    fn take_opened(&mut self) -> Vec<OpenedSubscription> {
         std::mem::take(&mut self.opened)
     }
 
-    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, Mark> {
+    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, DurableMark> {
         Box::pin(async move {
             let id = self.shared.marks.ask(now_ms).await?;
             let mut serials = Vec::with_capacity(changes.len());
@@ -172,23 +175,23 @@ impl Snapshot for DatabaseSnapshot<'_> {
                     serials.push(change.noted(&noted)?);
                 }
             }
-            Ok(Mark { id, serials })
+            Ok(DurableMark { id, serials })
         })
     }
 
-    fn row_estimate(&self, place: Place) -> u64 {
+    fn row_estimate(&self, place: TablePlace) -> u64 {
         self.table(place).row_estimate
     }
 
-    fn may_weigh(&mut self, place: Place, bytes: u64) -> CentreResult<'_, bool> {
+    fn may_weigh(&mut self, place: TablePlace, bytes: u64) -> CentreResult<'_, bool> {
         let reader = self.ourselves(place);
         Box::pin(async move { reader.may_weigh(self.connection, bytes).await })
     }
 
     fn rows<'s>(
         &'s mut self,
-        place: Place,
-        part: &'s Part<'s>,
+        place: TablePlace,
+        part: &'s RuleRows<'s>,
         take: TakeRow<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
@@ -205,7 +208,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
         })
     }
 
-    fn is_same_for_all(&mut self, place: Place) -> CentreResult<'_, bool> {
+    fn is_same_for_all(&mut self, place: TablePlace) -> CentreResult<'_, bool> {
         Box::pin(async move {
             let oid = self.table(place).oid;
             let asked = self.connection.prepare(HAS_POLICIES, &[]).await?;
@@ -215,7 +218,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
         })
     }
 
-    fn own(&mut self, statements: Vec<Own>) -> CentreResult<'_, Vec<Answer>> {
+    fn own(&mut self, statements: Vec<SystemStatement>) -> CentreResult<'_, Vec<StatementResult>> {
         Box::pin(async move {
             let what = "reading a scope that was handed out";
             self.connection.flight(what, &statements).await
@@ -224,9 +227,9 @@ impl Snapshot for DatabaseSnapshot<'_> {
 
     fn changes<'s>(
         &'s mut self,
-        place: Place,
+        place: TablePlace,
         asked: &'s [Option<Vec<&'s [u8]>>],
-        order: Option<&'s Order<'s>>,
+        order: Option<&'s KeyOrder<'s>>,
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
@@ -246,8 +249,8 @@ impl Snapshot for DatabaseSnapshot<'_> {
 
     fn script<'s>(
         &'s mut self,
-        place: Place,
-        statement: &'s scripts::Statement,
+        place: TablePlace,
+        statement: &'s scripts::ScriptStatement,
         values: &'s [Value],
         take: TakeRow<'s>,
     ) -> CentreResult<'s, ()> {
@@ -262,7 +265,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
 
     fn by_keys<'s>(
         &'s mut self,
-        place: Place,
+        place: TablePlace,
         keys: &'s [Vec<Datum<'s>>],
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
@@ -299,7 +302,7 @@ pub(super) fn publications(
 /// Policies may look at the user for whom the server reads.
 const HAS_POLICIES: &str = "SELECT relrowsecurity FROM pg_catalog.pg_class WHERE oid = $1";
 
-type Found = Vec<(Opened, LogReading)>;
+type Found = Vec<(OpenedSubscription, LogReading)>;
 
 /// Opens the snapshot; first takes in the partitions that came or went, if it can be done
 /// at once. If not, their tables go whole.
@@ -359,7 +362,7 @@ async fn open(
         let (own, others) = rest.split_at(job.subscriptions.len());
         rest = others;
         let own: Vec<&Publication> = own.iter().map(|it| &**it).collect();
-        let queries = ScopeQueries::prepare(connection, &job.context, &own, Purpose::Reading);
+        let queries = ScopeQueries::prepare(connection, &job.context, &own, ScopePurpose::Reading);
         let queries = queries.await?;
         let mut roles = Vec::with_capacity(own.len());
         for publication in own {
@@ -441,12 +444,14 @@ async fn open(
         let mut restarted: Vec<i32> = row.get(3);
         restarted.extend(&strange);
         let tables = publication.tables.iter().flat_map(|it| &it.rules);
-        let rules = tables.zip(&*publication.rules).map(|(table, rule)| Held {
-            place: held.as_ref().and_then(|it| it.presented.place(rule.id)),
-            is_traced: marked_ms.is_some()
-                && table.log.is_some()
-                && !restarted.contains(&table.log_id),
-        });
+        let rules = tables
+            .zip(&*publication.rules)
+            .map(|(table, rule)| RuleHolding {
+                place: held.as_ref().and_then(|it| it.presented.place(rule.id)),
+                is_traced: marked_ms.is_some()
+                    && table.log.is_some()
+                    && !restarted.contains(&table.log_id),
+            });
         let rules = rules.collect();
         let (job, subscription) = subscriptions[number];
         let serial = subscription.checkpoint.as_ref().map(|it| it.serial);
@@ -461,13 +466,13 @@ async fn open(
                 .has_news_of_many(connection, publication, &scope, &own)
                 .await?;
         }
-        let opened = Opened {
+        let opened = OpenedSubscription {
             published: publication.published(),
             position: row.get::<_, String>(1).into_bytes(),
             scope,
             role: acting.role().to_owned(),
             held: rules,
-            standing: Standing::of(serial, serials(row)),
+            standing: SerialValidity::of(serial, serials(row)),
             news,
             marked_ms,
             safe_until: safe_time.map_or(0, |it| it.for_remote(last_download)),
@@ -750,7 +755,10 @@ fn news(rule: &TableRule) -> String {
 impl<'c> Known<'c> {
     /// What a remote presented, unless it presented nothing, or something of another database.
     fn of(subscription: &'c DownloadSubscription) -> Option<Known<'c>> {
-        let presented = subscription.checkpoint.as_ref().and_then(Presented::of)?;
+        let presented = subscription
+            .checkpoint
+            .as_ref()
+            .and_then(PresentedCheckpoint::of)?;
         let snapshot = snapshot(&presented.watermark.position)?.to_owned();
         Some(Known {
             presented,

@@ -16,8 +16,8 @@ use super::publication::{PgColumn, TableRule};
 use super::triggers::{LogSpec, log_column};
 use super::values::Kind;
 use super::watermark::snapshot;
-use tidewater_centre::engine::follow::{Changes, LogChanges, logs};
-use tidewater_centre::engine::publication::Rule;
+use tidewater_centre::engine::follow::{CommittedChanges, LogChanges, logs};
+use tidewater_centre::engine::publication::RowRule;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
 
@@ -71,7 +71,7 @@ impl Unseen<'_> {
 /// A change log that is read.
 struct Log<'s> {
     id: i64,
-    rule: &'s Rule,
+    rule: &'s RowRule,
     kinds: Vec<Kind>,
     statement: Statement,
 }
@@ -83,7 +83,7 @@ impl Follower {
         address: &Address,
         served: &Served,
         since: Option<Vec<u8>>,
-    ) -> Result<Changes, CentreError> {
+    ) -> Result<CommittedChanges, CentreError> {
         let mut kept = self.0.lock().await;
         let connection = match kept.take().filter(|it| !it.is_closed()) {
             Some(connection) => connection,
@@ -107,15 +107,15 @@ async fn read(
     connection: &mut Connection,
     served: &Served,
     since: Option<Vec<u8>>,
-) -> Result<Changes, CentreError> {
+) -> Result<CommittedChanges, CentreError> {
     let following = refused("following changes");
     let now = connection.prepare(NOW, &[]).await?;
     let now = connection.client().query_one(&now, &[]).await;
     let position = now.map_err(&following)?.get::<_, String>(0).into_bytes();
     let Some(since) = since.filter(|it| *it != position) else {
-        return Ok(Changes {
+        return Ok(CommittedChanges {
             position,
-            ..Changes::default()
+            ..CommittedChanges::default()
         });
     };
     let unseen = Unseen::since(&since).ok_or_else(|| CentreError::Internal {
@@ -156,7 +156,7 @@ async fn read(
         .iter()
         .map(|row| i64::from(row.get::<_, i32>(0)))
         .collect();
-    let mut changes = Changes {
+    let mut changes = CommittedChanges {
         position: state.get::<_, String>(0).into_bytes(),
         logs: Vec::new(),
         scopes: is_lost || everything.contains(&SCOPES),

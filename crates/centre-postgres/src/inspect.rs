@@ -18,9 +18,10 @@ use super::triggers::log_column;
 use super::values::Kind;
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::inspect::{
-    Cell, ENTRIES_TOLD, Entry, Inspecting, Keyed, RowsDiffer, Side,
+    ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,
+    RowsDiffer,
 };
-use tidewater_centre::engine::scope::Purpose;
+use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
 
@@ -46,12 +47,12 @@ const COMMITTED: &str = "(CASE WHEN pg_catalog.current_setting('track_commit_tim
   THEN (extract(epoch FROM pg_catalog.pg_xact_commit_timestamp(
     (l.version::text::int8 % 4294967296)::text::xid)) * 1000)::int8 END)";
 
-impl Inspecting for Postgres {
+impl DatabaseInspection for Postgres {
     async fn scope(
         connection: &mut Connection,
         publication: &Publication,
         context: &SyncContext,
-        purpose: Purpose,
+        purpose: ScopePurpose,
     ) -> Result<Scope> {
         say_who(connection, context).await?;
         let queries = ScopeQueries::prepare(connection, context, &[publication], purpose).await?;
@@ -62,8 +63,8 @@ impl Inspecting for Postgres {
     async fn cells(
         connection: &mut Connection,
         catalog: &Catalog,
-        row: &Keyed<'_, PublishedTable>,
-        cells: &[Cell],
+        row: &KeyedRow<'_, PublishedTable>,
+        cells: &[InspectedCell],
     ) -> Result<Option<Vec<Value>>> {
         let table = &row.publication.tables[row.table];
         let Some(key) = key_arrays(table, row.key) else {
@@ -99,7 +100,7 @@ impl Inspecting for Postgres {
 
     async fn seen(
         connection: &mut Connection,
-        row: &Keyed<'_, PublishedTable>,
+        row: &KeyedRow<'_, PublishedTable>,
         context: &SyncContext,
     ) -> Result<Option<(String, bool)>> {
         let acting = acting(connection, row.publication, context).await?;
@@ -124,10 +125,10 @@ impl Inspecting for Postgres {
 
     async fn entries(
         connection: &mut Connection,
-        row: &Keyed<'_, PublishedTable>,
+        row: &KeyedRow<'_, PublishedTable>,
         rule: usize,
         until_ms: i64,
-    ) -> Result<Vec<Entry>> {
+    ) -> Result<Vec<ChangeLogEntry>> {
         let table = &row.publication.tables[row.table];
         let of_rule = &table.rules[rule];
         let Some(key) = key_arrays(table, row.key).filter(|_| of_rule.log.is_some()) else {
@@ -160,7 +161,7 @@ impl Inspecting for Postgres {
         for row in &rows {
             let mut values = Vec::new();
             decoder.result(row, 4, &mut values)?;
-            entries.push(Entry {
+            entries.push(ChangeLogEntry {
                 version: row.get(0),
                 after_ms: row.get(1),
                 before_ms: row.get(2),
@@ -174,7 +175,7 @@ impl Inspecting for Postgres {
     async fn difference(
         connection: &mut Connection,
         context: &SyncContext,
-        sides: [Option<Side<'_, PublishedTable>>; 2],
+        sides: [Option<ConfigurationSide<'_, PublishedTable>>; 2],
         rows: usize,
     ) -> Result<Option<RowsDiffer>> {
         let mut roles = Vec::new();
@@ -307,7 +308,7 @@ fn outputs(table: &PublishedTable) -> String {
 }
 
 /// The query for the keys of the rows that a side has.
-fn side_keys(side: &Side<'_, PublishedTable>) -> Result<String> {
+fn side_keys(side: &ConfigurationSide<'_, PublishedTable>) -> Result<String> {
     let table = &side.publication.tables[side.table];
     let rules = &side.publication.rules[side.publication.rules_of(side.table)];
     let outputs = outputs(table);

@@ -61,7 +61,7 @@ use self::waits::Waits;
 use self::watermark::Marks;
 use tidewater_centre::centre::Centre;
 use tidewater_centre::engine::centre::EngineCentre;
-use tidewater_centre::engine::deploy::Loaded;
+use tidewater_centre::engine::deploy::ServedPublications;
 use tidewater_centre::error::CentreError;
 
 /// A PostgreSQL database as a centre.
@@ -153,7 +153,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
 }
 
 /// Publications as they are served.
-type Served = Loaded<PublishedTable>;
+type Served = ServedPublications<PublishedTable>;
 
 impl Shared {
     fn served(&self) -> Arc<Served> {

@@ -14,7 +14,7 @@ use super::quote::literal;
 use super::tracked;
 use super::tracking;
 use super::triggers::LogSpec;
-use tidewater_centre::engine::connection::Connection as _;
+use tidewater_centre::engine::connection::DatabaseConnection as _;
 use tidewater_centre::error::CentreError;
 
 /// How long a download's side task waits for a lock; writers of the new member wait

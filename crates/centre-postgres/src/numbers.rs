@@ -3,7 +3,7 @@
 use super::connection::{Connection, refused};
 use super::publication::PublishedTable;
 use super::quote::ident;
-use tidewater_centre::engine::database::NumbersAsked;
+use tidewater_centre::engine::database::NumberBlockRequest;
 use tidewater_centre::error::CentreError;
 
 /// The sequence that numbers column `$2` of table `$1`: that of an identity or serial column, or the
@@ -37,7 +37,7 @@ fn ahead(column: &str, table: &PublishedTable) -> String {
 /// the same time gets others. Where there is none, those above all that there are.
 pub(super) async fn take(
     connection: &mut Connection,
-    asked: NumbersAsked<'_>,
+    asked: NumberBlockRequest<'_>,
     table: &PublishedTable,
 ) -> Result<Vec<(i64, i64)>, CentreError> {
     let error = |error| refused("taking numbers")(error);

@@ -10,8 +10,8 @@ use super::route::Route;
 use super::triggers::{LogSpec, log_column};
 use super::values::Kind;
 use tidewater_centre::OnUnseenChildren;
-use tidewater_centre::engine::catalog::Catalog as _;
-use tidewater_centre::engine::compile::{Published, WhichRule};
+use tidewater_centre::engine::catalog::CatalogReader as _;
+use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::publication::{self, ServedTable};
 use tidewater_centre::engine::upload::rows::OnDelete;
 
@@ -240,7 +240,7 @@ impl ServedTable for PublishedTable {
 }
 
 /// What a delete of a table does to published children.
-fn on_delete(published: &Published<'_>) -> OnDelete {
+fn on_delete(published: &CompiledTable<'_>) -> OnDelete {
     match (
         published.children.is_empty(),
         published.spec.on_unseen_children,
@@ -251,7 +251,7 @@ fn on_delete(published: &Published<'_>) -> OnDelete {
     }
 }
 
-fn child_keys(published: &Published<'_>, catalog: &Catalog) -> Vec<ChildKey> {
+fn child_keys(published: &CompiledTable<'_>, catalog: &Catalog) -> Vec<ChildKey> {
     let parent = &catalog.tables[published.table];
     let keys = published.children.iter().map(|children| {
         let child = &catalog.tables[children.table];
@@ -270,7 +270,7 @@ fn child_keys(published: &Published<'_>, catalog: &Catalog) -> Vec<ChildKey> {
 }
 
 impl TableRule {
-    fn of(published: &Published<'_>, number: usize, catalog: &Catalog) -> (TableRule, String) {
+    fn of(published: &CompiledTable<'_>, number: usize, catalog: &Catalog) -> (TableRule, String) {
         let live = &catalog.tables[published.table];
         let rule = &published.rules[number];
         let route = Route::of(live, rule, catalog);
@@ -368,7 +368,7 @@ impl PublishedTable {
         )
     }
 
-    pub(super) fn of(published: &Published<'_>, catalog: &Catalog) -> PublishedTable {
+    pub(super) fn of(published: &CompiledTable<'_>, catalog: &Catalog) -> PublishedTable {
         let live = &catalog.tables[published.table];
         let columns = published.columns.iter();
         let columns = columns.map(|it| PgColumn {

@@ -14,7 +14,7 @@ use super::state::SCHEMA;
 use super::triggers::LogSpec;
 use super::{Postgres, in_place};
 use tidewater_centre::MissingRight;
-use tidewater_centre::engine::database::{Rights, RightsAsked};
+use tidewater_centre::engine::database::{RightsPurpose, RoleRights};
 use tidewater_centre::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -120,12 +120,12 @@ impl TableRights {
     }
 }
 
-/// See [`tidewater_centre::engine::database::Tracking::rights`].
+/// See [`tidewater_centre::engine::database::ChangeTracking::rights`].
 pub(super) async fn of_deploying(
     connection: &mut Connection,
-    asked: RightsAsked<'_, Postgres>,
-) -> Result<Rights> {
-    let mut rights = Rights::default();
+    asked: RightsPurpose<'_, Postgres>,
+) -> Result<RoleRights> {
+    let mut rights = RoleRights::default();
     if asked.is_first {
         let row = connection.client().query_one(DATABASE, &[]).await;
         let row = row.map_err(refused("reading the catalog"))?;
@@ -173,7 +173,7 @@ pub(super) async fn of_deploying(
     Ok(rights)
 }
 
-/// See [`tidewater_centre::engine::database::Tracking::removal_rights`].
+/// See [`tidewater_centre::engine::database::ChangeTracking::removal_rights`].
 pub(super) async fn of_undeploying(connection: &mut Connection) -> Result<Vec<MissingRight>> {
     let tables = with_triggers(connection).await?;
     let tables = tables.into_iter().map(|(oid, _)| oid).collect();

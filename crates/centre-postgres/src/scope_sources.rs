@@ -10,7 +10,7 @@ use tokio_postgres::{Row, SimpleQueryMessage};
 
 use super::connection::{Connection, refused};
 use super::quote::ident;
-use tidewater_centre::engine::deploy::{ScopeSources, Step};
+use tidewater_centre::engine::deploy::{DeploymentStep, ScopeSources};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::error::CentreError;
 
@@ -94,7 +94,7 @@ fn settle(row: &Row, sources: &mut ScopeSources) {
         );
         sources
             .steps
-            .push(Step::sql(description, lock, drop).unneeded());
+            .push(DeploymentStep::sql(description, lock, drop).unneeded());
     } else if !can_be_watched || !may {
         let why = match can_be_watched {
             true => "the role that deploys has no TRIGGER privilege on it",
@@ -114,7 +114,7 @@ fn settle(row: &Row, sources: &mut ScopeSources) {
             format!("note when {title} is written to, because a partition query reads it");
         sources
             .steps
-            .push(Step::sql(description, lock, sql).unneeded());
+            .push(DeploymentStep::sql(description, lock, sql).unneeded());
     }
 }
 

@@ -11,7 +11,7 @@ use tokio_postgres::types::Type;
 
 use super::calls::refused_by_database;
 use super::connection::{Connection, refused};
-use tidewater_centre::engine::script::{Parameter, Script};
+use tidewater_centre::engine::script::{Script, ScriptParameter};
 use tidewater_centre::engine::scripts::{CheckedScript, parameter_type};
 use tidewater_centre::error::CentreError;
 use tidewater_protocol::ColumnType;
@@ -24,8 +24,8 @@ SELECT pg_catalog.current_setting('TimeZone'), coalesce((
   WHERE a.attname::text = ANY ($1) AND a.atttypid IN (1082, 1114) AND NOT a.attisdropped
     AND c.relname::text = ANY ($1)), '')";
 
-fn is_time(parameter: &Parameter) -> bool {
-    matches!(parameter, Parameter::System(name) if parameter_type(name) == ColumnType::TimestampTz)
+fn is_time(parameter: &ScriptParameter) -> bool {
+    matches!(parameter, ScriptParameter::System(name) if parameter_type(name) == ColumnType::TimestampTz)
 }
 
 /// The types that a script's times are told to have; the others follow from where they stand.
@@ -97,7 +97,7 @@ fn is_zoneless(of: &Type) -> bool {
 async fn warning(
     connection: &Connection,
     script: &Script,
-    parameter: &Parameter,
+    parameter: &ScriptParameter,
 ) -> Result<String, CentreError> {
     let words = script
         .sql

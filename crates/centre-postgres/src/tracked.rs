@@ -21,7 +21,7 @@ use super::publication::Publication;
 use super::quote::literal;
 use super::triggers::LogSpec;
 use super::{Shared, in_place, tracking};
-use tidewater_centre::engine::connection::Connection as _;
+use tidewater_centre::engine::connection::DatabaseConnection as _;
 use tidewater_centre::engine::records::insert_incident;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::{IncidentKind, IncidentRecord};

@@ -22,17 +22,21 @@ use super::{
     scope_sources, script_times, waits, watermark,
 };
 use tidewater_centre::MissingRight;
-use tidewater_centre::engine::acting::Assumed;
+use tidewater_centre::engine::acting::RoleAssumption;
 use tidewater_centre::engine::catalog::TableInfo;
-use tidewater_centre::engine::compile::{Published, WhichRule};
-use tidewater_centre::engine::connection::{Answer, Connection as _, Own, each, own, own_row};
-use tidewater_centre::engine::database::{
-    ChangeLog, NumbersAsked, Rights, RightsAsked, RoleAsked, Tracking,
+use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
+use tidewater_centre::engine::connection::{
+    DatabaseConnection as _, StatementResult, SystemStatement, each, own, own_row,
 };
-use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, ScopeSources, Step};
-use tidewater_centre::engine::procedure::{Checked, Procedure};
+use tidewater_centre::engine::database::{
+    ChangeLog, ChangeTracking, NumberBlockRequest, RightsPurpose, RoleRights, RoleSource,
+};
+use tidewater_centre::engine::deploy::{
+    DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources, StepLock,
+};
+use tidewater_centre::engine::procedure::{CallableProcedure, StatementCheck};
 use tidewater_centre::engine::scope::ScopeQuery;
-use tidewater_centre::engine::script::{Dialect, Script};
+use tidewater_centre::engine::script::{Script, SqlDialect};
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
@@ -42,14 +46,14 @@ use tidewater_centre::records::Blocker;
 /// How long deploying waits for a table that is in use.
 const LOCK_TIMEOUT_MS: u32 = 5_000;
 
-impl Tracking for Postgres {
+impl ChangeTracking for Postgres {
     type Connection = Connection;
 
     type Catalog = Catalog;
     type Table = PublishedTable;
     type Log = LogSpec;
 
-    const DIALECT: Dialect = Dialect::Postgres;
+    const DIALECT: SqlDialect = SqlDialect::Postgres;
 
     const LOGS: &str = state::LOGS;
 
@@ -71,7 +75,7 @@ impl Tracking for Postgres {
         Catalog::read(connection.client()).await
     }
 
-    fn table(published: &Published<'_>, _: &Table, catalog: &Catalog) -> PublishedTable {
+    fn table(published: &CompiledTable<'_>, _: &Table, catalog: &Catalog) -> PublishedTable {
         PublishedTable::of(published, catalog)
     }
 
@@ -89,7 +93,7 @@ impl Tracking for Postgres {
 
     async fn take_numbers(
         connection: &mut Connection,
-        asked: NumbersAsked<'_>,
+        asked: NumberBlockRequest<'_>,
         table: &PublishedTable,
     ) -> Result<Vec<(i64, i64)>, CentreError> {
         numbers::take(connection, asked, table).await
@@ -98,7 +102,7 @@ impl Tracking for Postgres {
     async fn check_query(
         connection: &mut Connection,
         (place, query, which): (&str, &ScopeQuery, WhichRule),
-        _: &Published<'_>,
+        _: &CompiledTable<'_>,
         _: &[TableInfo],
         table: &PublishedTable,
     ) -> Result<(), CentreError> {
@@ -125,9 +129,9 @@ impl Tracking for Postgres {
     async fn check_call(
         connection: &mut Connection,
         named: &str,
-        procedure: &Procedure,
+        procedure: &CallableProcedure,
         statement: &Script,
-    ) -> Result<Checked, CentreError> {
+    ) -> Result<StatementCheck, CentreError> {
         calls::check(connection, named, procedure, statement).await
     }
 
@@ -148,14 +152,14 @@ impl Tracking for Postgres {
         script_times::check_script(connection, named, script).await
     }
 
-    fn acting_sql(role: RoleAsked<'_>) -> Option<String> {
+    fn acting_sql(role: RoleSource<'_>) -> Option<String> {
         Some(acting::sql(role))
     }
 
     async fn check_acting(
         connection: &mut Connection,
         named: &str,
-        assumed: &Assumed,
+        assumed: &RoleAssumption,
         tables: &[PublishedTable],
     ) -> Result<Vec<String>, CentreError> {
         acting::check(connection, named, assumed, tables).await
@@ -185,14 +189,14 @@ impl Tracking for Postgres {
         connection: &mut Connection,
         catalog: &Catalog,
         wanted: &[LogSpec],
-    ) -> Result<InPlace, CentreError> {
+    ) -> Result<ExistingChangeLogs, CentreError> {
         find_in_place(connection.client(), catalog, wanted).await
     }
 
-    fn lock(lock: Lock, table: &str) -> String {
+    fn lock(lock: StepLock, table: &str) -> String {
         match lock {
-            Lock::Writers => format!("SHARE ROW EXCLUSIVE on {table}"),
-            Lock::Everybody => format!("ACCESS EXCLUSIVE on {table}"),
+            StepLock::Writers => format!("SHARE ROW EXCLUSIVE on {table}"),
+            StepLock::Everybody => format!("ACCESS EXCLUSIVE on {table}"),
         }
     }
 
@@ -245,29 +249,30 @@ impl Tracking for Postgres {
         tracked::remember_all(publications)
     }
 
-    async fn traces(connection: &mut Connection) -> Result<Vec<Step>, CentreError> {
+    async fn traces(connection: &mut Connection) -> Result<Vec<DeploymentStep>, CentreError> {
         let catalog = Catalog::read(connection.client()).await?;
         let triggers = catalog.tables.iter().filter_map(|table| {
             let drops = in_place::drops(table);
             let title = &table.title;
             let description = format!("remove the triggers from {title}");
-            (!drops.is_empty())
-                .then(|| Step::sql(description, Self::lock(Lock::Everybody, title), drops))
+            (!drops.is_empty()).then(|| {
+                DeploymentStep::sql(description, Self::lock(StepLock::Everybody, title), drops)
+            })
         });
-        let mut steps: Vec<Step> = triggers.collect();
+        let mut steps: Vec<DeploymentStep> = triggers.collect();
         let found = found_tables(connection.client(), &own_tables::<Postgres>()).await?;
         if !found.is_empty() {
             let description = "remove the schema tidewater with everything in it".to_owned();
             let drop = "DROP SCHEMA tidewater CASCADE".to_owned();
-            steps.push(Step::sql(description, String::new(), drop));
+            steps.push(DeploymentStep::sql(description, String::new(), drop));
         }
         Ok(steps)
     }
 
     async fn rights(
         connection: &mut Connection,
-        asked: RightsAsked<'_, Postgres>,
-    ) -> Result<Rights, CentreError> {
+        asked: RightsPurpose<'_, Postgres>,
+    ) -> Result<RoleRights, CentreError> {
         rights::of_deploying(connection, asked).await
     }
 
@@ -306,7 +311,7 @@ impl Tracking for Postgres {
         Ok(row.map_err(refused("reading the catalog"))?.get(0))
     }
 
-    fn ask_pruned(position: &[u8]) -> Vec<Own> {
+    fn ask_pruned(position: &[u8]) -> Vec<SystemStatement> {
         let pruned = "SELECT v.n, pg_catalog.pg_snapshot_xmin(v.c1::pg_snapshot) < log_floor
             FROM {rows TEXT}, tidewater.history";
         let snapshot = watermark::snapshot(position).into_iter();
@@ -315,7 +320,7 @@ impl Tracking for Postgres {
             .collect()
     }
 
-    fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {
+    fn is_pruned(answers: &[StatementResult]) -> Result<bool, CentreError> {
         let row = answers.first().and_then(|answer| answer.rows.first());
         row.map_or(Ok(false), |row| row.get(0))
     }
@@ -521,7 +526,13 @@ impl Registered {
     }
 
     /// What has to be done about a log that is all there itself.
-    fn mend(&self, spec: &LogSpec, lost: &[Lost], catalog: &Catalog, mends: &mut Vec<Step>) {
+    fn mend(
+        &self,
+        spec: &LogSpec,
+        lost: &[Lost],
+        catalog: &Catalog,
+        mends: &mut Vec<DeploymentStep>,
+    ) {
         let id = self.id;
         let missing = in_place::missing(spec, id, self.members.as_deref(), catalog);
         // Restored triggers have all rows sent again as well.
@@ -532,7 +543,7 @@ impl Registered {
                 spec.title,
                 lost.what_happened()
             );
-            let send = Step::sql(description, String::new(), everything(id.into()));
+            let send = DeploymentStep::sql(description, String::new(), everything(id.into()));
             mends.push(send.unneeded());
         }
         for missing in missing {
@@ -541,14 +552,14 @@ impl Registered {
                 missing.table,
                 missing.names.join(", ")
             );
-            let lock = Postgres::lock(Lock::Everybody, &missing.table);
+            let lock = Postgres::lock(StepLock::Everybody, &missing.table);
             let sql = missing.sql + &everything(id.into());
-            mends.push(Step::sql(description, lock, sql));
+            mends.push(DeploymentStep::sql(description, lock, sql));
         }
         let registered = self.members.as_deref();
         if let Some(change) = registered.and_then(|it| members::settle(spec, id, it, catalog)) {
-            let lock = Postgres::lock(Lock::Writers, "the partitions");
-            mends.push(Step::sql(change.description, lock, change.sql).unneeded());
+            let lock = Postgres::lock(StepLock::Writers, "the partitions");
+            mends.push(DeploymentStep::sql(change.description, lock, change.sql).unneeded());
         }
     }
 }
@@ -558,7 +569,7 @@ async fn find_in_place(
     client: &impl GenericClient,
     catalog: &Catalog,
     wanted: &[LogSpec],
-) -> Result<InPlace, CentreError> {
+) -> Result<ExistingChangeLogs, CentreError> {
     let registered = Registered::all(client).await?;
     let lost = tracked::lost(client).await?;
     let at_home = format!("SELECT place = {PLACE} FROM tidewater.history");
@@ -568,7 +579,7 @@ async fn find_in_place(
         .get(0);
     let mut mends = Vec::new();
     if !at_home {
-        mends.push(Step::sql(
+        mends.push(DeploymentStep::sql(
             "forget what remotes have: the database was restored to another place, and they \
              compare what they hold"
                 .into(),
@@ -596,7 +607,7 @@ async fn find_in_place(
     }
     mends.extend(strays(&registered, catalog, wanted));
     let last = registered.iter().map(|log| log.id).max();
-    Ok(InPlace {
+    Ok(ExistingChangeLogs {
         logs,
         next: i64::from(last.unwrap_or(0)) + 1,
         mends,
@@ -604,7 +615,7 @@ async fn find_in_place(
 }
 
 /// Removes triggers from tables that are tracked no more.
-fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> Vec<Step> {
+fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> Vec<DeploymentStep> {
     let mut tracked: HashSet<u32> = registered.iter().map(|log| log.table_oid).collect();
     for spec in wanted {
         tracked.extend(spec.route.steps().iter().map(|it| it.oid));
@@ -624,7 +635,12 @@ fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> V
             ),
             false => format!("remove triggers from {title}, which is no partition any more"),
         };
-        Step::sql(description, Postgres::lock(Lock::Everybody, title), drops).unneeded()
+        DeploymentStep::sql(
+            description,
+            Postgres::lock(StepLock::Everybody, title),
+            drops,
+        )
+        .unneeded()
     });
     strays.collect()
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use tidewater_centre::engine::connection::{Connection as _, own};
+use tidewater_centre::engine::connection::{DatabaseConnection as _, own};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::Blocker;
 

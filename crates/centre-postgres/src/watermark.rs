@@ -43,7 +43,7 @@ fn is_snapshot(text: &str) -> bool {
 }
 
 /// Asks for marks, at a time.
-pub(super) type Marks = marks::Marks<i64, Vec<u8>>;
+pub(super) type Marks = marks::MarkQueue<i64, Vec<u8>>;
 
 /// Starts the task that makes marks; it ends when nobody can ask any more. It connects at the
 /// first request.

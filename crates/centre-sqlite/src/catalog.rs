@@ -6,7 +6,7 @@ use super::connection::Connection;
 use super::upstream::Upstream;
 use super::{failure, quote, values};
 use tidewater_centre::engine::catalog::{
-    self, CheckInfo, ColumnInfo, Numbering, Reference, TableInfo, checks, default_of_sqlite,
+    self, CheckInfo, ColumnInfo, ForeignKeyInfo, Numbering, TableInfo, checks, default_of_sqlite,
     is_null,
 };
 use tidewater_centre::error::CentreError;
@@ -53,7 +53,7 @@ pub(super) enum Term {
     Expression(String),
 }
 
-impl catalog::Catalog for Catalog {
+impl catalog::CatalogReader for Catalog {
     fn tables(&self) -> &[TableInfo] {
         &self.infos
     }
@@ -401,13 +401,13 @@ fn read_references(
     connection: &Connection,
     table: &TableInfo,
     all: &[TableInfo],
-) -> rusqlite::Result<Vec<Reference>> {
+) -> rusqlite::Result<Vec<ForeignKeyInfo>> {
     let mut statement = connection.prepare_cached(
         "SELECT id, \"table\", on_update, on_delete, \"from\", \"to\"
          FROM pragma_foreign_key_list(?1) ORDER BY id DESC, seq",
     )?;
     let mut rows = statement.query([&table.name])?;
-    let mut found: Vec<(i64, Option<Reference>)> = Vec::new();
+    let mut found: Vec<(i64, Option<ForeignKeyInfo>)> = Vec::new();
     while let Some(row) = rows.next()? {
         let id: i64 = row.get(0)?;
         if found.last().is_none_or(|(last, _)| *last != id) {
@@ -416,7 +416,7 @@ fn read_references(
                 .iter()
                 .position(|it| it.name.eq_ignore_ascii_case(&parent));
             let (on_update, on_delete): (String, String) = (row.get(2)?, row.get(3)?);
-            let reference = parent.map(|parent| Reference {
+            let reference = parent.map(|parent| ForeignKeyInfo {
                 columns: Vec::new(),
                 parent,
                 parent_columns: Vec::new(),

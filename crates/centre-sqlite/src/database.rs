@@ -15,10 +15,10 @@ use super::{SharedServed, SqliteCentre};
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{Downloaded, Downloading};
 use tidewater_centre::engine;
-use tidewater_centre::engine::database::{Database, Job, Lane};
-use tidewater_centre::engine::deploy::Loaded;
-use tidewater_centre::engine::follow::Changes;
-use tidewater_centre::engine::thread::{ConnectionThread, Owned, at_once};
+use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
+use tidewater_centre::engine::deploy::ServedPublications;
+use tidewater_centre::engine::follow::CommittedChanges;
+use tidewater_centre::engine::thread::{ConnectionThread, ThreadOwner, at_once};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::trying::{ScriptTrial, TriedScript};
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
@@ -34,11 +34,11 @@ pub(crate) struct SqliteLane {
     served: SharedServed,
 }
 
-impl Lane for SqliteLane {
+impl WorkerConnection for SqliteLane {
     type Connection = Connection;
     type Table = PublishedTable;
 
-    fn served(&self) -> Arc<Loaded<PublishedTable>> {
+    fn served(&self) -> Arc<ServedPublications<PublishedTable>> {
         let served = self.served.read().unwrap_or_else(PoisonError::into_inner);
         served.clone()
     }
@@ -171,19 +171,19 @@ impl Database for SqliteCentre {
         self.file.environment().random(bytes)
     }
 
-    fn serve(&self, loaded: Loaded<PublishedTable>) {
+    fn serve(&self, loaded: ServedPublications<PublishedTable>) {
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
-    fn served(&self) -> Arc<Loaded<PublishedTable>> {
+    fn served(&self) -> Arc<ServedPublications<PublishedTable>> {
         Arc::clone(&*self.served.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn follow(
         &self,
-        served: Arc<Loaded<PublishedTable>>,
+        served: Arc<ServedPublications<PublishedTable>>,
         since: Option<Vec<u8>>,
-    ) -> CentreResult<'_, Changes> {
+    ) -> CentreResult<'_, CommittedChanges> {
         Box::pin(self.follower.follow(&self.file, served, since))
     }
 

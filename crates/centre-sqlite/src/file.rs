@@ -17,7 +17,7 @@ use rusqlite::{ErrorCode, OpenFlags};
 use super::connection::Connection;
 use super::environment::{FileIdentity, SqliteEnvironment};
 use super::failure;
-use tidewater_centre::engine::thread::Owned;
+use tidewater_centre::engine::thread::ThreadOwner;
 use tidewater_centre::error::CentreError;
 
 /// How long a statement waits for another writer: a remote that is told to come back later does no
@@ -119,7 +119,7 @@ pub(super) struct OpenFile {
     file: DatabaseFile,
 }
 
-impl Owned for OpenFile {
+impl ThreadOwner for OpenFile {
     type Connection = Connection;
 
     /// It fails if the job may have read or written a file that was replaced.

@@ -17,8 +17,8 @@ use super::publication::PublishedTable;
 use super::served::Served;
 use super::watermark::{Position, Positions};
 use super::{failure, quote, state, values};
-use tidewater_centre::engine::follow::{Changes, LogChanges, logs};
-use tidewater_centre::engine::publication::Rule;
+use tidewater_centre::engine::follow::{CommittedChanges, LogChanges, logs};
+use tidewater_centre::engine::publication::RowRule;
 use tidewater_centre::engine::thread::ConnectionThread;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
@@ -51,7 +51,7 @@ impl Follower {
         file: &DatabaseFile,
         served: Arc<Served>,
         since: Option<Vec<u8>>,
-    ) -> Result<Changes> {
+    ) -> Result<CommittedChanges> {
         let mut thread = self.thread.lock().await;
         let jobs = &file.environment().jobs;
         let thread = match &mut *thread {
@@ -76,7 +76,7 @@ fn follow(
     served: &Served,
     since: Option<Vec<u8>>,
     seen: &mut Option<Seen>,
-) -> Result<Changes> {
+) -> Result<CommittedChanges> {
     let following = failure("following changes");
     // Before the snapshot: what is committed in between is looked at twice.
     let version = connection
@@ -88,9 +88,9 @@ fn follow(
         position: position.clone(),
     });
     if let Some(Seen { position, .. }) = at_once.filter(|it| Some(it) == seen.as_ref()) {
-        return Ok(Changes {
+        return Ok(CommittedChanges {
             position,
-            ..Changes::default()
+            ..CommittedChanges::default()
         });
     }
     connection.execute_batch("BEGIN").map_err(following)?;
@@ -104,7 +104,11 @@ fn follow(
 }
 
 /// Reads what the logs have in one snapshot.
-fn read(connection: &Connection, served: &Served, since: Option<Vec<u8>>) -> Result<Changes> {
+fn read(
+    connection: &Connection,
+    served: &Served,
+    since: Option<Vec<u8>>,
+) -> Result<CommittedChanges> {
     let known = since.map(|since| Positions::decode(&*since));
     let known = known.transpose().map_err(|_| CentreError::Internal {
         message: "changes are followed from a position that is none".into(),
@@ -119,9 +123,9 @@ fn read(connection: &Connection, served: &Served, since: Option<Vec<u8>>) -> Res
         log: SCOPES,
         position,
     });
-    let mut changes = Changes {
+    let mut changes = CommittedChanges {
         position: now.encode_to_vec(),
-        ..Changes::default()
+        ..CommittedChanges::default()
     };
     let Some(known) = known else {
         return Ok(changes);
@@ -151,7 +155,7 @@ fn read(connection: &Connection, served: &Served, since: Option<Vec<u8>>) -> Res
 /// The partitions of a log's entries behind a position.
 fn partitions(
     connection: &Connection,
-    (id, _, rule): (i64, &PublishedTable, &Rule),
+    (id, _, rule): (i64, &PublishedTable, &RowRule),
     since: i64,
 ) -> Result<Partitions> {
     let following = failure("following changes");

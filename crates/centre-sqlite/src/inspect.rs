@@ -14,9 +14,10 @@ use super::watermark::Positions;
 use super::{SqliteCentre, failure, quote, scope, state, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::inspect::{
-    Cell, ENTRIES_TOLD, Entry, Inspecting, Keyed, RowsDiffer, Side,
+    ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,
+    RowsDiffer,
 };
-use tidewater_centre::engine::scope::Purpose;
+use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::window::Window;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
@@ -26,12 +27,12 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// The keys of both sides of a difference: the connection's own, gone with it.
 const SIDES: [&str; 2] = ["temp.tidewater_before", "temp.tidewater_now"];
 
-impl Inspecting for SqliteCentre {
+impl DatabaseInspection for SqliteCentre {
     async fn scope(
         connection: &mut Connection,
         publication: &Publication,
         context: &SyncContext,
-        purpose: Purpose,
+        purpose: ScopePurpose,
     ) -> Result<Scope> {
         scope::current(connection, publication, context, purpose)
     }
@@ -39,8 +40,8 @@ impl Inspecting for SqliteCentre {
     async fn cells(
         connection: &mut Connection,
         catalog: &Catalog,
-        row: &Keyed<'_, PublishedTable>,
-        cells: &[Cell],
+        row: &KeyedRow<'_, PublishedTable>,
+        cells: &[InspectedCell],
     ) -> Result<Option<Vec<Value>>> {
         let reading = failure("reading a row");
         let table = &row.publication.tables[row.table];
@@ -73,10 +74,10 @@ impl Inspecting for SqliteCentre {
 
     async fn entries(
         connection: &mut Connection,
-        row: &Keyed<'_, PublishedTable>,
+        row: &KeyedRow<'_, PublishedTable>,
         rule: usize,
         until_ms: i64,
-    ) -> Result<Vec<Entry>> {
+    ) -> Result<Vec<ChangeLogEntry>> {
         let reading = failure("reading a change log");
         let table = &row.publication.tables[row.table];
         let of_rule = &table.rules[rule];
@@ -106,7 +107,7 @@ impl Inspecting for SqliteCentre {
             let before = marks.iter().filter(|it| it.position < id);
             let behind = marks.iter().filter(|it| it.position >= id);
             let before_ms = behind.map(|it| it.created_ms).min();
-            entries.push(Entry {
+            entries.push(ChangeLogEntry {
                 version: id.to_string(),
                 after_ms: before.map(|it| it.created_ms).max(),
                 before_ms,
@@ -120,7 +121,7 @@ impl Inspecting for SqliteCentre {
     async fn difference(
         connection: &mut Connection,
         _: &SyncContext,
-        sides: [Option<Side<'_, PublishedTable>>; 2],
+        sides: [Option<ConfigurationSide<'_, PublishedTable>>; 2],
         rows: usize,
     ) -> Result<Option<RowsDiffer>> {
         let mut key_types = Vec::new();
@@ -185,7 +186,11 @@ fn marks(connection: &Connection, log: i64) -> Result<Vec<LogMark>> {
 }
 
 /// Notes the keys of the rows that a side has.
-fn fill(connection: &Connection, name: &str, side: &Side<'_, PublishedTable>) -> Result<()> {
+fn fill(
+    connection: &Connection,
+    name: &str,
+    side: &ConfigurationSide<'_, PublishedTable>,
+) -> Result<()> {
     let filling = failure("counting the rows of a side");
     let table = &side.publication.tables[side.table];
     let rules = &side.publication.rules[side.publication.rules_of(side.table)];

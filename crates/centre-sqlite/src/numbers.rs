@@ -4,13 +4,13 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::quote;
 use super::upstream::{self, Upstream};
-use tidewater_centre::engine::database::NumbersAsked;
+use tidewater_centre::engine::database::NumberBlockRequest;
 
 /// Takes numbers above all that there are, and has the table's own go on behind them, where it
 /// keeps its place (AUTOINCREMENT). The file has one writer at a time.
 pub(super) fn take(
     connection: &Connection,
-    asked: NumbersAsked<'_>,
+    asked: NumberBlockRequest<'_>,
     table: &str,
 ) -> rusqlite::Result<Vec<(i64, i64)>> {
     if Upstream::read(connection)?.numbers(table, asked.column) {

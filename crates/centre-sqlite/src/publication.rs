@@ -9,7 +9,7 @@ use super::triggers::Log;
 use super::{quote, values};
 use tidewater_centre::OnUnseenChildren;
 use tidewater_centre::engine::catalog::TableInfo;
-use tidewater_centre::engine::compile::{Published, WhichRule};
+use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::publication::ServedTable;
 use tidewater_centre::engine::upload::rows::OnDelete;
 
@@ -146,14 +146,18 @@ pub(super) fn alias(rule: usize, level: usize) -> String {
 
 /// How rows of a table are read, with what its rules follow.
 struct Reading<'r> {
-    published: &'r Published<'r>,
+    published: &'r CompiledTable<'r>,
     table: &'r Table,
     catalog: &'r Catalog,
     routes: Vec<Route>,
 }
 
 impl<'r> Reading<'r> {
-    fn new(published: &'r Published<'r>, table: &'r Table, catalog: &'r Catalog) -> Reading<'r> {
+    fn new(
+        published: &'r CompiledTable<'r>,
+        table: &'r Table,
+        catalog: &'r Catalog,
+    ) -> Reading<'r> {
         let rules = published.rules.iter();
         let routes = rules.map(|rule| Route::of(published.table, rule, catalog));
         Reading {
@@ -305,7 +309,7 @@ pub(super) fn equals(name: &str, column_type: ColumnType, value: &str) -> String
 
 impl PublishedTable {
     pub(super) fn new(
-        published: &Published<'_>,
+        published: &CompiledTable<'_>,
         table: &Table,
         catalog: &Catalog,
     ) -> PublishedTable {
@@ -435,7 +439,7 @@ impl PublishedTable {
 }
 
 /// What a delete of a table does to published children.
-fn on_delete(published: &Published<'_>) -> OnDelete {
+fn on_delete(published: &CompiledTable<'_>) -> OnDelete {
     match (
         published.children.is_empty(),
         published.spec.on_unseen_children,
@@ -446,7 +450,7 @@ fn on_delete(published: &Published<'_>) -> OnDelete {
     }
 }
 
-fn child_keys(published: &Published<'_>, catalog: &Catalog) -> Vec<ChildKeys> {
+fn child_keys(published: &CompiledTable<'_>, catalog: &Catalog) -> Vec<ChildKeys> {
     let infos = &catalog.infos;
     let parent = &infos[published.table];
     let children = published.children.iter().map(|children| {

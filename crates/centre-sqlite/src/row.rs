@@ -11,11 +11,11 @@ use super::connection::Connection;
 use super::publication::{Publication, PublishedTable};
 use super::{deferred_violations, download, failure, row_error, values};
 use tidewater_centre::engine::upload::incoming;
-use tidewater_centre::engine::upload::rows::{Central, Image, Met, Refusal};
+use tidewater_centre::engine::upload::rows::{CentralRow, MetRow, RefusalReason, RowImage};
 use tidewater_centre::error::CentreError;
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming::Incoming<'u, PublishedTable>;
+pub(super) type Incoming<'u> = incoming::IncomingTable<'u, PublishedTable>;
 
 /// What became of a row.
 #[derive(Debug)]
@@ -29,16 +29,16 @@ pub(super) enum Fate {
     /// It has no such row to change.
     Missing,
     /// Not taken, whatever else happens.
-    Refused(Refusal),
+    Refused(RefusalReason),
     /// Not taken now; other rows of the upload may make way for it.
-    Failed(Refusal),
+    Failed(RefusalReason),
 }
 
 /// Why a row stops its list.
 #[derive(Debug)]
 pub(super) enum RowError {
     /// It ended the transaction.
-    Ended(Refusal),
+    Ended(RefusalReason),
     /// Anything else.
     Centre(CentreError),
 }
@@ -59,7 +59,7 @@ pub(super) struct TableWriter<'a> {
     /// Whether updates and deletes take their rows as they are now.
     pub(super) insists: bool,
     /// By which of its keys an update's row is looked for.
-    pub(super) by: Image,
+    pub(super) by: RowImage,
     /// Whether every value so far is in the centre as it was uploaded.
     pub(super) is_exact: bool,
     insert: String,
@@ -81,7 +81,7 @@ impl<'a> TableWriter<'a> {
             table,
             immediate,
             insists: false,
-            by: Image::Old,
+            by: RowImage::Old,
             is_exact: true,
             updates: HashMap::new(),
         }
@@ -98,7 +98,7 @@ impl<'a> TableWriter<'a> {
         if self.immediate && matches!(fate, Fate::Applied) && deferred_violations(self.connection)?
         {
             let name = &self.publication.schema.tables[self.table.index].name;
-            fate = Fate::Failed(Refusal {
+            fate = Fate::Failed(RefusalReason {
                 code: Code::RowForeignKey,
                 reason: row_error::foreign_key_reason(name, row.op == Some(Op::Delete)),
                 database_code: None,
@@ -141,7 +141,7 @@ impl<'a> TableWriter<'a> {
     }
 
     /// The centre's row with the key of an uploaded one.
-    pub(super) fn find(&self, row: &UnpackedRow<'_>) -> Result<Option<Met>, CentreError> {
+    pub(super) fn find(&self, row: &UnpackedRow<'_>) -> Result<Option<MetRow>, CentreError> {
         let Some(key) = self.row_key(row) else {
             return Ok(None);
         };
@@ -150,7 +150,7 @@ impl<'a> TableWriter<'a> {
         };
         let now = central.values(self.row_types())?;
         let is_as_uploaded = central.is_whole && matches(&self.settle(&row.new), &now);
-        Ok(Some(Met {
+        Ok(Some(MetRow {
             central,
             is_as_uploaded,
         }))
@@ -198,7 +198,7 @@ impl<'a> TableWriter<'a> {
 
     /// The key by which a row is looked for.
     fn row_key(&self, row: &UnpackedRow<'_>) -> Option<Vec<Native>> {
-        if self.by == Image::Old || row.new.is_empty() {
+        if self.by == RowImage::Old || row.new.is_empty() {
             return self.key(&row.key);
         }
         let key = self.table.map.shape.key.iter().map(|&it| row.new[it]);
@@ -210,7 +210,7 @@ impl<'a> TableWriter<'a> {
     }
 
     /// The centre's row.
-    fn central(&self, key: &[Native]) -> Result<Option<Central>, CentreError> {
+    fn central(&self, key: &[Native]) -> Result<Option<CentralRow>, CentreError> {
         let reading = failure("reading the centre's row");
         let mut statement = self
             .connection
@@ -221,7 +221,7 @@ impl<'a> TableWriter<'a> {
             return Ok(None);
         };
         let values = download::values(row, 0, self.row_types()).map_err(reading)?;
-        Ok(Some(Central::pack(self.row_types(), values)))
+        Ok(Some(CentralRow::pack(self.row_types(), values)))
     }
 
     /// The uploaded values as the centre will give them back; what remotes do not write is as good
@@ -301,7 +301,7 @@ impl<'a> TableWriter<'a> {
             .map_err(failure("preparing to write a row"))?;
         match statement.execute(params_from_iter(values)) {
             Ok(0) if deleting => Ok(Fate::Kept),
-            Ok(0) => Ok(Fate::Failed(Refusal {
+            Ok(0) => Ok(Fate::Failed(RefusalReason {
                 code: Code::RowConstraint,
                 reason: format!("a trigger of {table} ignored the change"),
                 database_code: None,
@@ -319,7 +319,7 @@ impl<'a> TableWriter<'a> {
         &self,
         columns: &[usize],
         values: &[Option<Datum<'_>>],
-    ) -> Result<Vec<Native>, Refusal> {
+    ) -> Result<Vec<Native>, RefusalReason> {
         let (types, table) = (self.types(), self.table.table);
         let mut natives = Vec::with_capacity(columns.len());
         for &column in columns {
@@ -331,10 +331,10 @@ impl<'a> TableWriter<'a> {
         Ok(natives)
     }
 
-    fn bad_value(&self, column: usize, value: &Datum<'_>, why: &str) -> Refusal {
+    fn bad_value(&self, column: usize, value: &Datum<'_>, why: &str) -> RefusalReason {
         let name = &self.publication.schema.tables[self.table.index].columns[column].name;
         let (declared, _) = &self.table.table.declared[column];
-        Refusal {
+        RefusalReason {
             code: Code::RowBadValue,
             reason: format!("{name}: {:?} {why} ({declared})", shortened(value)),
             database_code: None,
@@ -351,7 +351,7 @@ impl<'a> TableWriter<'a> {
                 return Fate::Refused(self.bad_value(column, value, why));
             }
         }
-        Fate::Refused(Refusal {
+        Fate::Refused(RefusalReason {
             code: Code::RowBadValue,
             reason: "the key cannot be stored".into(),
             database_code: None,

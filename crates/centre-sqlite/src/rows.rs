@@ -23,14 +23,15 @@ use super::scope;
 use super::served::Served;
 use super::upstream;
 use super::{deferred_violations, failure};
-use tidewater_centre::engine::connection::{Connection as _, Own, own};
-use tidewater_centre::engine::scope::Purpose;
+use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement, own};
+use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Failed, Image, MayWrite, Met, OnDelete, ParentReference, Part, Refusal,
-    RowSet, Rows, ScriptRan, TargetTable, Written,
+    BatchOutcome, ClaimedSequence, CyclePart, FailedRow, MayWrite, MetRow, OnDelete,
+    ParentReference, RefusalReason, RowBatch, RowImage, RowSet, ScriptOutcome, TargetTable,
+    UploadWriter,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
@@ -64,7 +65,7 @@ pub(super) struct UploadRows<'c> {
     immediate: bool,
     /// Rows that were found to end the transaction (RAISE(ROLLBACK), ON CONFLICT ROLLBACK): refused
     /// without being tried when the list is run again.
-    endings: HashMap<Place, Refusal>,
+    endings: HashMap<Place, RefusalReason>,
     /// Runs of scripts that were found to do so.
     ending_scripts: EndingScripts,
     /// Whether one was found since the list began.
@@ -120,7 +121,7 @@ impl<'c> UploadRows<'c> {
     }
 
     /// Why a row is not tried.
-    fn ending(&self, table: &Incoming<'_>, at: RowRef) -> Option<&Refusal> {
+    fn ending(&self, table: &Incoming<'_>, at: RowRef) -> Option<&RefusalReason> {
         match self.endings.is_empty() {
             true => None,
             false => self.endings.get(&(self.number, table.place, at)),
@@ -128,7 +129,7 @@ impl<'c> UploadRows<'c> {
     }
 
     /// Notes that a row has ended the transaction: the list is to be run again without it.
-    fn note_ending(&mut self, table: &Incoming<'_>, at: RowRef, refusal: Refusal) {
+    fn note_ending(&mut self, table: &Incoming<'_>, at: RowRef, refusal: RefusalReason) {
         self.has_ended = true;
         let place = (self.number, table.place, at);
         self.endings.insert(place, refusal);
@@ -185,7 +186,7 @@ fn ended() -> CentreError {
     }
 }
 
-impl<'c> Rows for UploadRows<'c> {
+impl<'c> UploadWriter for UploadRows<'c> {
     type Connection = Connection;
     type Table = PublishedTable;
 
@@ -221,7 +222,7 @@ impl<'c> Rows for UploadRows<'c> {
         self.savepoint("SAVEPOINT tidewater_upload")
     }
 
-    async fn keep(&mut self, result: Own) -> Result<()> {
+    async fn keep(&mut self, result: SystemStatement) -> Result<()> {
         let storing = "storing the result of an upload";
         self.connection.run_one(storing, result).await?;
         self.savepoint("RELEASE tidewater_upload")
@@ -257,7 +258,7 @@ impl<'c> Rows for UploadRows<'c> {
         publication: &'u Publication,
         uploads: &[&'u SyncUpload],
         _: &[Incoming<'u>],
-    ) -> Result<Vec<Option<Admitted>>> {
+    ) -> Result<Vec<Option<ClaimedSequence>>> {
         let Some(first) = uploads.first() else {
             return Ok(Vec::new());
         };
@@ -269,7 +270,7 @@ impl<'c> Rows for UploadRows<'c> {
         for (serials, upload) in upload::taken(&answers, uploads)?.into_iter().zip(uploads) {
             admitted.push(match serials {
                 None => None,
-                Some(serials) => Some(Admitted {
+                Some(serials) => Some(ClaimedSequence {
                     serials,
                     scope: self.scope(publication, upload).await?,
                 }),
@@ -323,7 +324,7 @@ impl<'c> Rows for UploadRows<'c> {
     }
 
     /// It shows when they are written.
-    fn unfit(&mut self, _: &Incoming<'_>, _: Image, _: &[Datum<'_>]) -> Option<String> {
+    fn unfit(&mut self, _: &Incoming<'_>, _: RowImage, _: &[Datum<'_>]) -> Option<String> {
         None
     }
 
@@ -333,11 +334,11 @@ impl<'c> Rows for UploadRows<'c> {
 
     async fn write(
         &mut self,
-        batch: &Batch<'_, '_, PublishedTable>,
+        batch: &RowBatch<'_, '_, PublishedTable>,
         rows: &[RowRef],
-    ) -> Result<Written> {
+    ) -> Result<BatchOutcome> {
         let table = batch.table;
-        let mut written = Written::default();
+        let mut written = BatchOutcome::default();
         let mut ended = Vec::new();
         let mut writer = self.writer(table)?;
         writer.insists = batch.insists;
@@ -353,8 +354,8 @@ impl<'c> Rows for UploadRows<'c> {
                 Ok(Fate::Applied) => written.applied += 1,
                 Ok(Fate::Kept) => written.kept.push(at),
                 Ok(Fate::PassedOver | Fate::Missing) => written.passed_over.push(at),
-                Ok(Fate::Refused(refusal)) => written.refused.push(Failed::new(at, refusal)),
-                Ok(Fate::Failed(refusal)) => written.failed.push(Failed::new(at, refusal)),
+                Ok(Fate::Refused(refusal)) => written.refused.push(FailedRow::new(at, refusal)),
+                Ok(Fate::Failed(refusal)) => written.failed.push(FailedRow::new(at, refusal)),
                 Err(RowError::Centre(error)) => return Err(error),
                 Err(RowError::Ended(refusal)) => {
                     ended.push((at, refusal));
@@ -380,8 +381,8 @@ impl<'c> Rows for UploadRows<'c> {
         table: &Incoming<'_>,
         _: Op,
         rows: &[RowRef],
-        key: Image,
-    ) -> Result<Vec<Option<Met>>> {
+        key: RowImage,
+    ) -> Result<Vec<Option<MetRow>>> {
         let mut writer = self.writer(table)?;
         writer.by = key;
         let mut found = Vec::with_capacity(rows.len());
@@ -425,9 +426,9 @@ impl<'c> Rows for UploadRows<'c> {
 
     async fn run_script(
         &mut self,
-        statements: &[scripts::Statement],
+        statements: &[scripts::ScriptStatement],
         rows: &[Vec<Vec<Value>>],
-    ) -> Result<Vec<ScriptRan>> {
+    ) -> Result<Vec<ScriptOutcome>> {
         let (connection, number) = (&*self.connection, self.number);
         let ran = script::run(
             connection,
@@ -442,9 +443,9 @@ impl<'c> Rows for UploadRows<'c> {
     async fn run_set(
         &mut self,
         _: &PublishedTable,
-        statements: &[scripts::Statement],
+        statements: &[scripts::ScriptStatement],
         set: &RowSet,
-    ) -> Result<ScriptRan> {
+    ) -> Result<ScriptOutcome> {
         let (connection, number) = (&*self.connection, self.number);
         let ran = script::run_set(
             connection,
@@ -465,13 +466,13 @@ impl<'c> Rows for UploadRows<'c> {
         self.find_orphans(table, reference, rows)
     }
 
-    async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {
+    async fn together(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
         self.apply_together(parts)
     }
 
     async fn scope(&mut self, publication: &Publication, upload: &SyncUpload) -> Result<Scope> {
         let (connection, context) = (&*self.connection, &upload.context);
-        scope::current(connection, publication, context, Purpose::Writing)
+        scope::current(connection, publication, context, ScopePurpose::Writing)
     }
 
     fn makes_something(&self, table: &Incoming<'_>) -> bool {

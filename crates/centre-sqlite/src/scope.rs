@@ -12,7 +12,7 @@ use super::{failure, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::catalog::ColumnInfo;
 use tidewater_centre::engine::scope::{
-    self, Purpose, Question, Questions, ScopeQuery, check_columns, failed, wrong,
+    self, ScopePurpose, ScopeQuery, ScopeQuestion, ScopeQuestions, check_columns, failed, wrong,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
@@ -22,9 +22,9 @@ pub(super) fn current(
     connection: &Connection,
     publication: &Publication,
     context: &SyncContext,
-    purpose: Purpose,
+    purpose: ScopePurpose,
 ) -> Result<Scope, CentreError> {
-    let questions = Questions::of(context, &[publication], purpose);
+    let questions = ScopeQuestions::of(context, &[publication], purpose);
     let answers = questions.list.iter();
     let answers = answers.map(|it| answer(connection, publication, it));
     questions.scope(0, &answers.collect::<Result<Vec<_>, _>>()?)
@@ -33,7 +33,7 @@ pub(super) fn current(
 fn answer(
     connection: &Connection,
     publication: &Publication,
-    question: &Question<'_>,
+    question: &ScopeQuestion<'_>,
 ) -> Result<Arc<Partitions>, CentreError> {
     if question.ranks.is_some() {
         return ranked(connection, question);
@@ -81,7 +81,7 @@ fn answer(
 /// The answer to a question for a rank.
 fn ranked(
     connection: &Connection,
-    question: &Question<'_>,
+    question: &ScopeQuestion<'_>,
 ) -> Result<Arc<Partitions>, CentreError> {
     let run = || -> rusqlite::Result<Option<String>> {
         let mut statement = connection.prepare_cached(question.sql)?;
@@ -100,13 +100,13 @@ fn ranked(
             "correct the query, or the data that it reads",
         ));
     }
-    Ok(Arc::new(Questions::ranked(rank)))
+    Ok(Arc::new(ScopeQuestions::ranked(rank)))
 }
 
 /// The answer to a question that permits something.
 fn permitted(
     connection: &Connection,
-    question: &Question<'_>,
+    question: &ScopeQuestion<'_>,
 ) -> Result<Arc<Partitions>, CentreError> {
     let run = || -> rusqlite::Result<bool> {
         let mut statement = connection.prepare_cached(question.sql)?;
@@ -117,7 +117,7 @@ fn permitted(
         let error = failure("running an allowed query")(error);
         failed(question, "", error)
     })?;
-    Ok(Arc::new(Questions::permitted(allowed)))
+    Ok(Arc::new(ScopeQuestions::permitted(allowed)))
 }
 
 /// Checks that a query can be run, and yields what the partition columns are.

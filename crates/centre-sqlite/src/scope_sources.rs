@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::catalog::Catalog;
 use super::connection::{Connection, PREFIX};
 use super::quote;
-use tidewater_centre::engine::deploy::{ScopeSources, Step};
+use tidewater_centre::engine::deploy::{DeploymentStep, ScopeSources};
 use tidewater_centre::engine::scope::ScopeQuery;
 
 const LOCK: &str = "writers wait until it is done";
@@ -48,7 +48,7 @@ pub(super) fn find(
         if !sql.is_empty() {
             let description =
                 format!("note when {table} is written to, because a partition query reads it");
-            let step = Step::sql(description, LOCK.into(), sql);
+            let step = DeploymentStep::sql(description, LOCK.into(), sql);
             sources.steps.push(step.unneeded());
         }
         kept.extend(triggers.map(|(name, _)| name));
@@ -64,18 +64,18 @@ pub(super) fn find(
 }
 
 /// What removes every trace.
-pub(super) fn traces(connection: &Connection) -> rusqlite::Result<Option<Step>> {
+pub(super) fn traces(connection: &Connection) -> rusqlite::Result<Option<DeploymentStep>> {
     let found = in_place(connection)?;
     let found: Vec<&InPlace> = found.iter().collect();
     let description = "drop the triggers on tables that partition queries read";
     Ok((!found.is_empty()).then(|| removal(description, &found)))
 }
 
-fn removal(description: &str, found: &[&InPlace]) -> Step {
+fn removal(description: &str, found: &[&InPlace]) -> DeploymentStep {
     let drops = found
         .iter()
         .map(|it| format!("DROP TRIGGER {};\n", quote(&it.name)));
-    Step::sql(description.to_owned(), LOCK.into(), drops.collect())
+    DeploymentStep::sql(description.to_owned(), LOCK.into(), drops.collect())
 }
 
 /// Adds the tables that a query reads: SQLite compiles it to a program that opens them, or their

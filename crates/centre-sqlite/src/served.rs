@@ -5,12 +5,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::connection::Connection;
 use super::publication::PublishedTable;
 use super::{SqliteCentre, failure};
-use tidewater_centre::engine::deploy::{Loaded, reload};
+use tidewater_centre::engine::deploy::{ServedPublications, reload};
 use tidewater_centre::engine::thread::at_once;
 use tidewater_centre::error::CentreError;
 
 /// Publications as they are served.
-pub(super) type Served = Loaded<PublishedTable>;
+pub(super) type Served = ServedPublications<PublishedTable>;
 
 /// What is served, checked and compiled anew if something else was deployed since, or if the
 /// file's schema has changed: a new unique index needs a trigger of ours, a new trigger may fail

@@ -15,13 +15,15 @@ use super::triggers::Log;
 use super::watermark::Positions;
 use super::{SqliteCentre, calls, failure, numbers, prune, quote, scope, scope_sources, state};
 use tidewater_centre::engine::catalog::TableInfo;
-use tidewater_centre::engine::compile::{Published, WhichRule};
-use tidewater_centre::engine::connection::{self, Answer, Own, each, own_row};
-use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, Tracking};
-use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, ScopeSources, Step};
-use tidewater_centre::engine::procedure::{Checked, Procedure};
+use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
+use tidewater_centre::engine::connection::{self, StatementResult, SystemStatement, each, own_row};
+use tidewater_centre::engine::database::{ChangeLog, ChangeTracking, NumberBlockRequest};
+use tidewater_centre::engine::deploy::{
+    DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources, StepLock,
+};
+use tidewater_centre::engine::procedure::{CallableProcedure, StatementCheck};
 use tidewater_centre::engine::scope::ScopeQuery;
-use tidewater_centre::engine::script::{Dialect, Script};
+use tidewater_centre::engine::script::{Script, SqlDialect};
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
@@ -46,13 +48,13 @@ fn has_same_columns(before: &str, now: &str) -> bool {
     among(&before, &now) == among(&now, &before)
 }
 
-impl Tracking for SqliteCentre {
+impl ChangeTracking for SqliteCentre {
     type Connection = Connection;
     type Catalog = Catalog;
     type Table = PublishedTable;
     type Log = Log;
 
-    const DIALECT: Dialect = Dialect::Sqlite;
+    const DIALECT: SqlDialect = SqlDialect::Sqlite;
     const UNSEEN: Option<&str> = None;
     const LOGS: &str = state::LOGS;
 
@@ -64,7 +66,7 @@ impl Tracking for SqliteCentre {
         Catalog::read(connection)
     }
 
-    fn table(published: &Published<'_>, schema: &Table, catalog: &Catalog) -> PublishedTable {
+    fn table(published: &CompiledTable<'_>, schema: &Table, catalog: &Catalog) -> PublishedTable {
         PublishedTable::new(published, schema, catalog)
     }
 
@@ -82,7 +84,7 @@ impl Tracking for SqliteCentre {
 
     async fn take_numbers(
         connection: &mut Connection,
-        asked: NumbersAsked<'_>,
+        asked: NumberBlockRequest<'_>,
         table: &PublishedTable,
     ) -> Result<Vec<(i64, i64)>, CentreError> {
         numbers::take(connection, asked, &table.title).map_err(failure("taking numbers"))
@@ -91,7 +93,7 @@ impl Tracking for SqliteCentre {
     async fn check_query(
         connection: &mut Connection,
         (place, query, which): (&str, &ScopeQuery, WhichRule),
-        published: &Published<'_>,
+        published: &CompiledTable<'_>,
         catalog: &[TableInfo],
         _: &PublishedTable,
     ) -> Result<(), CentreError> {
@@ -115,9 +117,9 @@ impl Tracking for SqliteCentre {
     async fn check_call(
         connection: &mut Connection,
         named: &str,
-        _: &Procedure,
+        _: &CallableProcedure,
         statement: &Script,
-    ) -> Result<Checked, CentreError> {
+    ) -> Result<StatementCheck, CentreError> {
         calls::check(connection, named, statement, 0)
     }
 
@@ -166,7 +168,7 @@ impl Tracking for SqliteCentre {
     }
 
     async fn begin_alone(connection: &mut Connection) -> Result<(), CentreError> {
-        let begun = connection::Connection::begin(connection).await;
+        let begun = connection::DatabaseConnection::begin(connection).await;
         begun.map_err(|error| match error {
             CentreError::Locked { .. } => CentreError::Locked {
                 message: "the database file is locked by another connection; nothing was changed"
@@ -180,12 +182,12 @@ impl Tracking for SqliteCentre {
         connection: &mut Connection,
         catalog: &Catalog,
         wanted: &[Log],
-    ) -> Result<InPlace, CentreError> {
+    ) -> Result<ExistingChangeLogs, CentreError> {
         let found = in_place(connection, catalog, wanted);
         found.map_err(failure("reading the list of change logs"))
     }
 
-    fn lock(_: Lock, _: &str) -> String {
+    fn lock(_: StepLock, _: &str) -> String {
         "writers wait until it is done".into()
     }
 
@@ -215,10 +217,11 @@ impl Tracking for SqliteCentre {
         format!("UPDATE tidewater_centre_change_log SET columns = ({COLUMNS})")
     }
 
-    async fn traces(connection: &mut Connection) -> Result<Vec<Step>, CentreError> {
+    async fn traces(connection: &mut Connection) -> Result<Vec<DeploymentStep>, CentreError> {
         let reading = failure("looking for what is deployed");
-        let step =
-            |what: &str, sql| Step::sql(what.to_owned(), Self::lock(Lock::Everybody, ""), sql);
+        let step = |what: &str, sql| {
+            DeploymentStep::sql(what.to_owned(), Self::lock(StepLock::Everybody, ""), sql)
+        };
         let mut steps = Vec::new();
         // Also those that are in no list, because somebody dropped the list.
         let logs = objects(connection, &state::log_prefix()).map_err(reading)?;
@@ -251,7 +254,7 @@ impl Tracking for SqliteCentre {
         schema_version(connection)
     }
 
-    fn ask_pruned(position: &[u8]) -> Vec<Own> {
+    fn ask_pruned(position: &[u8]) -> Vec<SystemStatement> {
         let positions = Positions::decode(position).unwrap_or_default();
         let pruned = "SELECT v.n FROM {rows INTEGER INTEGER}
             JOIN tidewater.change_log ON id = v.c1 AND floor > v.c2";
@@ -260,7 +263,7 @@ impl Tracking for SqliteCentre {
             .collect()
     }
 
-    fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {
+    fn is_pruned(answers: &[StatementResult]) -> Result<bool, CentreError> {
         Ok(answers.iter().any(|log| !log.rows.is_empty()))
     }
 
@@ -339,12 +342,12 @@ pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// See [`Tracking::in_place`].
+/// See [`ChangeTracking::in_place`].
 fn in_place(
     connection: &Connection,
     catalog: &Catalog,
     wanted: &[Log],
-) -> rusqlite::Result<InPlace> {
+) -> rusqlite::Result<ExistingChangeLogs> {
     let mut statement = connection
         .prepare(&format!(
             "SELECT id, table_name, identity, columns, ({COLUMNS}) FROM tidewater_centre_change_log ORDER BY id"
@@ -381,7 +384,7 @@ fn in_place(
     // Numbers are not used twice: a watermark may still name one.
     let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'tidewater_centre_change_log'";
     let last: Option<i64> = connection.query_row(sql, [], |row| row.get(0)).optional()?;
-    Ok(InPlace {
+    Ok(ExistingChangeLogs {
         logs,
         next: last.unwrap_or(0) + 1,
         mends: Vec::new(),

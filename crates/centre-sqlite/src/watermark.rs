@@ -21,10 +21,10 @@ use super::connection::Connection;
 use super::environment::{Jobs, SqliteEnvironment};
 use super::file::{DatabaseFile, OpenFile};
 use super::{connection, failure, state};
-use tidewater_centre::engine::download::Mark;
-use tidewater_centre::engine::marks::{self, Marks};
+use tidewater_centre::engine::download::DurableMark;
+use tidewater_centre::engine::marks::{self, MarkQueue};
 use tidewater_centre::engine::scope::ScopeChange;
-use tidewater_centre::engine::thread::{self, Owned};
+use tidewater_centre::engine::thread::{self, ThreadOwner};
 use tidewater_centre::error::CentreError;
 
 /// How far change logs go.
@@ -50,7 +50,7 @@ type Request = (i64, Vec<ScopeChange>);
 #[derive(Clone)]
 pub(super) enum Marker {
     /// On a thread of its own.
-    Thread(Marks<Request, Mark>),
+    Thread(MarkQueue<Request, DurableMark>),
     /// On the thread of everything, in a simulation.
     Task(Arc<Mutex<OpenFile>>, SqliteEnvironment),
 }
@@ -75,7 +75,11 @@ impl Marker {
 
     /// A mark that is committed after this call began, together with the changes.
     /// Blocks.
-    pub(super) fn mark(&self, now_ms: i64, changes: Vec<ScopeChange>) -> Result<Mark, CentreError> {
+    pub(super) fn mark(
+        &self,
+        now_ms: i64,
+        changes: Vec<ScopeChange>,
+    ) -> Result<DurableMark, CentreError> {
         match self {
             Marker::Thread(marks) => marks.ask_blocking((now_ms, changes)),
             Marker::Task(file, environment) => {
@@ -91,7 +95,7 @@ fn make(
     file: &mut OpenFile,
     environment: &SqliteEnvironment,
     asked: &[Request],
-) -> Result<Vec<Mark>, CentreError> {
+) -> Result<Vec<DurableMark>, CentreError> {
     let mut id = [0; 16];
     environment.random(&mut id)?;
     file.run(|connection| commit(connection, id, asked))
@@ -101,7 +105,7 @@ fn commit(
     connection: &mut Connection,
     id: [u8; 16],
     asked: &[Request],
-) -> Result<Vec<Mark>, CentreError> {
+) -> Result<Vec<DurableMark>, CentreError> {
     let marking = failure("making a mark");
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
@@ -119,7 +123,7 @@ fn commit(
             change.noted(&noted)
         });
         let serials = notes.collect::<Result<_, CentreError>>()?;
-        marks.push(Mark {
+        marks.push(DurableMark {
             id: id.to_vec(),
             serials,
         });

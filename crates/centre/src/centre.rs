@@ -14,7 +14,7 @@ use crate::explain::{Explanation, Question};
 use crate::follow::{AskedHolding, FollowPosition, Followed, Holding};
 use crate::preview::{Preview, PreviewAsked};
 use crate::procedure::{
-    Begun, CallOutcome, Cancel, Interrupt, Procedure, ProcedureCall, ProcedureSpec,
+    Begun, CallOutcome, CallableProcedure, Cancel, Interrupt, ProcedureCall, ProcedureSpec,
 };
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
@@ -249,7 +249,7 @@ pub trait Centre: Send + Sync {
     fn procedures<'a>(
         &'a self,
         specs: &'a [ProcedureSpec],
-    ) -> CentreResult<'a, Vec<Arc<Procedure>>> {
+    ) -> CentreResult<'a, Vec<Arc<CallableProcedure>>> {
         Box::pin(async move {
             specs
                 .first()

@@ -39,8 +39,8 @@ pub use events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 pub use follow::{AskedHolding, FollowPosition, Followed, Holding, Interest};
 pub use nearest::nearest;
 pub use procedure::{
-    AnswerColumn, AnswerSink, ArgumentSpec, Begun, CallAnswer, CallOutcome, Caller, Cancel,
-    Interrupt, Procedure, ProcedureCall, ProcedureSpec, Returns, SinkReply,
+    AnswerColumn, AnswerSink, ArgumentSpec, Begun, CallAnswer, CallOutcome, CallableProcedure,
+    Caller, Cancel, Interrupt, ProcedureCall, ProcedureSpec, Returns, SinkReply,
 };
 pub use publication::{
     ActAs, ConflictSpec, DeployReport, DeployStep, Deployed, Detect, HandledSpec, HeldUpRemote,

@@ -15,7 +15,7 @@ use prost::Message;
 use tidewater_protocol::schema::{column_type_from_wire, column_type_to_wire};
 use tidewater_protocol::{ColumnType, RemoteId, Value};
 
-pub use crate::engine::procedure::Procedure;
+pub use crate::engine::procedure::CallableProcedure;
 use crate::records::Claims;
 pub use tidewater_protocol::message::Returns;
 
@@ -62,10 +62,10 @@ pub struct Caller {
 #[derive(Clone, Debug)]
 pub struct ProcedureCall {
     /// The procedure.
-    pub procedure: Arc<Procedure>,
+    pub procedure: Arc<CallableProcedure>,
     /// For whom it is run.
     pub caller: Caller,
-    /// What is known of him, if [`Procedure::names_claims`].
+    /// What is known of him, if [`CallableProcedure::names_claims`].
     pub claims: Claims,
     /// A canonical value for each argument, in their declared order.
     pub arguments: Vec<Value>,

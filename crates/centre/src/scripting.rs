@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidewater_protocol::Value;
 
 use crate::context::SyncContext;
-use crate::engine::scripts::Transaction;
+use crate::engine::scripts::ScriptTransaction;
 use crate::scope::Checkpoint;
 
 /// What is done about a row that the database refuses: the row is refused.
@@ -25,7 +25,7 @@ pub struct ScriptRun {
     /// What the remote presents of it.
     pub checkpoint: Option<Checkpoint>,
     /// The transaction, which says which events happen.
-    pub transaction: Transaction,
+    pub transaction: ScriptTransaction,
 }
 
 /// What scripts of a sync have set, and what is known for them: by publication. All that is done for

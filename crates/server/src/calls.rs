@@ -26,7 +26,7 @@ use tokio::time::{Instant, timeout_at};
 pub(crate) use tidewater_centre::procedure::Begun;
 pub(crate) use tidewater_centre::procedure::Caller;
 use tidewater_centre::procedure::{
-    AnswerSink, CallOutcome, Cancel, Procedure as Script, ProcedureCall,
+    AnswerSink, CallOutcome, CallableProcedure as Script, Cancel, ProcedureCall,
 };
 use tidewater_centre::records::Claims;
 use tidewater_centre::{Centre, CentreError};

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use tidewater_centre::context::DEFAULT;
-use tidewater_centre::engine::scripts::{Scripts, Transaction, Versions};
+use tidewater_centre::engine::scripts::{ScriptTransaction, Scripts, Versions};
 use tidewater_centre::{Centre, CentreError, Deployed, PublicationSpec};
 use tidewater_protocol::{Code, PublicationSchema};
 
@@ -78,7 +78,7 @@ impl Served {
     pub(crate) fn authenticates(&self) -> Option<(String, Arc<Scripts>)> {
         self.by_name.iter().find_map(|(name, published)| {
             let scripts = published.scripts.get(DEFAULT);
-            let scripts = scripts.filter(|it| it.has(Transaction::SigningIn))?;
+            let scripts = scripts.filter(|it| it.has(ScriptTransaction::SigningIn))?;
             Some((name.clone(), scripts.clone()))
         })
     }

@@ -23,7 +23,7 @@ use tidewater_connection::ChannelInput;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use tidewater_centre::engine::scripts::Transaction;
+use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
     GivenTable, Holding, ScriptRun, SyncContext, SyncUpload, TableCompare, TableRequest,
@@ -350,7 +350,7 @@ impl<'a> Sync<'a> {
         let scripts = SyncScripts::of(&opened, self.server)?;
         let asking = Box::pin(self.begin(&opened)).await?;
         let begun = Instant::now();
-        Box::pin(self.run_scripts(&opened, &scripts, Transaction::Begin)).await?;
+        Box::pin(self.run_scripts(&opened, &scripts, ScriptTransaction::Begin)).await?;
         opened.took("begin", begun.elapsed());
         let Arrived {
             received,
@@ -410,9 +410,9 @@ impl<'a> Sync<'a> {
         let begun = Instant::now();
         Box::pin(self.download((&opened, &asking), applied, wanted, standing)).await?;
         opened.took("download", begun.elapsed());
-        Box::pin(self.run_scripts(&opened, &scripts, Transaction::End)).await?;
+        Box::pin(self.run_scripts(&opened, &scripts, ScriptTransaction::End)).await?;
         let now_ms = self.server.environment.clock.now_ms();
-        self.acknowledges = opened.scripts(Transaction::Acknowledged, now_ms)?;
+        self.acknowledges = opened.scripts(ScriptTransaction::Acknowledged, now_ms)?;
         self.channel.send(Control::SyncEnd(SyncEnd {}))?;
         if downloads {
             self.record.verified = opened.verifies();

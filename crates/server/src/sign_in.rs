@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use tidewater_centre::context::DEFAULT;
-use tidewater_centre::engine::scripts::Transaction;
+use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::records::{
     AskedSession, AskedSubscription, Claims, Proven, RemoteRecord, SessionState, ShutOut,
     UserRecord,
@@ -506,7 +506,7 @@ async fn by_script(
         },
         publication: publication.clone(),
         checkpoint: None,
-        transaction: Transaction::SigningIn,
+        transaction: ScriptTransaction::SigningIn,
     };
     let (reply, answer) = oneshot::channel();
     let scripts = ScriptUse {

@@ -20,9 +20,9 @@ use crate::quote::literal;
 use crate::scope::{partition_arrays, partition_types};
 use crate::script_times;
 use crate::values::Kind;
-use tidewater_centre::engine::download::{Bound, Order, Part, TakeKey, TakeRow};
+use tidewater_centre::engine::download::{KeyOrder, RuleRows, TakeKey, TakeRow, WindowBound};
 use tidewater_centre::engine::exact::unpack;
-use tidewater_centre::engine::publication::Rule;
+use tidewater_centre::engine::publication::RowRule;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::RuleScope;
@@ -56,7 +56,7 @@ impl Reader<'_> {
     pub(super) async fn copy_rows(
         &self,
         connection: &Connection,
-        part: &Part<'_>,
+        part: &RuleRows<'_>,
         types: &[ColumnType],
         take: TakeRow<'_>,
     ) -> Result<(), CentreError> {
@@ -171,7 +171,7 @@ impl Reader<'_> {
         &self,
         connection: &Connection,
         conditions: &[String],
-        order: &Order<'_>,
+        order: &KeyOrder<'_>,
         take: TakeRow<'_>,
     ) -> Result<(), CentreError> {
         let table = self.table;
@@ -217,7 +217,7 @@ impl Reader<'_> {
     pub(super) async fn script(
         &self,
         connection: &mut Connection,
-        statement: &scripts::Statement,
+        statement: &scripts::ScriptStatement,
         values: &[Value],
         take: TakeRow<'_>,
     ) -> Result<(), CentreError> {
@@ -244,7 +244,7 @@ impl Reader<'_> {
         &self,
         connection: &mut Connection,
         (since, own_version): (&str, &str),
-        (asked, order): (Partitions<'_>, Option<&Order<'_>>),
+        (asked, order): (Partitions<'_>, Option<&KeyOrder<'_>>),
         take: TakeKey<'_>,
     ) -> Result<(), CentreError> {
         let table = self.table;
@@ -474,7 +474,7 @@ impl Reader<'_> {
 pub(in super::super) fn held_rows(
     table: &PublishedTable,
     number: usize,
-    rule: &Rule,
+    rule: &RowRule,
     scope: &RuleScope,
 ) -> Result<String, CentreError> {
     let of_table = &table.rules[number];
@@ -487,7 +487,7 @@ pub(in super::super) fn held_rows(
         });
     }
     for (window, (of_window, &from)) in rule.windows.iter().zip(&scope.lows).enumerate() {
-        let bound = Bound {
+        let bound = WindowBound {
             window,
             from,
             to: None,
@@ -501,7 +501,11 @@ pub(in super::super) fn held_rows(
 }
 
 /// Whether a row is in these windows.
-fn window_conditions(rule: &TableRule, bound: &Bound, column_type: ColumnType) -> Vec<String> {
+fn window_conditions(
+    rule: &TableRule,
+    bound: &WindowBound,
+    column_type: ColumnType,
+) -> Vec<String> {
     let (alias, _, column) = &rule.windows[bound.window];
     let value = |position: i64| {
         let text = match column_type {

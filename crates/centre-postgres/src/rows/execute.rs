@@ -8,14 +8,14 @@ use super::statements::as_parameters;
 use super::{Result, UploadRows};
 use crate::array::Array;
 use crate::connection::{centre_error, refused};
-use tidewater_centre::engine::upload::rows::Refusal;
+use tidewater_centre::engine::upload::rows::RefusalReason;
 
 /// The outcome of a statement in a savepoint.
 pub(super) enum Executed {
     Rows(Vec<Row>),
-    Failed(Refusal),
+    Failed(RefusalReason),
     /// The role may write no row at all so.
-    Denied(Refusal),
+    Denied(RefusalReason),
 }
 
 impl UploadRows<'_> {

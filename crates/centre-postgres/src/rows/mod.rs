@@ -33,14 +33,14 @@ use super::publication::{Publication, PublishedTable};
 use super::scope::ScopeQueries;
 use super::waits::HURRIED_MS;
 use super::{FINGERPRINTS, Shared, fill_random};
-use tidewater_centre::engine::connection::Own;
-use tidewater_centre::engine::scope::Purpose;
+use tidewater_centre::engine::connection::SystemStatement;
+use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Image, MayWrite, Met, OnDelete, ParentReference, Part, RowSet, Rows,
-    ScriptRan, TargetTable, Written,
+    BatchOutcome, ClaimedSequence, CyclePart, MayWrite, MetRow, OnDelete, ParentReference,
+    RowBatch, RowImage, RowSet, ScriptOutcome, TargetTable, UploadWriter,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
@@ -172,7 +172,7 @@ impl<'c> UploadRows<'c> {
     }
 }
 
-impl Rows for UploadRows<'_> {
+impl UploadWriter for UploadRows<'_> {
     type Connection = Connection;
     type Table = PublishedTable;
 
@@ -199,7 +199,7 @@ impl Rows for UploadRows<'_> {
         self.batch_execute("applying uploads", &begin).await
     }
 
-    async fn keep(&mut self, result: Own) -> Result<()> {
+    async fn keep(&mut self, result: SystemStatement) -> Result<()> {
         let error = |error| refused("storing the result of an upload")(error);
         let store = [result];
         let storing = self.connection.prepare_own(&store).await?;
@@ -249,14 +249,14 @@ impl Rows for UploadRows<'_> {
         publication: &'u Publication,
         uploads: &[&'u SyncUpload],
         tables: &[Incoming<'u>],
-    ) -> Result<Vec<Option<Admitted>>> {
+    ) -> Result<Vec<Option<ClaimedSequence>>> {
         let error = |error| refused("admitting an upload")(error);
         self.acting = Acting::default();
         let connection = &mut *self.connection;
         let publications = [publication];
         let mut queries = Vec::with_capacity(uploads.len());
         for upload in uploads {
-            let (context, purpose) = (&upload.context, Purpose::Writing);
+            let (context, purpose) = (&upload.context, ScopePurpose::Writing);
             let of_upload = ScopeQueries::prepare(connection, context, &publications, purpose);
             queries.push(of_upload.await?);
         }
@@ -304,7 +304,7 @@ impl Rows for UploadRows<'_> {
         for ((serials, queries), results) in taken.into_iter().zip(&queries).zip(results?) {
             admitted.push(match serials {
                 None => None,
-                Some(serials) => Some(Admitted {
+                Some(serials) => Some(ClaimedSequence {
                     serials,
                     scope: queries.scope(0, &results)?,
                 }),
@@ -379,9 +379,14 @@ impl Rows for UploadRows<'_> {
         Ok(true)
     }
 
-    fn unfit(&mut self, table: &Incoming<'_>, image: Image, row: &[Datum<'_>]) -> Option<String> {
+    fn unfit(
+        &mut self,
+        table: &Incoming<'_>,
+        image: RowImage,
+        row: &[Datum<'_>],
+    ) -> Option<String> {
         let unfit = unfit_value(table, row, &mut self.encoded);
-        if image == Image::New && self.exact {
+        if image == RowImage::New && self.exact {
             let columns = &table.table.columns;
             let mut written = table.written.iter();
             self.exact = written.all(|&index| is_exact(&columns[index], &row[index]));
@@ -401,9 +406,9 @@ impl Rows for UploadRows<'_> {
 
     async fn write(
         &mut self,
-        batch: &Batch<'_, '_, PublishedTable>,
+        batch: &RowBatch<'_, '_, PublishedTable>,
         rows: &[RowRef],
-    ) -> Result<Written> {
+    ) -> Result<BatchOutcome> {
         self.write_batch(batch, rows).await
     }
 
@@ -412,8 +417,8 @@ impl Rows for UploadRows<'_> {
         table: &Incoming<'_>,
         op: Op,
         rows: &[RowRef],
-        key: Image,
-    ) -> Result<Vec<Option<Met>>> {
+        key: RowImage,
+    ) -> Result<Vec<Option<MetRow>>> {
         self.read_by_key(table, op, rows, key).await
     }
 
@@ -432,9 +437,9 @@ impl Rows for UploadRows<'_> {
 
     async fn run_script(
         &mut self,
-        statements: &[scripts::Statement],
+        statements: &[scripts::ScriptStatement],
         rows: &[Vec<Vec<Value>>],
-    ) -> Result<Vec<ScriptRan>> {
+    ) -> Result<Vec<ScriptOutcome>> {
         self.exact = false;
         self.run_statements(statements, rows).await
     }
@@ -442,9 +447,9 @@ impl Rows for UploadRows<'_> {
     async fn run_set(
         &mut self,
         table: &PublishedTable,
-        statements: &[scripts::Statement],
+        statements: &[scripts::ScriptStatement],
         set: &RowSet,
-    ) -> Result<ScriptRan> {
+    ) -> Result<ScriptOutcome> {
         self.exact = false;
         self.run_for_set(table, statements, set).await
     }
@@ -458,14 +463,15 @@ impl Rows for UploadRows<'_> {
         self.find_orphans(table, reference, rows).await
     }
 
-    async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {
+    async fn together(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
         self.apply_together(parts).await
     }
 
     async fn scope(&mut self, publication: &Publication, upload: &SyncUpload) -> Result<Scope> {
         let (connection, context) = (&mut *self.connection, &upload.context);
         let publications = [publication];
-        let queries = ScopeQueries::prepare(connection, context, &publications, Purpose::Writing);
+        let queries =
+            ScopeQueries::prepare(connection, context, &publications, ScopePurpose::Writing);
         let queries = queries.await?;
         let results = queries.run(self.connection.client()).await?;
         queries.scope(0, &results)

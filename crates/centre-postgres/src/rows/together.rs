@@ -8,7 +8,7 @@ use super::statements::{GUARD, KEEP, UNDO, parameters};
 use super::{Result, UploadRows};
 use crate::publication::PublishedTable;
 use tidewater_centre::engine::upload::incoming::RowRef;
-use tidewater_centre::engine::upload::rows::Part;
+use tidewater_centre::engine::upload::rows::CyclePart;
 
 /// About the most bytes of rows that go into one statement: a message to PostgreSQL has less than
 /// a GiB.
@@ -18,7 +18,7 @@ impl UploadRows<'_> {
     /// See [`Rows::together`](tidewater_centre::engine::upload::rows::Rows::together).
     pub(super) async fn apply_together(
         &mut self,
-        parts: &[Part<'_, '_, PublishedTable>],
+        parts: &[CyclePart<'_, '_, PublishedTable>],
     ) -> Result<bool> {
         let bytes: usize = parts.iter().map(|it| distance(&it.rows)).sum();
         if bytes > MOST_BYTES {

@@ -7,23 +7,25 @@ use futures_util::future::BoxFuture;
 use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
-use super::catalog::{Catalog, listed};
-use super::connection::Connection;
-use super::database::{Database, Job, Lane};
+use super::catalog::{CatalogReader, listed};
+use super::connection::DatabaseConnection;
+use super::database::{Database, Job, WorkerConnection};
 use super::{
     deploy, events, explain, follow, numbers, once, preview, procedure, prune, recorded, records,
     refusals, scripts, session, state,
 };
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{Downloaded, Downloading};
-use crate::engine::evolution::Mode;
-use crate::engine::scripts::Connected;
+use crate::engine::evolution::DeploymentMode;
+use crate::engine::scripts::ScriptConnection;
 use crate::error::CentreError;
 use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 use crate::explain::{Explanation, Question};
 use crate::follow::{AskedHolding, FollowPosition, Followed, Holding};
 use crate::preview::{Preview, PreviewAsked};
-use crate::procedure::{Begun, CallOutcome, Interrupt, Procedure, ProcedureCall, ProcedureSpec};
+use crate::procedure::{
+    Begun, CallOutcome, CallableProcedure, Interrupt, ProcedureCall, ProcedureSpec,
+};
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
     AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
@@ -40,7 +42,7 @@ use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
 pub struct EngineCentre<D>(pub D);
 
 /// A worker on a connection.
-struct EngineWorker<D: Database>(D::Lane, Connected);
+struct EngineWorker<D: Database>(D::Lane, ScriptConnection);
 
 /// Makes a [`Job`] of an expression that is a future over the connection.
 macro_rules! job {
@@ -50,7 +52,10 @@ macro_rules! job {
 }
 
 /// Runs statements in one transaction.
-async fn run_statements(connection: &mut impl Connection, sql: &str) -> Result<(), CentreError> {
+async fn run_statements(
+    connection: &mut impl DatabaseConnection,
+    sql: &str,
+) -> Result<(), CentreError> {
     connection.begin().await?;
     connection.execute("running statements", sql).await?;
     connection.commit().await
@@ -66,7 +71,7 @@ impl<D: Database> EngineCentre<D> {
     fn deploy_in(
         &self,
         publications: &[PublicationSpec],
-        mode: Mode,
+        mode: DeploymentMode,
         now_ms: i64,
     ) -> CentreResult<'_, DeployReport> {
         let specs = publications.to_vec();
@@ -94,7 +99,7 @@ impl<D: Database> Centre for EngineCentre<D> {
         dry_run: bool,
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport> {
-        self.deploy_in(publications, Mode::of(dry_run), now_ms)
+        self.deploy_in(publications, DeploymentMode::of(dry_run), now_ms)
     }
 
     fn deploy_refusing_pending<'a>(
@@ -102,7 +107,7 @@ impl<D: Database> Centre for EngineCentre<D> {
         publications: &'a [PublicationSpec],
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport> {
-        self.deploy_in(publications, Mode::RefusePending, now_ms)
+        self.deploy_in(publications, DeploymentMode::RefusePending, now_ms)
     }
 
     fn rename(&self, now_ms: i64) -> CentreResult<'_, bool> {
@@ -164,7 +169,7 @@ impl<D: Database> Centre for EngineCentre<D> {
     fn worker(&self) -> CentreResult<'_, Box<dyn Worker>> {
         Box::pin(async move {
             let lane = self.0.open_lane().await?;
-            Ok(Box::new(EngineWorker::<D>(lane, Connected::default())) as Box<dyn Worker>)
+            Ok(Box::new(EngineWorker::<D>(lane, ScriptConnection::default())) as Box<dyn Worker>)
         })
     }
 
@@ -313,7 +318,7 @@ impl<D: Database> Centre for EngineCentre<D> {
             state::check::<D>(connection).await?;
             let logs = D::log_sizes(connection).await?;
             let blockers = D::blockers(connection).await?;
-            let tables = recorded::Recorded::read(connection).await?.tables();
+            let tables = recorded::DeploymentRecord::read(connection).await?.tables();
             let keyless_rows = D::keyless_rows(connection, &tables).await?;
             let status = records::status(connection, logs, blockers).await?;
             Ok(CentreStatus {
@@ -367,7 +372,7 @@ impl<D: Database> Centre for EngineCentre<D> {
     fn procedures<'a>(
         &'a self,
         specs: &'a [ProcedureSpec],
-    ) -> CentreResult<'a, Vec<Arc<Procedure>>> {
+    ) -> CentreResult<'a, Vec<Arc<CallableProcedure>>> {
         let specs = specs.to_vec();
         self.0.run(job!(|connection| procedure::compile::<D>(
             connection, &specs

@@ -10,8 +10,10 @@ use bytes::Bytes;
 
 use tidewater_protocol::Value;
 
-use super::connection::{Connection, Own, Parameter, Row, each, own, own_row};
-use super::once::{self, Kept, Use};
+use super::connection::{
+    DatabaseConnection, ResultRow, StatementParameter, SystemStatement, each, own, own_row,
+};
+use super::once::{self, KeyRecord, KeyUse};
 use crate::error::CentreError;
 use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 
@@ -30,7 +32,7 @@ const APPENDING: &str = "appending events";
 
 /// See [`crate::Worker::append_events`].
 pub(super) async fn append(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     batch: &[NewEvents],
     check: [u8; 8],
     now_ms: i64,
@@ -54,7 +56,7 @@ pub(super) async fn append(
 }
 
 async fn append_once(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     batch: &[NewEvents],
     check: [u8; 8],
     now_ms: i64,
@@ -86,7 +88,7 @@ async fn append_once(
         appended[place] = Some(at);
         finished.extend(new.once.map(|key| {
             let outcome = encode(*first, check);
-            once::finish(&new.user, key, Use::Events, outcome)
+            once::finish(&new.user, key, KeyUse::Events, outcome)
         }));
         for (subject, payload) in &new.events {
             rows.push(own_row![
@@ -119,7 +121,7 @@ async fn append_once(
 /// Notes keys, and finds out which of the events were appended before. Those with a key that is twice
 /// in the batch are left for [`again`].
 async fn known(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     batch: &[NewEvents],
     now_ms: i64,
 ) -> Result<Vec<Option<Appended>>> {
@@ -139,17 +141,17 @@ async fn known(
     }
     let notes = keys
         .keys()
-        .map(|(user, key)| once::note(user, *key, Use::Events, now_ms));
+        .map(|(user, key)| once::note(user, *key, KeyUse::Events, now_ms));
     let noted = connection
-        .flight(APPENDING, &notes.collect::<Vec<Own>>())
+        .flight(APPENDING, &notes.collect::<Vec<SystemStatement>>())
         .await?;
     for (((user, key), &place), answer) in keys.iter().zip(noted) {
         if answer.changed > 0 {
             continue;
         }
         known[place] = Some(
-            match once::kept(connection, user, *key, Use::Events).await? {
-                Some(Kept {
+            match once::kept(connection, user, *key, KeyUse::Events).await? {
+                Some(KeyRecord {
                     is_same: true,
                     outcome: Some(outcome),
                     ..
@@ -173,7 +175,7 @@ fn again(batch: &[NewEvents], appended: &mut [Option<Appended>]) {
 
 /// Numbers for so many events of each space; gives the first ones.
 async fn numbers<'s>(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     counts: &BTreeMap<&'s str, u64>,
 ) -> Result<BTreeMap<&'s str, u64>> {
     let rows = counts.iter().map(|(space, count)| own_row![space, *count]);
@@ -221,7 +223,7 @@ fn decode(outcome: &[u8]) -> Result<Appended> {
 
 /// See [`crate::Worker::events_after`].
 pub(super) async fn after(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     space: &str,
     after: u64,
     (limit, max_bytes): (u64, u64),
@@ -243,7 +245,7 @@ pub(super) async fn after(
 
 /// See [`crate::Worker::last_values`].
 pub(super) async fn last_values(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     space: &str,
     after_subject: &str,
     (limit, max_bytes): (u64, u64),
@@ -273,12 +275,15 @@ pub(super) async fn last_values(
     read(connection, select).await
 }
 
-async fn read(connection: &mut impl Connection, select: Own) -> Result<Vec<StoredEvent>> {
+async fn read(
+    connection: &mut impl DatabaseConnection,
+    select: SystemStatement,
+) -> Result<Vec<StoredEvent>> {
     let answer = connection.run_one("reading events", select).await?;
     answer.rows.into_iter().map(stored).collect()
 }
 
-fn stored(mut row: Row) -> Result<StoredEvent> {
+fn stored(mut row: ResultRow) -> Result<StoredEvent> {
     // Without copying it once more.
     let payload = match row
         .0
@@ -306,7 +311,7 @@ fn check(bytes: &[u8]) -> Result<[u8; 8]> {
 
 /// See [`crate::Worker::event_check`].
 pub(super) async fn event_check(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     space: &str,
     id: u64,
 ) -> Result<Option<[u8; 8]>> {
@@ -321,7 +326,10 @@ pub(super) async fn event_check(
 }
 
 /// See [`crate::Worker::space_ends`].
-pub(super) async fn ends(connection: &mut impl Connection, spaces: &[String]) -> Result<Vec<u64>> {
+pub(super) async fn ends(
+    connection: &mut impl DatabaseConnection,
+    spaces: &[String],
+) -> Result<Vec<u64>> {
     let select = each(
         "SELECT v.n, last FROM {rows TEXT} JOIN tidewater.space ON name = v.c1",
         spaces.iter().map(|it| vec![it.value()]).collect(),
@@ -342,7 +350,7 @@ pub(super) async fn ends(connection: &mut impl Connection, spaces: &[String]) ->
 
 /// See [`crate::Centre::prune_events`].
 pub(super) async fn prune(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     spaces: &[SpaceRetention],
     now_ms: i64,
 ) -> Result<u64> {
@@ -356,7 +364,7 @@ pub(super) async fn prune(
 
 /// From the oldest one on, in pieces: nobody waits long for it.
 async fn prune_space(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     retention: &SpaceRetention,
     now_ms: i64,
 ) -> Result<u64> {

@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::connection::{Connection, Own, each, own_row};
-use super::deploy::Loaded;
-use super::inspect::Inspecting;
-use super::publication::{Rule, ServedTable};
-use super::scope::Purpose;
+use super::connection::{DatabaseConnection, SystemStatement, each, own_row};
+use super::deploy::ServedPublications;
+use super::inspect::DatabaseInspection;
+use super::publication::{RowRule, ServedTable};
+use super::scope::ScopePurpose;
 use super::watermark::Watermark;
 use crate::context::SyncContext;
 use crate::error::CentreError;
@@ -18,7 +18,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// What change logs tell since a position.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct CommittedChanges {
     /// How far they go.
     pub position: Vec<u8>,
     /// The change logs that have something new.
@@ -38,7 +38,7 @@ pub enum LogChanges {
 
 /// The change logs of what is served, each once, with a rule that has it and the rule's table and
 /// place among the table's.
-pub fn logs<T: ServedTable>(served: &Loaded<T>) -> Vec<(i64, &Rule, &T, usize)> {
+pub fn logs<T: ServedTable>(served: &ServedPublications<T>) -> Vec<(i64, &RowRule, &T, usize)> {
     let mut seen = BTreeSet::new();
     let mut logs = of_rules(served);
     logs.retain(|(log, ..)| seen.insert(*log));
@@ -46,7 +46,7 @@ pub fn logs<T: ServedTable>(served: &Loaded<T>) -> Vec<(i64, &Rule, &T, usize)> 
 }
 
 /// The rules of what is served whose changes remotes get, with their change logs.
-fn of_rules<T: ServedTable>(served: &Loaded<T>) -> Vec<(i64, &Rule, &T, usize)> {
+fn of_rules<T: ServedTable>(served: &ServedPublications<T>) -> Vec<(i64, &RowRule, &T, usize)> {
     let mut found = Vec::new();
     for publication in &served.publications {
         for (index, table) in publication.tables.iter().enumerate() {
@@ -63,7 +63,10 @@ fn of_rules<T: ServedTable>(served: &Loaded<T>) -> Vec<(i64, &Rule, &T, usize)> 
 }
 
 /// Whom it concerns what change logs tell.
-pub(super) fn followed<T: ServedTable>(served: &Loaded<T>, changes: Changes) -> Followed {
+pub(super) fn followed<T: ServedTable>(
+    served: &ServedPublications<T>,
+    changes: CommittedChanges,
+) -> Followed {
     let scopes = changes.scopes;
     let changed: HashMap<i64, LogChanges> = changes.logs.into_iter().collect();
     let mut touched = BTreeSet::new();
@@ -85,7 +88,7 @@ pub(super) fn followed<T: ServedTable>(served: &Loaded<T>, changes: Changes) -> 
 
 impl Holding {
     /// Of a scope by these rules.
-    pub(super) fn of(rules: &[Rule], scope: &Scope) -> Holding {
+    pub(super) fn of(rules: &[RowRule], scope: &Scope) -> Holding {
         let rules = rules.iter().zip(&scope.rules);
         let rules = rules.map(|(rule, scope)| (rule.id, scope.partitions.clone()));
         Holding {
@@ -95,9 +98,9 @@ impl Holding {
 }
 
 /// See [`crate::Worker::holdings_now`].
-pub(super) async fn holdings_now<T: Inspecting>(
+pub(super) async fn holdings_now<T: DatabaseInspection>(
     connection: &mut T::Connection,
-    served: &Loaded<T::Table>,
+    served: &ServedPublications<T::Table>,
     asked: &[AskedHolding],
 ) -> Result<Vec<Option<Vec<Holding>>>> {
     let mut answers = Vec::with_capacity(asked.len());
@@ -126,20 +129,20 @@ pub(super) async fn holdings_now<T: Inspecting>(
     Ok(answers)
 }
 
-async fn holding<T: Inspecting>(
+async fn holding<T: DatabaseInspection>(
     connection: &mut T::Connection,
-    served: &Loaded<T::Table>,
+    served: &ServedPublications<T::Table>,
     publication: &str,
     context: &SyncContext,
 ) -> Result<Holding> {
     let publication = served.publication(publication)?;
-    let scope = T::scope(connection, publication, context, Purpose::Reading).await?;
+    let scope = T::scope(connection, publication, context, ScopePurpose::Reading).await?;
     Ok(Holding::of(&publication.rules, &scope))
 }
 
 /// See [`crate::Worker::holdings`].
 pub(super) async fn holdings(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     checkpoints: &[Checkpoint],
 ) -> Result<Vec<Option<Holding>>> {
     let held = checkpoints.iter().flat_map(|it| &it.rules);
@@ -169,7 +172,7 @@ pub(super) async fn holdings(
 
 /// The lists of these digests, as far as they are still there.
 async fn lists(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     digests: BTreeSet<Digest>,
 ) -> Result<HashMap<Digest, Arc<Partitions>>> {
     let roots = contents(connection, digests).await?;
@@ -186,14 +189,14 @@ async fn lists(
 }
 
 async fn contents(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     digests: BTreeSet<Digest>,
 ) -> Result<HashMap<Digest, Vec<u8>>> {
     if digests.is_empty() {
         return Ok(HashMap::new());
     }
     let digests: Vec<Digest> = digests.into_iter().collect();
-    let select: Own = each(
+    let select: SystemStatement = each(
         "SELECT v.n, content FROM {rows BLOB} JOIN tidewater.scope_piece ON digest = v.c1",
         digests.iter().map(|it| own_row![it[..]]).collect(),
     );

@@ -6,14 +6,14 @@
 
 use tidewater_protocol::message::NumberBlock;
 
-use super::connection::{Answer, Connection, Own, own};
-use super::database::{NumbersAsked, Tracking};
-use super::deploy::Loaded;
+use super::connection::{DatabaseConnection, StatementResult, SystemStatement, own};
+use super::database::{ChangeTracking, NumberBlockRequest};
+use super::deploy::ServedPublications;
 use crate::error::CentreError;
 use crate::records::{BlockRecord, NumbersStatus, NumbersWanted};
 
 /// What has to be asked to tell what was handed out; [`told`] reads the answers.
-pub(super) fn ask() -> [Own; 2] {
+pub(super) fn ask() -> [SystemStatement; 2] {
     [
         own!(
             "SELECT table_name, min(column_name), CAST(sum(last - first + 1) AS bigint), max(last),
@@ -29,8 +29,8 @@ pub(super) fn ask() -> [Own; 2] {
 
 /// What was handed out, by table, and the last blocks of it.
 pub(super) fn told(
-    tables: &Answer,
-    blocks: &Answer,
+    tables: &StatementResult,
+    blocks: &StatementResult,
 ) -> Result<(Vec<NumbersStatus>, Vec<BlockRecord>), CentreError> {
     let tables = tables.rows.iter().map(|row| {
         Ok(NumbersStatus {
@@ -57,9 +57,9 @@ pub(super) fn told(
 }
 
 /// See [`crate::Worker::hand_out`].
-pub(super) async fn hand_out<T: Tracking>(
+pub(super) async fn hand_out<T: ChangeTracking>(
     connection: &mut T::Connection,
-    served: &Loaded<T::Table>,
+    served: &ServedPublications<T::Table>,
     wanted: &NumbersWanted,
 ) -> Result<Vec<NumberBlock>, CentreError> {
     let publication = served.publication(&wanted.publication)?;
@@ -92,7 +92,7 @@ pub(super) async fn hand_out<T: Tracking>(
 }
 
 /// Takes `count` numbers of a column, or as many as there are, and notes who has them.
-async fn hand_out_of<T: Tracking>(
+async fn hand_out_of<T: ChangeTracking>(
     connection: &mut T::Connection,
     wanted: &NumbersWanted,
     of_centre: &T::Table,
@@ -107,7 +107,7 @@ async fn hand_out_of<T: Tracking>(
         .run_one("looking for what was handed out", highest)
         .await?;
     let highest = highest.rows.first().map(|row| row.get::<Option<i64>>(0));
-    let asked = NumbersAsked {
+    let asked = NumberBlockRequest {
         column,
         count,
         handed_out: highest.transpose()?.flatten().unwrap_or(0),

@@ -1,8 +1,8 @@
 //! Dropping what is older than its retention time, in pieces: nobody waits long for it, and what
 //! does not get done now, the next call does.
 
-use super::connection::{Connection, own};
-use super::database::Tracking;
+use super::connection::{DatabaseConnection, own};
+use super::database::ChangeTracking;
 use super::state::check;
 use crate::error::CentreError;
 use crate::records::{GIVEN_BACK_KEPT_MS, Pruned, Retention};
@@ -52,7 +52,7 @@ const ROW_WRITERS: &str = "DELETE FROM tidewater.row_writer
     SELECT publication, table_name, row_key FROM tidewater.row_writer WHERE at_ms < ?1 LIMIT ?2)";
 
 /// See [`crate::Centre::prune`].
-pub(super) async fn prune<T: Tracking>(
+pub(super) async fn prune<T: ChangeTracking>(
     connection: &mut T::Connection,
     retention: Retention,
     now_ms: i64,
@@ -67,7 +67,7 @@ pub(super) async fn prune<T: Tracking>(
     Ok(pruned)
 }
 
-async fn pieces<T: Tracking>(
+async fn pieces<T: ChangeTracking>(
     connection: &mut T::Connection,
     retention: Retention,
     now_ms: i64,
@@ -131,7 +131,7 @@ async fn pieces<T: Tracking>(
 
 /// Removes rows in pieces, adding to the count.
 async fn older(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     sql: &'static str,
     before_ms: i64,
     count: &mut u64,

@@ -7,10 +7,10 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::TableInfo;
 use super::compile::{definition, recorded_spec, with_columns_of};
-use super::connection::{Connection, Durability, Own, own};
-use super::deploy::Step;
+use super::connection::{DatabaseConnection, Durability, SystemStatement, own};
+use super::deploy::DeploymentStep;
 use super::publication::Publication;
-use crate::engine::evolution::{Change, KnownRemote, PastSchemas, Review};
+use crate::engine::evolution::{DeploymentReview, KnownRemote, PastSchemas, PublicationChange};
 use crate::error::CentreError;
 use crate::publication::PublicationSpec;
 
@@ -22,15 +22,15 @@ pub type Random = [u8; 48];
 
 /// What is deployed, as the server's own tables say.
 #[derive(Debug, Default)]
-pub struct Recorded {
-    publications: BTreeMap<String, Stored>,
+pub struct DeploymentRecord {
+    publications: BTreeMap<String, StoredPublication>,
     rules: Vec<RecordedRule>,
     has_key: bool,
 }
 
 /// A publication as it is deployed.
 #[derive(Debug)]
-struct Stored {
+struct StoredPublication {
     definition: String,
     schema: Vec<u8>,
 }
@@ -44,9 +44,9 @@ struct RecordedRule {
     identity: String,
 }
 
-impl Recorded {
+impl DeploymentRecord {
     /// Reads what is deployed; the server's own tables are there.
-    pub async fn read(connection: &mut impl Connection) -> Result<Recorded> {
+    pub async fn read(connection: &mut impl DatabaseConnection) -> Result<DeploymentRecord> {
         let statements = [
             own!("SELECT name, definition, schema FROM tidewater.publication"),
             own!("SELECT 1 FROM tidewater.signing_key LIMIT 1"),
@@ -55,7 +55,7 @@ impl Recorded {
         let what = "reading the deployed state";
         let answers = connection.flight(what, &statements).await?;
         let publications = answers[0].rows.iter().map(|row| {
-            let stored = Stored {
+            let stored = StoredPublication {
                 definition: row.get(1)?,
                 schema: row.get(2)?,
             };
@@ -69,7 +69,7 @@ impl Recorded {
                 identity: row.get(3)?,
             })
         });
-        Ok(Recorded {
+        Ok(DeploymentRecord {
             publications: publications.collect::<Result<_>>()?,
             rules: rules.collect::<Result<_>>()?,
             has_key: !answers[1].rows.is_empty(),
@@ -135,7 +135,7 @@ impl Recorded {
         &self,
         specs: &[PublicationSpec],
         publications: &mut [Publication<T>],
-    ) -> Result<Vec<Step>> {
+    ) -> Result<Vec<DeploymentStep>> {
         let mut names = HashSet::new();
         let mut steps = Vec::new();
         for (spec, publication) in specs.iter().zip(publications) {
@@ -170,7 +170,7 @@ impl Recorded {
                 schema,
             ));
             statements.extend(self.record_rules(publication));
-            steps.push(Step::record(description, statements));
+            steps.push(DeploymentStep::record(description, statements));
         }
         // Subscriptions stay: their numbers must go on if the publication comes back.
         for name in self.publications.keys().filter(|it| !names.contains(it)) {
@@ -180,13 +180,13 @@ impl Recorded {
             let sql = "DELETE FROM tidewater.rule WHERE publication = ?1";
             statements.push(own!(sql, name));
             let description = format!("remove the publication {name:?}");
-            steps.push(Step::record(description, statements).unneeded());
+            steps.push(DeploymentStep::record(description, statements).unneeded());
         }
         Ok(steps)
     }
 
     /// Forgets the rules that a publication has no more, and records those that are new.
-    fn record_rules<T>(&self, publication: &Publication<T>) -> Vec<Own> {
+    fn record_rules<T>(&self, publication: &Publication<T>) -> Vec<SystemStatement> {
         let name = &publication.schema.name;
         let rules = &publication.rules;
         let gone = self.rules.iter().filter(|it| it.publication == *name);
@@ -207,7 +207,7 @@ impl Recorded {
     }
 
     /// Keeps a schema that is not deployed any more: some remotes still have it.
-    fn keep_schema(&self, publication: &str) -> Vec<Own> {
+    fn keep_schema(&self, publication: &str) -> Vec<SystemStatement> {
         let schema = self.schema(publication).map(|schema| {
             own!(
                 "INSERT INTO tidewater.past_schema (hash, publication, schema)
@@ -221,7 +221,7 @@ impl Recorded {
     }
 
     /// What makes the first signing key, and gives the centre its name.
-    pub fn first_key(&self, random: &Random, now_ms: i64) -> Option<Step> {
+    pub fn first_key(&self, random: &Random, now_ms: i64) -> Option<DeploymentStep> {
         let (secret, name) = random.split_at(32);
         let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
         let make = || {
@@ -238,42 +238,42 @@ impl Recorded {
                 ),
             ]
         };
-        (!self.has_key).then(|| Step::record("make the first signing key".into(), make()))
+        (!self.has_key).then(|| DeploymentStep::record("make the first signing key".into(), make()))
     }
 
     /// What the deployment means to remotes.
     pub async fn review(
         &self,
-        connection: &mut impl Connection,
+        connection: &mut impl DatabaseConnection,
         schemas: &[&PublicationSchema],
-    ) -> Result<Review> {
+    ) -> Result<DeploymentReview> {
         let before = self.publications.keys();
         let before = before.filter_map(|name| Some((name, self.schema(name)?)));
         let before: Vec<(&String, PublicationSchema)> = before.collect();
         let changes = before.iter().map(|(name, old)| {
             let mut schemas = schemas.iter();
             let new = schemas.find(|it| it.name == **name).copied();
-            Change {
+            PublicationChange {
                 publication: name,
                 old,
                 new,
             }
         });
-        let changes: Vec<Change<'_>> = changes
+        let changes: Vec<PublicationChange<'_>> = changes
             .filter(|change| change.new != Some(change.old))
             .collect();
         if changes.is_empty() {
-            return Ok(Review::default());
+            return Ok(DeploymentReview::default());
         }
         let remotes = remotes(connection).await?;
         let past = past_schemas(connection).await?;
-        Ok(Review::of(&changes, &remotes, &past))
+        Ok(DeploymentReview::of(&changes, &remotes, &past))
     }
 }
 
 /// See [`crate::Centre::rename`].
 pub(super) async fn rename(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     random: &Random,
     now_ms: i64,
 ) -> Result<bool> {
@@ -306,7 +306,7 @@ pub(super) async fn rename(
     Ok(true)
 }
 
-async fn remotes(connection: &mut impl Connection) -> Result<Vec<KnownRemote>> {
+async fn remotes(connection: &mut impl DatabaseConnection) -> Result<Vec<KnownRemote>> {
     let statements = [
         own!(
             "SELECT id, user_name, last_sync_ms, schemas FROM tidewater.remote
@@ -337,7 +337,7 @@ async fn remotes(connection: &mut impl Connection) -> Result<Vec<KnownRemote>> {
 }
 
 /// Schemas that are not deployed any more, of all publications.
-pub(super) async fn past_schemas(connection: &mut impl Connection) -> Result<PastSchemas> {
+pub(super) async fn past_schemas(connection: &mut impl DatabaseConnection) -> Result<PastSchemas> {
     let select = own!("SELECT hash, schema FROM tidewater.past_schema");
     let answer = connection.run_one("reading former schemas", select).await?;
     let mut past = PastSchemas::new();

@@ -5,7 +5,9 @@ use std::collections::HashSet;
 
 use tidewater_protocol::{RemoteId, Value};
 
-use super::connection::{Connection, Durability, Own, Row, each, own, own_row};
+use super::connection::{
+    DatabaseConnection, Durability, ResultRow, SystemStatement, each, own, own_row,
+};
 use super::numbers;
 use crate::engine::evolution::encode_known;
 use crate::error::CentreError;
@@ -27,10 +29,10 @@ const SYNCS_AT_ONCE: usize = 16;
 const ONE_AFTER_ANOTHER: &str = "UPDATE tidewater.meta SET centre = centre";
 
 async fn list<T>(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     what: &'static str,
-    statement: Own,
-    read: impl Fn(&Row) -> Result<T> + Send,
+    statement: SystemStatement,
+    read: impl Fn(&ResultRow) -> Result<T> + Send,
 ) -> Result<Vec<T>> {
     let answer = connection.run_one(what, statement).await?;
     answer.rows.iter().map(read).collect()
@@ -38,19 +40,21 @@ async fn list<T>(
 
 /// Runs a statement; true if it changed a row.
 async fn change(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     what: &'static str,
-    statement: Own,
+    statement: SystemStatement,
 ) -> Result<bool> {
     Ok(connection.run_one(what, statement).await?.changed > 0)
 }
 
-pub(super) async fn signing_keys(connection: &mut impl Connection) -> Result<Vec<SigningKey>> {
+pub(super) async fn signing_keys(
+    connection: &mut impl DatabaseConnection,
+) -> Result<Vec<SigningKey>> {
     let keys = own!(
         "SELECT id, secret, created_ms FROM tidewater.signing_key
          ORDER BY created_ms DESC, id DESC"
     );
-    let key = |row: &Row| {
+    let key = |row: &ResultRow| {
         Ok(SigningKey {
             id: row.get(0)?,
             secret: row.get(1)?,
@@ -61,7 +65,7 @@ pub(super) async fn signing_keys(connection: &mut impl Connection) -> Result<Vec
 }
 
 pub(super) async fn add_signing_key(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     key: &SigningKey,
 ) -> Result<bool> {
     let add = own!(
@@ -74,7 +78,10 @@ pub(super) async fn add_signing_key(
     change(connection, "adding a signing key", add).await
 }
 
-pub(super) async fn retire_signing_key(connection: &mut impl Connection, id: u32) -> Result<bool> {
+pub(super) async fn retire_signing_key(
+    connection: &mut impl DatabaseConnection,
+    id: u32,
+) -> Result<bool> {
     let retire = own!(
         "DELETE FROM tidewater.signing_key WHERE id = ?1
          AND EXISTS (SELECT 1 FROM tidewater.signing_key WHERE id <> ?1)",
@@ -99,7 +106,7 @@ macro_rules! select_user {
     };
 }
 
-fn user(row: &Row) -> Result<UserRecord> {
+fn user(row: &ResultRow) -> Result<UserRecord> {
     Ok(UserRecord {
         name: row.get(0)?,
         password_hash: row.get(1)?,
@@ -115,7 +122,7 @@ fn user(row: &Row) -> Result<UserRecord> {
 
 /// What is kept of a user; nothing of one that is not there any more.
 pub(in crate::engine) async fn claims_of(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     user: &str,
 ) -> Result<Claims> {
     let select = own!(
@@ -135,24 +142,24 @@ fn claims(text: String) -> Result<Claims> {
     })
 }
 
-pub(super) async fn users(connection: &mut impl Connection) -> Result<Vec<UserRecord>> {
+pub(super) async fn users(connection: &mut impl DatabaseConnection) -> Result<Vec<UserRecord>> {
     let users = own!(select_user!("ORDER BY name"));
     list(connection, "reading users", users, user).await
 }
 
-/// Finds a user, for [`Connection::gather`]; [`found_user`] reads the answer.
-pub(super) fn find_user(name: &str) -> Own {
+/// Finds a user, for [`DatabaseConnection::gather`]; [`found_user`] reads the answer.
+pub(super) fn find_user(name: &str) -> SystemStatement {
     let select =
         "SELECT v.n, name, password_hash, disabled, created_ms, proven_ms, proven_by, claims
                   FROM {rows TEXT} JOIN tidewater.user_account ON name = v.c1";
     each(select, vec![own_row![name]])
 }
 
-pub(super) fn found_user(rows: &[Row]) -> Result<Option<UserRecord>> {
+pub(super) fn found_user(rows: &[ResultRow]) -> Result<Option<UserRecord>> {
     rows.first().map(user).transpose()
 }
 
-fn insert_user(user: &UserRecord) -> Own {
+fn insert_user(user: &UserRecord) -> SystemStatement {
     own!(
         "INSERT INTO tidewater.user_account (name, password_hash, disabled, created_ms,
          proven_ms, proven_by, claims)
@@ -169,7 +176,7 @@ fn insert_user(user: &UserRecord) -> Own {
 
 /// See [`crate::Worker::prove_user`].
 pub(super) async fn prove_user(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     user: &str,
     proven: &Proven,
     creates: bool,
@@ -199,17 +206,20 @@ pub(super) async fn prove_user(
     Ok(add_user(connection, &user).await? || change(connection, what, update).await?)
 }
 
-fn update_password(name: &str, hash: &str) -> Own {
+fn update_password(name: &str, hash: &str) -> SystemStatement {
     let sql = "UPDATE tidewater.user_account SET password_hash = ?2 WHERE name = ?1";
     own!(sql, name, hash)
 }
 
-pub(super) async fn add_user(connection: &mut impl Connection, user: &UserRecord) -> Result<bool> {
+pub(super) async fn add_user(
+    connection: &mut impl DatabaseConnection,
+    user: &UserRecord,
+) -> Result<bool> {
     change(connection, "adding a user", insert_user(user)).await
 }
 
 pub(super) async fn set_password(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     name: &str,
     hash: &str,
 ) -> Result<bool> {
@@ -219,7 +229,7 @@ pub(super) async fn set_password(
 
 /// See [`crate::Worker::replace_password`].
 pub(super) async fn replace_password(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     user: &str,
     before: &str,
     hash: &str,
@@ -235,7 +245,7 @@ pub(super) async fn replace_password(
 }
 
 pub(super) async fn set_disabled(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     name: &str,
     disabled: bool,
 ) -> Result<bool> {
@@ -246,14 +256,14 @@ pub(super) async fn set_disabled(
 
 /// See [`crate::Centre::import_users`].
 pub(super) async fn import_users(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     users: &[UserRecord],
     update: bool,
 ) -> Result<UserImport> {
     connection.begin().await?;
     let mut import = UserImport::default();
     for users in users.chunks(IMPORT_ROWS) {
-        let inserts: Vec<Own> = users.iter().map(insert_user).collect();
+        let inserts: Vec<SystemStatement> = users.iter().map(insert_user).collect();
         let answers = connection.flight("adding users", &inserts).await?;
         let answers = users.iter().zip(&answers);
         let taken: Vec<&UserRecord> = answers
@@ -263,7 +273,7 @@ pub(super) async fn import_users(
         import.added += (users.len() - taken.len()) as u64;
         if update {
             let updates = taken.iter();
-            let updates: Vec<Own> = updates
+            let updates: Vec<SystemStatement> = updates
                 .map(|user| update_password(&user.name, &user.password_hash))
                 .collect();
             connection.flight("setting passwords", &updates).await?;
@@ -283,7 +293,10 @@ pub(super) async fn import_users(
     })
 }
 
-pub(super) async fn remove_user(connection: &mut impl Connection, name: &str) -> Result<bool> {
+pub(super) async fn remove_user(
+    connection: &mut impl DatabaseConnection,
+    name: &str,
+) -> Result<bool> {
     let statements = [
         own!("DELETE FROM tidewater.user_account WHERE name = ?1", name),
         own!(
@@ -305,7 +318,10 @@ pub(super) async fn remove_user(connection: &mut impl Connection, name: &str) ->
 }
 
 /// Forgets a remote that never was anybody's.
-pub(super) async fn forget_remote(connection: &mut impl Connection, id: RemoteId) -> Result<bool> {
+pub(super) async fn forget_remote(
+    connection: &mut impl DatabaseConnection,
+    id: RemoteId,
+) -> Result<bool> {
     let statements = [
         own!(
             "INSERT INTO tidewater.removed_remote
@@ -336,7 +352,7 @@ macro_rules! select_remote {
     };
 }
 
-fn remote(row: &Row) -> Result<RemoteRecord> {
+fn remote(row: &ResultRow) -> Result<RemoteRecord> {
     Ok(RemoteRecord {
         id: row.get(0)?,
         user: row.get(1)?,
@@ -351,26 +367,26 @@ fn remote(row: &Row) -> Result<RemoteRecord> {
     })
 }
 
-pub(super) async fn remotes(connection: &mut impl Connection) -> Result<Vec<RemoteRecord>> {
+pub(super) async fn remotes(connection: &mut impl DatabaseConnection) -> Result<Vec<RemoteRecord>> {
     let remotes = own!(select_remote!("ORDER BY user_name, created_ms, id"));
     list(connection, "reading remotes", remotes, remote).await
 }
 
-/// Finds a remote, for [`Connection::gather`]; [`found_remote`] reads the answer.
-pub(super) fn find_remote(id: RemoteId) -> Own {
+/// Finds a remote, for [`DatabaseConnection::gather`]; [`found_remote`] reads the answer.
+pub(super) fn find_remote(id: RemoteId) -> SystemStatement {
     let select = "SELECT v.n, id, user_name, revoked, credential_hash, previous_credential_hash,
                   rotated_ms, created_ms, last_sync_ms, unverified, device_name
                   FROM {rows BLOB} JOIN tidewater.remote ON id = v.c1";
     each(select, vec![own_row![id]])
 }
 
-pub(super) fn found_remote(rows: &[Row]) -> Result<Option<RemoteRecord>> {
+pub(super) fn found_remote(rows: &[ResultRow]) -> Result<Option<RemoteRecord>> {
     rows.first().map(remote).transpose()
 }
 
 /// Keeps a remote out, or lets it in again.
 pub(super) async fn set_revoked(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: RemoteId,
     revoked: bool,
 ) -> Result<bool> {
@@ -390,7 +406,7 @@ macro_rules! select_conflict {
     };
 }
 
-fn read_conflict(row: &Row) -> Result<ConflictRecord> {
+fn read_conflict(row: &ResultRow) -> Result<ConflictRecord> {
     let settled_ms: Option<i64> = row.get(13)?;
     let settled = settled_ms.map(|at_ms| -> Result<Settlement> {
         Ok(Settlement {
@@ -422,13 +438,15 @@ fn read_conflict(row: &Row) -> Result<ConflictRecord> {
     })
 }
 
-pub(super) async fn conflicts(connection: &mut impl Connection) -> Result<Vec<ConflictRecord>> {
+pub(super) async fn conflicts(
+    connection: &mut impl DatabaseConnection,
+) -> Result<Vec<ConflictRecord>> {
     let conflicts = own!(select_conflict!("ORDER BY id"));
     list(connection, "reading conflicts", conflicts, read_conflict).await
 }
 
 pub(super) async fn find_conflicts(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     filter: &ConflictFilter,
 ) -> Result<Vec<ConflictRecord>> {
     // What is not asked for is empty: no table, user or outcome is.
@@ -452,7 +470,7 @@ pub(super) async fn find_conflicts(
 }
 
 pub(in crate::engine) async fn conflict(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: i64,
 ) -> Result<Option<ConflictRecord>> {
     let conflicts = own!(select_conflict!("WHERE id = ?1"), id);
@@ -462,7 +480,7 @@ pub(in crate::engine) async fn conflict(
 
 /// What the scripts of the sync of a conflict went by.
 pub(in crate::engine) async fn conflict_notes(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: i64,
 ) -> Result<String> {
     let select = own!(
@@ -478,7 +496,7 @@ pub(in crate::engine) async fn conflict_notes(
 
 /// The conflicts about a row, newest first.
 pub(super) async fn conflicts_of_row(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     table: &str,
     key: &str,
 ) -> Result<Vec<ConflictRecord>> {
@@ -491,7 +509,10 @@ pub(super) async fn conflicts_of_row(
 }
 
 /// When the last sync of a remote in the history ended that did not fail; 0 if there is none.
-pub(super) async fn last_sync(connection: &mut impl Connection, id: RemoteId) -> Result<i64> {
+pub(super) async fn last_sync(
+    connection: &mut impl DatabaseConnection,
+    id: RemoteId,
+) -> Result<i64> {
     let last = own!(
         "SELECT max(started_ms + duration_ms) FROM tidewater.sync_history
          WHERE remote_id = ?1 AND error = ''",
@@ -505,7 +526,7 @@ pub(super) async fn last_sync(connection: &mut impl Connection, id: RemoteId) ->
 /// Syncs of the history that have changed rows in the centre and were under way between two times,
 /// newest first.
 pub(super) async fn uploads_between(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     (after_ms, before_ms): (i64, i64),
     limit: u64,
 ) -> Result<Vec<SyncRecord>> {
@@ -523,7 +544,9 @@ pub(super) async fn uploads_between(
 }
 
 /// When the remote synced that has not for the longest time, of those that may.
-pub(super) async fn oldest_sync_ms(connection: &mut impl Connection) -> Result<Option<i64>> {
+pub(super) async fn oldest_sync_ms(
+    connection: &mut impl DatabaseConnection,
+) -> Result<Option<i64>> {
     let oldest = own!(
         "SELECT min(last_sync_ms) FROM tidewater.remote WHERE last_sync_ms > 0 AND NOT revoked"
     );
@@ -533,7 +556,7 @@ pub(super) async fn oldest_sync_ms(connection: &mut impl Connection) -> Result<O
 
 /// The figures of the status but for the change logs, which are the adapter's.
 pub(super) async fn status(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     logs: Vec<(String, u64)>,
     blockers: Vec<Blocker>,
 ) -> Result<CentreStatus> {
@@ -599,7 +622,7 @@ pub(super) async fn status(
 }
 
 /// `None` for a kind that a newer version knows.
-fn incident(row: &Row) -> Result<Option<IncidentRecord>> {
+fn incident(row: &ResultRow) -> Result<Option<IncidentRecord>> {
     let Some(kind) = IncidentKind::from_name(&row.get::<String>(1)?) else {
         return Ok(None);
     };
@@ -613,7 +636,7 @@ fn incident(row: &Row) -> Result<Option<IncidentRecord>> {
     }))
 }
 
-fn sync(row: &Row) -> Result<SyncRecord> {
+fn sync(row: &ResultRow) -> Result<SyncRecord> {
     Ok(SyncRecord {
         remote_id: row.get(0)?,
         user: row.get(1)?,
@@ -634,12 +657,12 @@ fn sync(row: &Row) -> Result<SyncRecord> {
 
 /// Adds syncs to the history, and notes on their remotes that they synced.
 pub(super) async fn record_syncs(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     records: &[SyncRecord],
 ) -> Result<()> {
     for records in records.chunks(SYNCS_AT_ONCE) {
         let incidents = records.iter().flat_map(|record| &record.incidents);
-        let mut statements: Vec<Own> = incidents.map(insert_incident).collect();
+        let mut statements: Vec<SystemStatement> = incidents.map(insert_incident).collect();
         statements.push(insert_syncs(records));
         // Of two syncs of one remote a statement for all may take either: the later ones go alone.
         let mut remotes = HashSet::new();
@@ -665,7 +688,7 @@ pub(super) async fn record_syncs(
     Ok(())
 }
 
-fn insert_syncs(records: &[SyncRecord]) -> Own {
+fn insert_syncs(records: &[SyncRecord]) -> SystemStatement {
     each(
         "INSERT INTO tidewater.sync_history (remote_id, user_name, publications, started_ms,
          duration_ms, inserts, updates, deletes, upserts, removals, conflicts, refused,
@@ -701,7 +724,7 @@ fn as_history(record: &SyncRecord) -> Vec<Value> {
 }
 
 /// Records an incident.
-pub fn insert_incident(incident: &IncidentRecord) -> Own {
+pub fn insert_incident(incident: &IncidentRecord) -> SystemStatement {
     own!(
         "INSERT INTO tidewater.incident (at_ms, kind, remote_id, user_name, publication, detail)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -726,7 +749,7 @@ fn synced(id: RemoteId, record: &SyncRecord) -> Vec<Value> {
 }
 
 /// Notes that each of some remotes synced.
-fn update_remotes(synced: Vec<Vec<Value>>) -> Own {
+fn update_remotes(synced: Vec<Vec<Value>>) -> SystemStatement {
     each(
         "UPDATE tidewater.remote SET
          last_sync_ms = CASE WHEN last_sync_ms < v.c2 THEN v.c2 ELSE last_sync_ms END,

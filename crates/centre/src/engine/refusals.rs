@@ -6,7 +6,9 @@
 use tidewater_protocol::message::SettledRefusal;
 use tidewater_protocol::{RemoteId, Value};
 
-use super::connection::{Answer, Connection, Own, Row, each, own, own_row};
+use super::connection::{
+    DatabaseConnection, ResultRow, StatementResult, SystemStatement, each, own, own_row,
+};
 use crate::download::ToldSettled;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome, RefusedFilter, RefusedRecord};
@@ -53,7 +55,7 @@ macro_rules! select_settled {
     };
 }
 
-fn read(row: &Row) -> Result<RefusedRecord> {
+fn read(row: &ResultRow) -> Result<RefusedRecord> {
     let parent: (Option<String>, Option<String>) = (row.get(13)?, row.get(14)?);
     Ok(RefusedRecord {
         id: row.get(0)?,
@@ -75,7 +77,7 @@ fn read(row: &Row) -> Result<RefusedRecord> {
     })
 }
 
-fn read_settled(row: &Row) -> Result<RefusedRecord> {
+fn read_settled(row: &ResultRow) -> Result<RefusedRecord> {
     let outcome: String = row.get(18)?;
     let settled = RefusalEnd {
         at_ms: row.get(16)?,
@@ -93,7 +95,10 @@ fn read_settled(row: &Row) -> Result<RefusedRecord> {
 }
 
 /// What the scripts of the sync of a refused row went by.
-pub(super) async fn sync_notes(connection: &mut impl Connection, id: i64) -> Result<String> {
+pub(super) async fn sync_notes(
+    connection: &mut impl DatabaseConnection,
+    id: i64,
+) -> Result<String> {
     let select = own!("SELECT sync_notes FROM tidewater.refused WHERE id = ?1", id);
     let answer = connection.run_one("reading a refused row", select).await?;
     answer
@@ -103,7 +108,7 @@ pub(super) async fn sync_notes(connection: &mut impl Connection, id: i64) -> Res
 }
 
 /// Every attempt that nobody has settled, oldest first.
-pub(super) async fn all(connection: &mut impl Connection) -> Result<Vec<RefusedRecord>> {
+pub(super) async fn all(connection: &mut impl DatabaseConnection) -> Result<Vec<RefusedRecord>> {
     let select = own!(concat!(
         "SELECT ",
         columns!(),
@@ -115,7 +120,7 @@ pub(super) async fn all(connection: &mut impl Connection) -> Result<Vec<RefusedR
 
 /// See [`crate::Centre::find_refused`].
 pub(super) async fn find(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     filter: &RefusedFilter,
 ) -> Result<Vec<RefusedRecord>> {
     // What is not asked for is empty: no table, user or code is.
@@ -158,7 +163,7 @@ pub(super) async fn find(
 
 /// What was refused of a row, each remote's once, by its last attempt; newest first.
 pub(super) async fn of_row(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     table: &str,
     key: &str,
 ) -> Result<Vec<RefusedRecord>> {
@@ -185,7 +190,7 @@ pub(super) async fn of_row(
 
 /// See [`crate::Centre::refused_row`].
 pub(in crate::engine) async fn row(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: i64,
 ) -> Result<Option<RefusedRecord>> {
     let what = "reading a refused row";
@@ -213,7 +218,7 @@ pub(in crate::engine) async fn row(
 }
 
 /// The attempts at a row of a remote that nobody has settled.
-pub(in crate::engine) fn attempts(record: &RefusedRecord) -> Own {
+pub(in crate::engine) fn attempts(record: &RefusedRecord) -> SystemStatement {
     own!(
         "SELECT id FROM tidewater.refused WHERE remote_id = ?1 AND publication = ?2
          AND table_name = ?3 AND row_key = ?4",
@@ -225,7 +230,7 @@ pub(in crate::engine) fn attempts(record: &RefusedRecord) -> Own {
 }
 
 /// Settles rows, each given by its attempts.
-pub(in crate::engine) fn settle(rows: &[(Vec<i64>, RefusalEnd)]) -> [Own; 2] {
+pub(in crate::engine) fn settle(rows: &[(Vec<i64>, RefusalEnd)]) -> [SystemStatement; 2] {
     let ends = rows.iter().filter_map(|(attempts, end)| {
         let last = *attempts.iter().max()?;
         Some(own_row![
@@ -268,7 +273,7 @@ pub(in crate::engine) fn ask_settled(
     publication: &str,
     from: u64,
     after: u64,
-) -> Own {
+) -> SystemStatement {
     own!(
         "SELECT id, table_name, row_key, sequence, settled_ms, settled_by, settled_as
          FROM tidewater.settled_refusal WHERE remote_id = ?1 AND publication = ?2
@@ -283,7 +288,7 @@ pub(in crate::engine) fn ask_settled(
 }
 
 /// Reads the answer.
-pub(in crate::engine) fn settled(answer: &Answer) -> Result<ToldSettled> {
+pub(in crate::engine) fn settled(answer: &StatementResult) -> Result<ToldSettled> {
     let (mut told, mut bytes, mut last) = (Vec::new(), 0, 0);
     for row in &answer.rows {
         let settled = SettledRefusal {

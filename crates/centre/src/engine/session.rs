@@ -4,8 +4,10 @@ use std::collections::HashMap;
 
 use tidewater_protocol::RemoteId;
 
-use super::connection::{Answer, Connection, Own, Row, each, own, own_row};
-use super::database::Tracking;
+use super::connection::{
+    DatabaseConnection, ResultRow, StatementResult, SystemStatement, each, own, own_row,
+};
+use super::database::ChangeTracking;
 use super::records::{find_remote, find_user, found_remote, found_user};
 use super::watermark::Watermark;
 use crate::error::CentreError;
@@ -17,8 +19,8 @@ use crate::records::{
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// See [`crate::Worker::session_states`]: one flight.
-pub(super) async fn states<T: Tracking>(
-    connection: &mut impl Connection,
+pub(super) async fn states<T: ChangeTracking>(
+    connection: &mut impl DatabaseConnection,
     asked: &[AskedSession],
 ) -> Result<Vec<SessionState>> {
     let mut statements = Vec::new();
@@ -44,7 +46,7 @@ pub(super) async fn states<T: Tracking>(
     statements.push(own!("SELECT centre, deployment FROM tidewater.meta"));
     let answers = connection.gather("opening sessions", statements).await?;
     let mut answers = answers.into_iter();
-    let of_sessions: Vec<Vec<Answer>> = counts
+    let of_sessions: Vec<Vec<StatementResult>> = counts
         .into_iter()
         .map(|count| answers.by_ref().take(count).collect())
         .collect();
@@ -59,7 +61,10 @@ pub(super) async fn states<T: Tracking>(
 }
 
 /// The state of one session, from the answers to what was asked for it.
-fn state<T: Tracking>(session: &AskedSession, answers: Vec<Answer>) -> Result<SessionState> {
+fn state<T: ChangeTracking>(
+    session: &AskedSession,
+    answers: Vec<StatementResult>,
+) -> Result<SessionState> {
     let mut answers = answers.into_iter();
     let mut next = || answers.next().unwrap_or_default();
     let mut state = SessionState {
@@ -86,7 +91,7 @@ fn state<T: Tracking>(session: &AskedSession, answers: Vec<Answer>) -> Result<Se
         }
         state.formers.push(formers);
         let asked = ask_history::<T>(subscription).len();
-        let history: Vec<Answer> = (0..asked).map(|_| next()).collect();
+        let history: Vec<StatementResult> = (0..asked).map(|_| next()).collect();
         let presented = subscription.watermark.is_some();
         let history = presented.then(|| judge_history::<T>(&history));
         state.histories.push(history.transpose()?);
@@ -95,7 +100,7 @@ fn state<T: Tracking>(session: &AskedSession, answers: Vec<Answer>) -> Result<Se
 }
 
 /// What tells whether the watermark of a subscription belongs to the database's history.
-fn ask_history<T: Tracking>(subscription: &AskedSubscription) -> Vec<Own> {
+fn ask_history<T: ChangeTracking>(subscription: &AskedSubscription) -> Vec<SystemStatement> {
     let watermark = subscription.watermark.as_deref().and_then(Watermark::read);
     let Some(watermark) = watermark else {
         return Vec::new();
@@ -109,7 +114,7 @@ fn ask_history<T: Tracking>(subscription: &AskedSubscription) -> Vec<Own> {
     asked
 }
 
-fn judge_history<T: Tracking>(answers: &[Answer]) -> Result<History> {
+fn judge_history<T: ChangeTracking>(answers: &[StatementResult]) -> Result<History> {
     Ok(match answers.split_first() {
         Some((_, logs)) if T::is_pruned(logs)? => History::Pruned,
         Some((mark, _)) if !mark.rows.is_empty() => History::Known,
@@ -118,7 +123,7 @@ fn judge_history<T: Tracking>(answers: &[Answer]) -> Result<History> {
 }
 
 /// The centre's name, and the number of the last deployment.
-fn centre(answer: &Answer) -> Result<(String, i64)> {
+fn centre(answer: &StatementResult) -> Result<(String, i64)> {
     let row = answer.rows.first();
     let row = row.ok_or_else(|| CentreError::NotDeployed {
         message: "the server's table meta is empty".into(),
@@ -126,12 +131,12 @@ fn centre(answer: &Answer) -> Result<(String, i64)> {
     Ok((row.get(0)?, row.get(1)?))
 }
 
-fn was_removed(id: RemoteId) -> Own {
+fn was_removed(id: RemoteId) -> SystemStatement {
     let select = "SELECT v.n FROM {rows BLOB} JOIN tidewater.removed_remote ON id = v.c1";
     each(select, vec![own_row![id]])
 }
 
-fn last_upload(id: RemoteId, publication: &str) -> Own {
+fn last_upload(id: RemoteId, publication: &str) -> SystemStatement {
     each(
         "SELECT v.n, sequence, upload_id FROM {rows BLOB TEXT}
          JOIN tidewater.subscription ON remote_id = v.c1 AND publication = v.c2",
@@ -140,7 +145,7 @@ fn last_upload(id: RemoteId, publication: &str) -> Own {
 }
 
 /// The same if the remote is of this user.
-fn last_upload_of(user: &str, id: RemoteId, publication: &str) -> Own {
+fn last_upload_of(user: &str, id: RemoteId, publication: &str) -> SystemStatement {
     each(
         "SELECT v.n, sequence, upload_id FROM {rows BLOB TEXT TEXT}
          JOIN tidewater.subscription ON remote_id = v.c1 AND publication = v.c2
@@ -149,8 +154,8 @@ fn last_upload_of(user: &str, id: RemoteId, publication: &str) -> Own {
     )
 }
 
-fn found_subscription(answer: &Answer) -> Result<Option<SubscriptionRecord>> {
-    let read = |row: &Row| {
+fn found_subscription(answer: &StatementResult) -> Result<Option<SubscriptionRecord>> {
+    let read = |row: &ResultRow| {
         Ok(SubscriptionRecord {
             sequence: row.get(0)?,
             upload_id: row.get(1)?,
@@ -161,7 +166,7 @@ fn found_subscription(answer: &Answer) -> Result<Option<SubscriptionRecord>> {
 
 /// See [`crate::Worker::shut_out`].
 pub(super) async fn shut_out(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     remotes: &[RemoteId],
 ) -> Result<Vec<(RemoteId, ShutOut)>> {
     let standing = each(
@@ -191,7 +196,7 @@ pub(super) async fn shut_out(
 
 /// Registers a remote, or a new credential of a known one.
 pub(super) async fn save_remote(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     remote: &RemoteRecord,
 ) -> Result<()> {
     let save = own!(
@@ -217,7 +222,7 @@ pub(super) async fn save_remote(
 
 /// See [`crate::centre::Worker::name_device`].
 pub(super) async fn name_device(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: RemoteId,
     name: &str,
 ) -> Result<()> {
@@ -229,7 +234,7 @@ pub(super) async fn name_device(
 
 /// See [`crate::centre::Worker::forget_previous_credential`].
 pub(super) async fn forget_previous_credential(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: RemoteId,
     previous: Vec<u8>,
 ) -> Result<()> {
@@ -244,7 +249,7 @@ pub(super) async fn forget_previous_credential(
 
 /// The result of the last upload of a subscription, as it is stored.
 pub(super) async fn stored_result(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     remote_id: RemoteId,
     publication: &str,
 ) -> Result<Option<Vec<u8>>> {

@@ -47,10 +47,10 @@ use prost::Message;
 
 use tidewater_protocol::{Code, Op, RemoteId, UploadId, Value};
 
-use super::connection::{Answer, Connection, Own, each, own, own_row};
+use super::connection::{DatabaseConnection, StatementResult, SystemStatement, each, own, own_row};
 use super::exact::Membership;
-use super::publication::{Publication, Rule};
-use super::scope::Difference;
+use super::publication::{Publication, RowRule};
+use super::scope::RuleDifference;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::scope::{Checkpoint, Scope};
@@ -66,7 +66,7 @@ const RECORDS_AT_ONCE: usize = 500;
 const BYTES_AT_ONCE: usize = 4 << 20;
 
 /// Takes the numbers of uploads; [`taken`] reads the answers. Whoever comes second finds his used.
-pub fn take(uploads: &[&SyncUpload]) -> [Own; 2] {
+pub fn take(uploads: &[&SyncUpload]) -> [SystemStatement; 2] {
     let subscriptions = uploads.iter();
     let subscriptions =
         subscriptions.map(|upload| own_row![upload.context.remote_id, upload.publication]);
@@ -117,7 +117,7 @@ impl Serials {
 
 /// What the subscriptions say, in the order of the uploads; `None` if the number does not follow,
 /// see [`last`].
-pub fn taken(answers: &[Answer], uploads: &[&SyncUpload]) -> Result<Vec<Option<Serials>>> {
+pub fn taken(answers: &[StatementResult], uploads: &[&SyncUpload]) -> Result<Vec<Option<Serials>>> {
     let mut taken = HashMap::new();
     for row in answers.last().iter().flat_map(|taken| &taken.rows) {
         let id: (UploadId, RemoteId) = (row.get(0)?, row.get(1)?);
@@ -135,7 +135,10 @@ pub fn taken(answers: &[Answer], uploads: &[&SyncUpload]) -> Result<Vec<Option<S
 }
 
 /// What becomes of an upload whose number does not follow.
-pub async fn last(connection: &mut impl Connection, upload: &SyncUpload) -> Result<UploadOutcome> {
+pub async fn last(
+    connection: &mut impl DatabaseConnection,
+    upload: &SyncUpload,
+) -> Result<UploadOutcome> {
     let select = own!(
         "SELECT sequence, upload_id, result FROM tidewater.subscription
          WHERE remote_id = ?1 AND publication = ?2",
@@ -162,7 +165,7 @@ pub async fn last(connection: &mut impl Connection, upload: &SyncUpload) -> Resu
 /// Notes that an upload has come back which a restored centre has forgotten; false if another copy
 /// of the remote's file was faster: then none of its rows counts.
 pub async fn note_given_back(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     upload: &SyncUpload,
 ) -> Result<bool> {
     let statements = [
@@ -216,10 +219,10 @@ impl Admission {
     /// presents says it held, if that still counts. `differences` says how these differ by rule,
     /// where it is known what was held.
     pub fn new(
-        rules: &[Rule],
+        rules: &[RowRule],
         checkpoint: Option<&Checkpoint>,
         serials: &Serials,
-        differences: Vec<Option<Difference>>,
+        differences: Vec<Option<RuleDifference>>,
         mut scope: Scope,
     ) -> Admission {
         let (mut gained, mut lost) = (Vec::new(), Vec::new());
@@ -285,7 +288,7 @@ impl Admission {
 }
 
 /// Keeps results with their subscriptions.
-fn store(completed: Vec<Vec<Value>>) -> Own {
+fn store(completed: Vec<Vec<Value>>) -> SystemStatement {
     each(
         "UPDATE tidewater.subscription SET result = v.c3, graced_serial = v.c4, uploaded_ms = v.c5
          FROM {rows BLOB TEXT BLOB INTEGER INTEGER} WHERE remote_id = v.c1 AND publication = v.c2",
@@ -327,15 +330,15 @@ fn add_signed(
 
 /// What an upload leaves for people.
 #[derive(Default)]
-pub struct Records {
+pub struct UploadRecords {
     /// Changes that met those of others.
-    pub conflicts: Vec<Conflict>,
+    pub conflicts: Vec<UploadConflict>,
     /// Changes that were refused.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<UploadRefusal>,
 }
 
 /// A change that met one of somebody else's.
-pub struct Conflict {
+pub struct UploadConflict {
     /// Its table.
     pub table: String,
     /// A JSON array.
@@ -355,7 +358,7 @@ pub struct Conflict {
 }
 
 /// A change that was refused.
-pub struct Refused {
+pub struct UploadRefusal {
     /// Its table.
     pub table: String,
     /// A JSON array.
@@ -374,16 +377,20 @@ pub struct Refused {
     pub parent: Option<(String, String)>,
 }
 
-impl Records {
+impl UploadRecords {
     /// Keeps them.
-    pub async fn store(&self, connection: &mut impl Connection, upload: &SyncUpload) -> Result<()> {
+    pub async fn store(
+        &self,
+        connection: &mut impl DatabaseConnection,
+        upload: &SyncUpload,
+    ) -> Result<()> {
         store_all(&self.conflicts, upload, connection).await?;
         store_all(&self.refused, upload, connection).await
     }
 }
 
 /// What is kept for people.
-trait Record: Sync {
+trait RecordedImage: Sync {
     /// The statement that keeps some.
     const INSERT: &'static str;
 
@@ -391,10 +398,10 @@ trait Record: Sync {
 }
 
 /// Writes records, as many at once as a statement may carry.
-async fn store_all<R: Record>(
+async fn store_all<R: RecordedImage>(
     records: &[R],
     upload: &SyncUpload,
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
 ) -> Result<()> {
     let what = "recording conflicts and refused rows";
     let mut rest = records;
@@ -421,7 +428,7 @@ fn text_bytes(value: &Value) -> usize {
     }
 }
 
-impl Record for Conflict {
+impl RecordedImage for UploadConflict {
     const INSERT: &'static str = "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name,
          publication, table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome,
          sync_notes)
@@ -447,7 +454,7 @@ impl Record for Conflict {
     }
 }
 
-impl Record for Refused {
+impl RecordedImage for UploadRefusal {
     const INSERT: &'static str = "INSERT INTO tidewater.refused (at_ms, remote_id, user_name,
          publication, table_name, row_key, operation, uploaded, code, reason, sequence, pre_image,
          parent_table, parent_key, sync_notes)

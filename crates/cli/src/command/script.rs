@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use tidewater_centre::context::{DEFAULT, VERSION};
-use tidewater_centre::engine::scripts::{CONNECTION, EVENTS, Event, event, print_script};
+use tidewater_centre::engine::scripts::{CONNECTION, EVENTS, ScriptEvent, event, print_script};
 use tidewater_centre::records::Claims;
 use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use tidewater_centre::{
@@ -165,7 +165,7 @@ pub(crate) fn run(args: &ScriptArgs) -> Result<CommandOutcome, Failure> {
 }
 
 /// The event of that name, at which there can be a script of the table or of the connection.
-fn find_event(name: &str, table: &str) -> Result<&'static Event, Failure> {
+fn find_event(name: &str, table: &str) -> Result<&'static ScriptEvent, Failure> {
     let Some(event) = event(name) else {
         let near = nearest(name, EVENTS.iter().map(|it| it.name));
         let hint = match near {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tidewater_centre::engine::upload::columns::{Announced, ColumnMap};
+use tidewater_centre::engine::upload::columns::{AnnouncedColumns, ColumnMap};
 use tidewater_centre::{
     CentreError, Choice, Contended, RefusedChoice, Resolutions, SettleOutcome, SyncUpload,
     Verdicts, Worker,
@@ -143,7 +143,8 @@ impl OperatorHandlers {
                     "a handler judges rows of {name:?}, and the configuration names none"
                 )));
             };
-            let Announced::Published(index, map) = ColumnMap::find(schema, &table.begin)? else {
+            let AnnouncedColumns::Published(index, map) = ColumnMap::find(schema, &table.begin)?
+            else {
                 continue;
             };
             let schema = &schema.tables[index];

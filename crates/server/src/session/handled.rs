@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::{Map, Value as Json};
 
-use tidewater_centre::engine::upload::columns::{Announced, ColumnMap};
+use tidewater_centre::engine::upload::columns::{AnnouncedColumns, ColumnMap};
 use tidewater_centre::{
     Contended, GivenTable, Resolutions, RowsChunk, SyncUpload, TableRequest, TableVerdicts,
     UploadTable, Verdicts,
@@ -171,7 +171,8 @@ impl Sync<'_> {
                 continue;
             };
             // Rows that mean nothing to the publication any more are refused anyway.
-            let Announced::Published(index, map) = ColumnMap::find(schema, &table.begin)? else {
+            let AnnouncedColumns::Published(index, map) = ColumnMap::find(schema, &table.begin)?
+            else {
                 continue;
             };
             let schema = &schema.tables[index];
@@ -422,7 +423,7 @@ fn wanted_again(
 ) -> Result<Vec<Map<String, Json>>, Fault> {
     let mut again = Vec::new();
     for request in requests.iter().filter(|it| it.begin.table == table.name) {
-        let Announced::Published(_, map) = ColumnMap::find(schema, &request.begin)? else {
+        let AnnouncedColumns::Published(_, map) = ColumnMap::find(schema, &request.begin)? else {
             continue;
         };
         let mut reader = RowsReader::new(&map.shape, &request.rows);

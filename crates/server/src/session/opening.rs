@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use tidewater_centre::engine::scripts::{Transaction, chosen};
+use tidewater_centre::engine::scripts::{ScriptTransaction, chosen};
 use tidewater_centre::records::{
     Claims, History, IncidentKind, IncidentRecord, NumbersWanted, SessionState, SubscriptionRecord,
 };
@@ -460,7 +460,7 @@ impl Opened {
     /// There is no such version.
     pub(super) fn scripts(
         &self,
-        transaction: Transaction,
+        transaction: ScriptTransaction,
         now_ms: i64,
     ) -> Result<Vec<ScriptRun>, Fault> {
         let mut runs = Vec::new();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use tidewater_centre::ScriptRun;
-use tidewater_centre::engine::scripts::{Transaction, check_one_version, chosen, version};
+use tidewater_centre::engine::scripts::{ScriptTransaction, check_one_version, chosen, version};
 
 use super::Sync;
 use super::opening::Opened;
@@ -88,7 +88,7 @@ impl Sync<'_> {
         &self,
         opened: &Opened,
         scripts: &SyncScripts,
-        transaction: Transaction,
+        transaction: ScriptTransaction,
     ) -> Result<(), Fault> {
         let now_ms = self.server.environment.clock.now_ms();
         let runs = opened.scripts(transaction, now_ms)?;

@@ -16,10 +16,10 @@ use tidewater_centre::records::{
     SigningKey, SubscriptionRecord, SyncRecord, UserImport, UserRecord,
 };
 use tidewater_centre::{
-    Appended, AskedHolding, Begun, CallOutcome, Centre, CentreError, Checkpoint, Choice,
-    DeployReport, Deployed, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloaded,
-    Downloading, FollowPosition, Followed, Holding, Interrupt, ListedTable, NewEvents, OwnUpload,
-    Parameters, Procedure, ProcedureCall, ProcedureSpec, PublicationSpec, RefusedChoice, ScriptRun,
+    Appended, AskedHolding, Begun, CallOutcome, CallableProcedure, Centre, CentreError, Checkpoint,
+    Choice, DeployReport, Deployed, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
+    Downloaded, Downloading, FollowPosition, Followed, Holding, Interrupt, ListedTable, NewEvents,
+    OwnUpload, Parameters, ProcedureCall, ProcedureSpec, PublicationSpec, RefusedChoice, ScriptRun,
     SettleOutcome, SpaceRetention, StoredEvent, SyncContext, SyncUpload, ToldSettled,
     UploadOutcome, UploadResult, Worker,
 };
@@ -210,7 +210,7 @@ impl Centre for Meddling {
     fn procedures<'a>(
         &'a self,
         specs: &'a [ProcedureSpec],
-    ) -> CentreResult<'a, Vec<Arc<Procedure>>> {
+    ) -> CentreResult<'a, Vec<Arc<CallableProcedure>>> {
         Box::pin(async move {
             let mut specs = specs.to_vec();
             for spec in &mut specs {

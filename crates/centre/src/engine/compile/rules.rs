@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use tidewater_protocol::ColumnType;
 
 use super::{named_columns, wrong};
-use crate::engine::catalog::{Reference, TableInfo, named};
+use crate::engine::catalog::{ForeignKeyInfo, TableInfo, named};
 use crate::error::CentreError;
 use crate::nearest::nearest;
 use crate::publication::{Last, PublicationSpec, RuleBy, TableSpec, WindowSpec};
@@ -192,13 +192,14 @@ impl Rules<'_> {
     ) -> Result<Vec<Reach>> {
         let (own, goal) = (self.tables[number], self.tables[parent]);
         let info = &self.catalog[own];
-        let first: Vec<&Reference> = match by {
+        let first: Vec<&ForeignKeyInfo> = match by {
             None => info.references.iter().collect(),
             Some(by) => {
                 let wanted: BTreeSet<usize> =
                     named_columns(place, info, by, "by")?.into_iter().collect();
-                let is_meant =
-                    |it: &&Reference| it.columns.iter().copied().collect::<BTreeSet<_>>() == wanted;
+                let is_meant = |it: &&ForeignKeyInfo| {
+                    it.columns.iter().copied().collect::<BTreeSet<_>>() == wanted
+                };
                 info.references.iter().filter(is_meant).collect()
             }
         };
@@ -353,7 +354,7 @@ pub(super) fn deciding_columns(
 }
 
 impl Reach {
-    fn of(reference: &Reference) -> Reach {
+    fn of(reference: &ForeignKeyInfo) -> Reach {
         Reach {
             columns: reference.columns.clone(),
             parent: reference.parent,

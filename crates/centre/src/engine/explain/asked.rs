@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 use tidewater_protocol::{ColumnType, Datum, Fit, Table, Value};
 
-use crate::engine::inspect::Inspecting;
+use crate::engine::inspect::DatabaseInspection;
 use crate::engine::publication::Publication;
 use crate::engine::upload::row_json;
 use crate::error::CentreError;
@@ -33,7 +33,7 @@ fn wrong(message: String, hint: impl Into<String>) -> CentreError {
 impl Subject {
     /// # Errors
     /// The remote has no such table, or the table no such key.
-    pub(super) fn find<T: Inspecting>(
+    pub(super) fn find<T: DatabaseInspection>(
         question: &Question,
         subscribed: &[String],
         publications: &[Publication<T::Table>],
@@ -76,7 +76,7 @@ impl Subject {
 }
 
 /// Why the table is none of the remote's.
-fn unknown<T: Inspecting>(
+fn unknown<T: DatabaseInspection>(
     question: &Question,
     (all, subscribed): (&[(usize, usize)], &[String]),
     publications: &[Publication<T::Table>],

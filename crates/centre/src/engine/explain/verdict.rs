@@ -5,7 +5,7 @@ use crate::explain::{ExplainedEntry, ExplainedPublication, ExplainedRule, Verdic
 use crate::records::{RefusedRecord, RemoteRecord};
 
 /// What is known.
-pub(super) struct Known<'a> {
+pub(super) struct VerdictFacts<'a> {
     pub(super) user: &'a str,
     pub(super) remote: &'a RemoteRecord,
     pub(super) disabled: bool,
@@ -17,12 +17,12 @@ pub(super) struct Known<'a> {
 }
 
 /// What it comes to, the same in a sentence, and what else has to be said.
-pub(super) fn judge(known: &Known<'_>) -> (Verdict, String, Vec<String>) {
+pub(super) fn judge(known: &VerdictFacts<'_>) -> (Verdict, String, Vec<String>) {
     let (verdict, sentence) = known.verdict();
     (verdict, sentence, known.notes())
 }
 
-impl<'a> Known<'a> {
+impl<'a> VerdictFacts<'a> {
     fn verdict(&self) -> (Verdict, String) {
         let downloaded = |it: &&ExplainedPublication| it.direction != "upload";
         let mut publications = self.publications.iter().filter(downloaded);

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::super::connection::{Answer, Own, own};
+use super::super::connection::{StatementResult, SystemStatement, own};
 use crate::error::CentreError;
 use crate::scope::{Digest, Held, HeldRule, List, Partitions, RuleScope};
 
@@ -13,21 +13,21 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// How the partitions of a rule differ from those held.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Difference {
+pub struct RuleDifference {
     /// Those that came.
     pub gained: Vec<Vec<u8>>,
     /// Those that left.
     pub lost: Vec<Vec<u8>>,
 }
 
-impl Difference {
+impl RuleDifference {
     /// Whether the partitions are the same.
     pub fn is_none(&self) -> bool {
         self.gained.is_empty() && self.lost.is_empty()
     }
 
-    fn between(held: &Partitions, now: &Partitions) -> Difference {
-        Difference {
+    fn between(held: &Partitions, now: &Partitions) -> RuleDifference {
+        RuleDifference {
             gained: now.difference(held).cloned().collect(),
             lost: held.difference(now).cloned().collect(),
         }
@@ -35,27 +35,27 @@ impl Difference {
 }
 
 /// Finds out how rules differ. What it asks for has to be answered until it asks for nothing more.
-pub struct Differences<'s> {
-    rules: Vec<Rule<'s>>,
+pub struct ScopeDifferences<'s> {
+    rules: Vec<ComparedRule<'s>>,
     lists: HashMap<Digest, List>,
     /// Contents by their digests; `None` for what the centre does not have any more.
     known: BTreeMap<Digest, Option<Vec<u8>>>,
     asked: Vec<Digest>,
 }
 
-struct Rule<'s> {
+struct ComparedRule<'s> {
     now: &'s RuleScope,
     held: Option<&'s HeldRule>,
     /// The digest of the partitions of now, if those held are one.
     digest: Option<Digest>,
 }
 
-impl<'s> Differences<'s> {
+impl<'s> ScopeDifferences<'s> {
     /// Of what a user has now by each rule from what is held; `None` for a rule of which nothing
     /// is known.
     pub fn of(
         rules: impl Iterator<Item = (&'s RuleScope, Option<&'s HeldRule>)>,
-    ) -> Differences<'s> {
+    ) -> ScopeDifferences<'s> {
         let mut lists: HashMap<Digest, List> = HashMap::new();
         // Rules that follow the same table share their partitions.
         let mut made: HashMap<*const Partitions, Digest> = HashMap::new();
@@ -70,10 +70,10 @@ impl<'s> Differences<'s> {
                     digest
                 })
             });
-            Rule { now, held, digest }
+            ComparedRule { now, held, digest }
         });
         let rules = rules.collect();
-        Differences {
+        ScopeDifferences {
             rules,
             lists,
             known: BTreeMap::new(),
@@ -82,7 +82,7 @@ impl<'s> Differences<'s> {
     }
 
     /// What has to be read next.
-    pub fn ask(&mut self) -> Vec<Own> {
+    pub fn ask(&mut self) -> Vec<SystemStatement> {
         let mut wanted = BTreeSet::new();
         for rule in &self.rules {
             let (Some(now), Some(held)) = (rule.digest, rule.held) else {
@@ -114,7 +114,7 @@ impl<'s> Differences<'s> {
     ///
     /// # Errors
     /// One is none.
-    pub fn answer(&mut self, answers: &[Answer]) -> Result<()> {
+    pub fn answer(&mut self, answers: &[StatementResult]) -> Result<()> {
         for (digest, answer) in std::mem::take(&mut self.asked).into_iter().zip(answers) {
             let row = answer.rows.first();
             let content = row.map(|row| row.get(0)).transpose()?;
@@ -124,19 +124,19 @@ impl<'s> Differences<'s> {
     }
 
     /// By rule how it differs; `None` where nobody knows what is held.
-    pub fn found(&self) -> Vec<Option<Difference>> {
+    pub fn found(&self) -> Vec<Option<RuleDifference>> {
         self.rules.iter().map(|rule| self.one(rule)).collect()
     }
 
-    fn one(&self, rule: &Rule<'_>) -> Option<Difference> {
+    fn one(&self, rule: &ComparedRule<'_>) -> Option<RuleDifference> {
         let now = &rule.now.partitions;
         let digest = match &rule.held?.partitions {
-            Held::Listed(held) => return Some(Difference::between(held, now)),
+            Held::Listed(held) => return Some(RuleDifference::between(held, now)),
             Held::Digest(digest) => *digest,
         };
         let own = rule.digest?;
         if own == digest {
-            return Some(Difference::default());
+            return Some(RuleDifference::default());
         }
         let pieces = List::digests(self.known.get(&digest)?.as_deref()?)?;
         let own_pieces = self.pieces_of(own);
@@ -154,7 +154,7 @@ impl<'s> Differences<'s> {
         {
             here.extend(List::partitions(&piece.content)?);
         }
-        Some(Difference::between(&held, &here))
+        Some(RuleDifference::between(&held, &here))
     }
 
     fn pieces_of(&self, list: Digest) -> HashSet<Digest> {
@@ -164,7 +164,7 @@ impl<'s> Differences<'s> {
 }
 
 /// What keeps the lists of a scope in the centre, for checkpoints that have only their digests.
-pub fn keep(rules: &[RuleScope], now_ms: i64) -> Vec<Own> {
+pub fn keep(rules: &[RuleScope], now_ms: i64) -> Vec<SystemStatement> {
     let mut kept: HashSet<Digest> = HashSet::new();
     let mut statements = Vec::new();
     let mut seen: HashSet<*const Partitions> = HashSet::new();
@@ -198,7 +198,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::connection::Row;
+    use crate::engine::connection::ResultRow;
     use tidewater_protocol::Value;
 
     fn scope(numbers: std::ops::Range<u32>) -> RuleScope {
@@ -209,10 +209,10 @@ mod tests {
     }
 
     /// The difference, and how many contents were read for it.
-    fn difference(held: &RuleScope, now: &RuleScope) -> (Option<Difference>, usize) {
+    fn difference(held: &RuleScope, now: &RuleScope) -> (Option<RuleDifference>, usize) {
         let kept = keep(std::slice::from_ref(held), 1);
         let handed_out = held.held();
-        let mut differences = Differences::of([(now, Some(&handed_out))].into_iter());
+        let mut differences = ScopeDifferences::of([(now, Some(&handed_out))].into_iter());
         let mut read = 0;
         loop {
             let asked = differences.ask();
@@ -224,8 +224,10 @@ mod tests {
                 let mut found = kept
                     .iter()
                     .filter(|it| it.parameters[0] == own.parameters[0]);
-                let rows = found.next().map(|it| Row(vec![it.parameters[2].clone()]));
-                Answer {
+                let rows = found
+                    .next()
+                    .map(|it| ResultRow(vec![it.parameters[2].clone()]));
+                StatementResult {
                     rows: rows.into_iter().collect(),
                     changed: 0,
                 }
@@ -258,10 +260,10 @@ mod tests {
     #[test]
     fn what_is_not_kept_any_more_is_not_guessed() {
         let (held, now) = (scope(0..5_000).held(), scope(0..5_001));
-        let mut differences = Differences::of([(&now, Some(&held))].into_iter());
+        let mut differences = ScopeDifferences::of([(&now, Some(&held))].into_iter());
         let asked = differences.ask();
         assert_eq!(asked.len(), 1);
-        differences.answer(&[Answer::default()]).unwrap();
+        differences.answer(&[StatementResult::default()]).unwrap();
         assert!(differences.ask().is_empty());
         assert_eq!(differences.found(), [None]);
         assert!(matches!(asked[0].parameters[0], Value::Blob(_)));

@@ -3,10 +3,12 @@
 
 use tidewater_protocol::{Code, Datum, Table};
 
-use super::operator::{self, Change, Place, Sender, Sent, Values, is_so, refused};
+use super::operator::{
+    self, OperatorChange, OperatorOutcome, RowSender, ServedTablePlace, Values, is_so, refused,
+};
 use super::row_json;
-use super::rows::{Rows, try_again};
-use crate::engine::connection::{Connection as _, Own, own};
+use super::rows::{UploadWriter, try_again};
+use crate::engine::connection::{DatabaseConnection as _, SystemStatement, own};
 use crate::engine::records;
 use crate::engine::resolve::{Resolver, Winner};
 use crate::error::CentreError;
@@ -20,7 +22,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 const KEPT_BY_SCRIPTS: &str = "the scripts of the table leave the centre's row as it is";
 
 /// Settles a conflict; see [`crate::Worker::settle_conflict`].
-pub async fn settle(rows: &mut impl Rows, choice: &Choice) -> Result<SettleOutcome> {
+pub async fn settle(rows: &mut impl UploadWriter, choice: &Choice) -> Result<SettleOutcome> {
     let mut attempts = 0;
     loop {
         match try_settle(rows, choice).await {
@@ -30,7 +32,7 @@ pub async fn settle(rows: &mut impl Rows, choice: &Choice) -> Result<SettleOutco
     }
 }
 
-async fn try_settle(rows: &mut impl Rows, choice: &Choice) -> Result<SettleOutcome> {
+async fn try_settle(rows: &mut impl UploadWriter, choice: &Choice) -> Result<SettleOutcome> {
     rows.begin(0).await?;
     // Of two operators, the second one finds what the first one has done.
     let lock = own!(
@@ -51,7 +53,7 @@ async fn try_settle(rows: &mut impl Rows, choice: &Choice) -> Result<SettleOutco
     Ok(outcome)
 }
 
-fn note(choice: &Choice) -> Own {
+fn note(choice: &Choice) -> SystemStatement {
     own!(
         "UPDATE tidewater.conflict SET settled_ms = ?2, settled_by = ?3, settled_as = ?4
          WHERE id = ?1",
@@ -116,9 +118,9 @@ impl ChosenRow {
     }
 
     /// The update that the remote has made, from its pre-image, where its version is chosen.
-    fn change_made(&self, table: &Table) -> Option<Change> {
+    fn change_made(&self, table: &Table) -> Option<OperatorChange> {
         let (old, new) = (self.old.as_ref()?, self.new.as_ref()?);
-        Some(Change::of_columns(table, Some(old), Some(new)))
+        Some(OperatorChange::of_columns(table, Some(old), Some(new)))
     }
 
     /// Where the conflict has left a remote's change of sums out, the centre's version does so, too:
@@ -180,10 +182,10 @@ impl ChosenRow {
 /// or its handler have to get: they may add the difference to what others have made of the row. Where
 /// the handler leaves the row to the operator, or the operator insists against it, the row is written
 /// as it was wanted.
-async fn is_made_of_both<R: Rows>(
+async fn is_made_of_both<R: UploadWriter>(
     rows: &mut R,
-    place: &Place<R::Table>,
-    sender: &Sender<'_>,
+    place: &ServedTablePlace<R::Table>,
+    sender: &RowSender<'_>,
     choice: &Choice,
 ) -> Result<bool> {
     let resolver = &place.publication.resolvers[place.index];
@@ -202,12 +204,12 @@ async fn is_made_of_both<R: Rows>(
 }
 
 /// Writes what was chosen.
-async fn choose<R: Rows>(
+async fn choose<R: UploadWriter>(
     rows: &mut R,
     record: &ConflictRecord,
     choice: &Choice,
 ) -> Result<SettleOutcome> {
-    let place = match Place::find(rows, &record.publication, &record.table)? {
+    let place = match ServedTablePlace::find(rows, &record.publication, &record.table)? {
         Ok(place) => place,
         Err(outcome) => return Ok(outcome),
     };
@@ -223,7 +225,7 @@ async fn choose<R: Rows>(
     let central = place.values(&found)?;
     let resolver = &place.publication.resolvers[place.index];
     let notes = records::conflict_notes(rows.connection(), record.id).await?;
-    let sender = Sender {
+    let sender = RowSender {
         user: &record.user,
         remote_id: record.remote_id,
         publication: &record.publication,
@@ -267,7 +269,7 @@ async fn choose<R: Rows>(
     }
     if let Some(change) = made {
         let sent = operator::send(rows, &place, &sender, change, &choice.judgement, false).await?;
-        if let Sent::Lost = sent {
+        if let OperatorOutcome::Lost = sent {
             let row = place.json(&found)?;
             return Ok(match resolver.winner {
                 Winner::Handler => SettleOutcome::Changed { row },
@@ -278,9 +280,9 @@ async fn choose<R: Rows>(
     }
     let change = match (central, &wanted.new) {
         (None, None) => return Ok(SettleOutcome::settled(None)),
-        (Some(central), None) => Change::delete(table, central),
-        (Some(central), Some(new)) => Change::update(table, central, new),
-        (None, Some(new)) => Change::insert(table, &wanted.key, new),
+        (Some(central), None) => OperatorChange::delete(table, central),
+        (Some(central), Some(new)) => OperatorChange::update(table, central, new),
+        (None, Some(new)) => OperatorChange::insert(table, &wanted.key, new),
     };
     let key = operator::key_of(table, wanted.new.as_ref()).unwrap_or(wanted.key);
     let sent = operator::send(

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use tidewater_protocol::{Datum, RowShape, Table};
 
-use super::incoming::{Incoming, RowRef, Uploaded};
+use super::incoming::{IncomingTable, RowRef, UploadedImages};
 use super::made;
 use super::outcomes::Outcomes;
-use super::rows::{Met, Rows};
-use crate::engine::connection::{Connection as _, each, own_row};
+use super::rows::{MetRow, UploadWriter};
+use crate::engine::connection::{DatabaseConnection as _, each, own_row};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{RowWriter, Winner};
@@ -53,11 +53,11 @@ impl RowWriters {
 }
 
 /// Finds who has written rows that were met.
-pub(super) async fn find<R: Rows>(
+pub(super) async fn find<R: UploadWriter>(
     rows: &mut R,
     publication: &Publication<R::Table>,
     index: usize,
-    met: &[Option<Met>],
+    met: &[Option<MetRow>],
 ) -> Result<RowWriters> {
     let schema = &publication.schema.tables[index];
     let mut keys = Vec::with_capacity(met.len());
@@ -82,10 +82,10 @@ pub(super) async fn find<R: Rows>(
 }
 
 /// Remembers who has written the rows that took effect.
-pub(super) async fn record<R: Rows>(
+pub(super) async fn record<R: UploadWriter>(
     rows: &mut R,
     publication: &Publication<R::Table>,
-    tables: &[Incoming<'_, R::Table>],
+    tables: &[IncomingTable<'_, R::Table>],
     (upload, ranks): (&SyncUpload, &[Option<i64>]),
     outcomes: &Outcomes<'_>,
 ) -> Result<()> {
@@ -97,11 +97,12 @@ pub(super) async fn record<R: Rows>(
         let shape = &publication.shapes[table.index];
         let mut written = BTreeMap::new();
         for (op, taken) in made::taken(publication, table, outcomes, true)? {
-            let mut take = |_: RowRef, _: &Uploaded<'_, '_>, central: Option<&[Datum<'_>]>| {
-                if let Some(central) = central.map(|it| &it[..shape.columns.len()]) {
-                    written.insert(key_of(schema, central), image(shape, central));
-                }
-            };
+            let mut take =
+                |_: RowRef, _: &UploadedImages<'_, '_>, central: Option<&[Datum<'_>]>| {
+                    if let Some(central) = central.map(|it| &it[..shape.columns.len()]) {
+                        written.insert(key_of(schema, central), image(shape, central));
+                    }
+                };
             made::find_all(rows, publication, table, (op, &taken), &mut take).await?;
         }
         let rank = ranks.get(table.index).copied().flatten();

@@ -9,10 +9,10 @@
 use tidewater_protocol::pack::same;
 use tidewater_protocol::{Code, Datum, Op, RowsWriter, UnpackedRow};
 
-use crate::engine::upload::columns::{ColumnMap, Unpublished};
+use crate::engine::upload::columns::{ColumnMap, UnpublishedRows};
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
-use crate::engine::upload::{Records, Refused};
+use crate::engine::upload::{UploadRecords, UploadRefusal};
 use crate::error::CentreError;
 use crate::upload::{ResultTable, UploadTable};
 
@@ -25,9 +25,9 @@ const CODE: Code = Code::RowNotPublished;
 /// The rows cannot be read.
 pub(crate) fn refuse(
     table: &UploadTable,
-    unpublished: &Unpublished,
+    unpublished: &UnpublishedRows,
     builder: &mut ResultBuilder<'_>,
-    records: &mut Records,
+    records: &mut UploadRecords,
 ) -> Result<(), CentreError> {
     let reason = &unpublished.reason;
     let mut writer = RowsWriter::new(&unpublished.shape);
@@ -58,7 +58,7 @@ pub(crate) fn refuse(
 pub(crate) fn record_dropped(
     table: &UploadTable,
     map: &ColumnMap,
-    records: &mut Records,
+    records: &mut UploadRecords,
 ) -> Result<(), CentreError> {
     let columns = &table.begin.columns;
     let is_dropped = |index: &usize| !map.sources.contains(&Some(*index));
@@ -96,8 +96,8 @@ fn refused(
     op: Op,
     image: String,
     reason: &str,
-) -> Refused {
-    Refused {
+) -> UploadRefusal {
+    UploadRefusal {
         table: table.begin.table.clone(),
         key: row_json::key(&row.key),
         op,
