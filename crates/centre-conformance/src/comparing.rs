@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use tidewater_centre::records::{AskedSubscription, History, Retention};
-use tidewater_centre::{TableCompare, TableSpec, Tracking};
+use tidewater_centre::records::{HistoryCheck, RetentionTimes, SubscriptionRequest};
+use tidewater_centre::{TableCompare, TableSpec, TrackingMode};
 use tidewater_protocol::{Code, Direction};
 
 use crate::fixture::Fixture;
@@ -49,11 +49,11 @@ pub async fn a_history_is_known_or_not<F: Fixture>() {
     let mut berta = Remote::synced(&world, "berta").await;
     let watermark = |remote: &Remote| remote.checkpoint.as_ref().map(|it| it.watermark.clone());
     let (first, garbage) = (watermark(&anna), Some(b"garbage".to_vec()));
-    let asked = [first, garbage, None].map(|watermark| AskedSubscription {
+    let asked = [first, garbage, None].map(|watermark| SubscriptionRequest {
         watermark,
         ..asked(PUBLICATION)
     });
-    let (known, unknown) = (Some(History::Known), Some(History::Unknown));
+    let (known, unknown) = (Some(HistoryCheck::Known), Some(HistoryCheck::Unknown));
     for remote_id in [None, Some(anna.id)] {
         let state = session_state(&mut anna.worker, "anna", remote_id, &asked).await;
         assert_eq!(state.unwrap().histories, [known, unknown, None]);
@@ -61,7 +61,7 @@ pub async fn a_history_is_known_or_not<F: Fixture>() {
         let state = session_state(&mut worker, "anna", remote_id, &asked).await;
         assert_eq!(state.unwrap().histories, [unknown, unknown, None]);
     }
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: 60 * DAY_MS,
         history_ms: 14 * DAY_MS,
         conflicts_ms: 180 * DAY_MS,
@@ -150,13 +150,13 @@ pub async fn only_where_all_changes_came_before_a_comparison_says_so<F: Fixture>
         checkpoint.watermark = b"garbage".to_vec();
     };
     type Forget = fn(&mut Remote);
-    let ways: [(Option<Forget>, Tracking, bool); 4] = [
-        (None, Tracking::Log, true),
-        (None, Tracking::Off, false),
-        (Some(forgotten), Tracking::Log, false),
+    let ways: [(Option<Forget>, TrackingMode, bool); 4] = [
+        (None, TrackingMode::Log, true),
+        (None, TrackingMode::Off, false),
+        (Some(forgotten), TrackingMode::Log, false),
         (
             Some(|remote| remote.checkpoint = None),
-            Tracking::Log,
+            TrackingMode::Log,
             false,
         ),
     ];
@@ -312,7 +312,7 @@ pub async fn keys_of_several_columns_are_divided_into_ranges<F: Fixture>() {
 
 pub async fn tables_that_are_not_compared_are_sent_as_always<F: Fixture>() {
     let untracked = TableSpec {
-        tracking: Tracking::Off,
+        tracking: TrackingMode::Off,
         ..everyone("product")
     };
     let up = TableSpec {

@@ -5,8 +5,8 @@ use tidewater_protocol::Direction;
 use crate::fixture::{Fixture, Transaction};
 use crate::remote::{Remote, delete, insert, update};
 use crate::world::{NOW_MS, REGIONS, SHOP_DDL, World, everyone, partitioned, shop};
-use tidewater_centre::records::Retention;
-use tidewater_centre::{TableSpec, Tracking};
+use tidewater_centre::records::RetentionTimes;
+use tidewater_centre::{TableSpec, TrackingMode};
 
 async fn world<F: Fixture>() -> World<F> {
     World::new(SHOP_DDL, shop()).await
@@ -401,7 +401,7 @@ pub async fn a_pruned_log_means_everything_anew<F: Fixture>() {
     let world = world::<F>().await;
     let mut anna = Remote::synced(&world, "anna").await;
     let mut berta = Remote::synced(&world, "berta").await;
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: 60 * DAY_MS,
         history_ms: 14 * DAY_MS,
         conflicts_ms: 180 * DAY_MS,
@@ -432,7 +432,7 @@ pub async fn a_pruned_log_means_everything_anew<F: Fixture>() {
 /// CASES 17.
 pub async fn a_log_that_is_pruned_under_an_open_download_skips_nothing<F: Fixture>() {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: 60 * DAY_MS,
         history_ms: 14 * DAY_MS,
         conflicts_ms: 180 * DAY_MS,
@@ -495,7 +495,7 @@ pub async fn a_log_that_is_pruned_under_an_open_download_skips_nothing<F: Fixtur
 /// Entries of the same row are dropped but for the last, whoever has seen which of them.
 pub async fn what_a_log_says_again_and_again_is_compacted_and_nothing_is_missed<F: Fixture>() {
     const UPDATES: usize = 20;
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: i64::MAX,
         history_ms: i64::MAX,
         conflicts_ms: i64::MAX,
@@ -566,7 +566,7 @@ pub async fn an_emptied_table_is_emptied_everywhere<F: Fixture>() {
 
 pub async fn an_untracked_table_is_sent_whole<F: Fixture>() {
     let tables = vec![TableSpec {
-        tracking: Tracking::Off,
+        tracking: TrackingMode::Off,
         ..partitioned("customer", &["region"], REGIONS)
     }];
     let mut world = World::<F>::new(SHOP_DDL, tables).await;
@@ -587,7 +587,7 @@ pub async fn an_untracked_table_is_sent_whole<F: Fixture>() {
 pub async fn an_upload_only_table_is_not_downloaded<F: Fixture>() {
     let tables = vec![TableSpec {
         direction: Direction::Upload,
-        tracking: Tracking::Off,
+        tracking: TrackingMode::Off,
         ..partitioned("customer", &["region"], REGIONS)
     }];
     let mut world = World::<F>::new(SHOP_DDL, tables).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidewater_centre::{Last, RuleBy, RuleSpec, TableSpec, Unit, WindowSpec};
+use tidewater_centre::{RuleBy, RuleSpec, TableSpec, WindowLength, WindowSpec, WindowUnit};
 
 use crate::fixture::{Fixture, Transaction};
 use crate::remote::{Remote, delete, insert, update};
@@ -396,9 +396,13 @@ pub async fn what_cannot_be_followed_is_named<F: Fixture>() {
         ..everyone("doc")
     };
     for (column, last, told) in [
-        ("tags", Last::Number(3), "neither a date nor an integer"),
-        ("id", Last::Time(3, Unit::Days), "is a number"),
-        ("tag", Last::Number(3), "did you mean \"tags\"?"),
+        (
+            "tags",
+            WindowLength::Number(3),
+            "neither a date nor an integer",
+        ),
+        ("id", WindowLength::Time(3, WindowUnit::Days), "is a number"),
+        ("tag", WindowLength::Number(3), "did you mean \"tags\"?"),
     ] {
         let message = refusal(&mut world, vec![window(column, last)]).await;
         assert!(message.contains(told), "{message}");

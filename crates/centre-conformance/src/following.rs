@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_centre::{AskedHolding, FollowPosition, Holding, RuleSpec};
+use tidewater_centre::{FollowPosition, HoldingRequest, RemoteHolding, RuleSpec};
 
 use crate::fixture::{Fixture, Transaction};
 use crate::remote::{Remote, insert};
@@ -27,7 +27,7 @@ impl Follower {
     async fn look<F: Fixture, const N: usize>(
         &mut self,
         world: &World<F>,
-        holdings: [&Holding; N],
+        holdings: [&RemoteHolding; N],
     ) -> ([bool; N], usize) {
         let followed = world.centre.follow(Some(self.position.clone())).await;
         let followed = followed.unwrap();
@@ -49,8 +49,11 @@ impl Follower {
 }
 
 /// Whether remotes hold now what they did.
-async fn hold_the_same<F: Fixture>(world: &World<F>, remotes: &[(&Remote, &Holding)]) -> Vec<bool> {
-    let asked = remotes.iter().map(|(remote, _)| AskedHolding {
+async fn hold_the_same<F: Fixture>(
+    world: &World<F>,
+    remotes: &[(&Remote, &RemoteHolding)],
+) -> Vec<bool> {
+    let asked = remotes.iter().map(|(remote, _)| HoldingRequest {
         context: Arc::new(remote.context()),
         publications: vec![PUBLICATION.to_owned()],
     });
@@ -62,7 +65,7 @@ async fn hold_the_same<F: Fixture>(world: &World<F>, remotes: &[(&Remote, &Holdi
 }
 
 /// A remote that has synced, and what it holds.
-async fn synced<F: Fixture>(world: &World<F>, user: &str) -> (Remote, Holding) {
+async fn synced<F: Fixture>(world: &World<F>, user: &str) -> (Remote, RemoteHolding) {
     let mut remote = Remote::new(world, user).await;
     let received = remote.download().await;
     let holding = received.holding.unwrap();

@@ -2,7 +2,7 @@
 //! they first came.
 
 use tidewater_centre::UploadOutcome;
-use tidewater_centre::records::{AskedSubscription, FormerRecord, RemoteRecord, Retention};
+use tidewater_centre::records::{FormerRecord, RemoteRecord, RetentionTimes, SubscriptionRequest};
 use tidewater_protocol::RemoteId;
 
 use crate::administering;
@@ -60,7 +60,7 @@ pub async fn the_same_upload_of_two_copies_takes_effect_once<F: Fixture>() {
 }
 
 pub async fn what_was_given_back_is_remembered_for_90_days<F: Fixture>() {
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: DAY_MS,
         history_ms: DAY_MS,
         conflicts_ms: DAY_MS,
@@ -120,7 +120,7 @@ pub async fn the_centre_and_former_ids_are_known_again<F: Fixture>() {
     world.centre.add_user(&clara_herself).await.unwrap();
     let unknown = RemoteId::from_random(fresh_id());
     let session = async |user: &str, id: RemoteId, formers: &[RemoteId]| {
-        let asked = [AskedSubscription {
+        let asked = [SubscriptionRequest {
             formers: formers.to_vec(),
             ..asked(PUBLICATION)
         }];

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tidewater_centre::{
-    CentreError, HandledSpec, TableSpec, UploadOutcome, UploadResult, Verdict, Verdicts,
+    CentreError, HandledSpec, RowVerdict, TableSpec, UploadOutcome, UploadResult, Verdicts,
 };
 use tidewater_protocol::{Code, Value};
 
@@ -28,7 +28,7 @@ async fn world<F: Fixture>(keeps: bool) -> World<F> {
 async fn judged(
     remote: &mut Remote,
     changes: &[Change],
-    verdicts: &[(&str, u64, Verdict)],
+    verdicts: &[(&str, u64, RowVerdict)],
 ) -> Result<UploadResult, CentreError> {
     let mut upload = remote.next_upload(changes);
     upload.verdicts = of(&upload, verdicts);
@@ -39,7 +39,7 @@ async fn judged(
     }
 }
 
-fn of(upload: &tidewater_centre::SyncUpload, verdicts: &[(&str, u64, Verdict)]) -> Verdicts {
+fn of(upload: &tidewater_centre::SyncUpload, verdicts: &[(&str, u64, RowVerdict)]) -> Verdicts {
     let tables = upload.tables.iter().enumerate();
     let tables = tables.filter(|(_, it)| it.begin.table != "purchase");
     let verdicts = tables.map(|(place, table)| {
@@ -50,16 +50,16 @@ fn of(upload: &tidewater_centre::SyncUpload, verdicts: &[(&str, u64, Verdict)]) 
     verdicts.collect()
 }
 
-fn change(column: &str, value: &str) -> Verdict {
+fn change(column: &str, value: &str) -> RowVerdict {
     let value = match value.parse() {
         Ok(integer) => Value::Integer(integer),
         Err(_) => Value::Text(value.to_owned()),
     };
-    Verdict::Change(vec![(column.to_owned(), value)])
+    RowVerdict::Change(vec![(column.to_owned(), value)])
 }
 
-fn refuse(reason: &str) -> Verdict {
-    Verdict::Refuse(reason.to_owned())
+fn refuse(reason: &str) -> RowVerdict {
+    RowVerdict::Refuse(reason.to_owned())
 }
 
 /// The rows of a result, sorted.
@@ -88,9 +88,9 @@ pub async fn verdicts_say_what_becomes_of_uploaded_rows<F: Fixture>() {
     let verdicts = [
         ("customer", 1, refuse("we know Nils")),
         ("customer", 2, change("name", "Nelly")),
-        ("customer", 3, Verdict::Handled),
+        ("customer", 3, RowVerdict::Handled),
         ("customer", 4, change("email", "norah@x")),
-        ("customer", 5, Verdict::Handled),
+        ("customer", 5, RowVerdict::Handled),
     ];
     let result = judged(&mut anna, &changes, &verdicts).await.unwrap();
     assert_eq!(
@@ -139,8 +139,8 @@ pub async fn a_verdict_gives_nobody_more_rights<F: Fixture>() {
         ("customer", 0, change("customer_id", "60")),
         ("customer", 1, change("region", "south")),
         ("customer", 2, change("name", "forbidden")),
-        ("customer", 4, Verdict::Handled),
-        ("customer", 5, Verdict::Handled),
+        ("customer", 4, RowVerdict::Handled),
+        ("customer", 5, RowVerdict::Handled),
     ];
     let result = judged(&mut anna, &changes, &verdicts).await.unwrap();
     let lines = told(&anna, &result);
@@ -200,8 +200,8 @@ pub async fn no_row_passes_that_its_handler_has_not_seen<F: Fixture>() {
     let mut anna = Remote::synced(&world, "anna").await;
     let changes = [insert("product", "9|cocoa"), delete("product", "1|tea")];
     let handled = [
-        ("product", 0, Verdict::Handled),
-        ("product", 1, Verdict::Handled),
+        ("product", 0, RowVerdict::Handled),
+        ("product", 1, RowVerdict::Handled),
     ];
     let result = judged(&mut anna, &changes, &handled).await.unwrap();
     assert!(result.asked.is_empty() && result.tables.is_empty());

@@ -2,7 +2,7 @@
 //! inserted under its own row is never taken for a part of the other's.
 
 use tidewater_centre::{ConflictSpec, OnReject, SettleOutcome, TableSpec, UploadMode};
-use tidewater_centre::{Judgement, RefusedAction, RefusedChoice};
+use tidewater_centre::{Judgement, RefusedChoice, RefusedRowAction};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::GivenUp;
 
@@ -234,7 +234,7 @@ pub async fn lines_are_taken_when_the_order_is_replayed<F: Fixture>() {
     for refused in world.centre.refused().await.unwrap() {
         let choice = RefusedChoice {
             refused: refused.id,
-            action: RefusedAction::Replay,
+            action: RefusedRowAction::Replay,
             force: false,
             judgement: Judgement::default(),
             by: "olga".into(),
@@ -271,7 +271,7 @@ async fn replay_all<F: Fixture>(world: &World<F>) -> Vec<String> {
     for refused in world.centre.refused().await.unwrap() {
         let choice = RefusedChoice {
             refused: refused.id,
-            action: RefusedAction::Replay,
+            action: RefusedRowAction::Replay,
             force: true,
             judgement: Judgement::default(),
             by: "olga".into(),
@@ -359,7 +359,7 @@ pub async fn an_operator_gives_no_refused_row_another_key_that_others_refer_to<F
         let mut refused = refused.iter().filter(|it| it.table == table);
         let choice = RefusedChoice {
             refused: refused.find(|it| it.key == key).unwrap().id,
-            action: RefusedAction::Edit(values.into()),
+            action: RefusedRowAction::Edit(values.into()),
             force: true,
             judgement: Judgement::default(),
             by: "olga".into(),

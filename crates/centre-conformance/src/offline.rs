@@ -1,6 +1,6 @@
 //! What remotes do without the centre: numbers for keys, defaults, rules, what they leave open.
 
-use tidewater_centre::records::NumbersWanted;
+use tidewater_centre::records::NumbersRequest;
 use tidewater_centre::{CentreError, IdentitySpec, TableSpec};
 use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{Direction, RemoteId};
@@ -38,7 +38,7 @@ pub async fn hand_out_of<F: Fixture>(
     remote: u8,
     tables: &[&str],
 ) -> Vec<NumberBlock> {
-    let wanted = NumbersWanted {
+    let wanted = NumbersRequest {
         remote_id: RemoteId([remote; 16]),
         user: "anna".into(),
         publication: PUBLICATION.into(),

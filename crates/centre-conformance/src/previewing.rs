@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidewater_centre::preview::{Preview, PreviewAsked};
+use tidewater_centre::preview::{Preview, PreviewRequest};
 use tidewater_centre::{
-    CentreError, Last, PublicationSpec, RuleBy, RuleSpec, ScriptSpec, TableSpec, Unit, WindowSpec,
+    CentreError, PublicationSpec, RuleBy, RuleSpec, ScriptSpec, TableSpec, WindowLength,
+    WindowSpec, WindowUnit,
 };
 use tidewater_protocol::Direction;
 
@@ -16,11 +17,11 @@ use crate::world::{
     NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, World, everyone, partitioned, publication, shop,
 };
 
-fn asked(rows: usize) -> PreviewAsked {
-    PreviewAsked {
+fn asked(rows: usize) -> PreviewRequest {
+    PreviewRequest {
         rows,
         now_ms: NOW_MS,
-        ..PreviewAsked::default()
+        ..PreviewRequest::default()
     }
 }
 
@@ -203,7 +204,7 @@ pub async fn rows_that_follow_and_windows_are_counted_as_they_are_sent<F: Fixtur
         INSERT INTO visit VALUES (1, 'anna', '2023-11-01', 1000), (2, 'anna', '2023-11-08', 1500),
             (3, 'anna', '2023-12-24', 2000), (4, 'berta', '2023-11-14', 2500), (5, 'anna', NULL, NULL);
         INSERT INTO remark VALUES (10, 1), (20, 2), (30, 3), (40, 4), (50, 5), (60, NULL);";
-    let windowed = |column: &str, last: Last| {
+    let windowed = |column: &str, last: WindowLength| {
         let visit = TableSpec {
             partition: vec![RuleSpec {
                 by: RuleBy::Columns {
@@ -225,13 +226,13 @@ pub async fn rows_that_follow_and_windows_are_counted_as_they_are_sent<F: Fixtur
     ];
     let mut world = World::<F>::new(ddl, all).await;
     let users = ["anna", "berta"];
-    let days = windowed("on_day", Last::Time(7, Unit::Days));
+    let days = windowed("on_day", WindowLength::Time(7, WindowUnit::Days));
     let found = assert_comes_true(&mut world, days, &users).await;
     assert_eq!(found.len(), 2, "{found:?}");
-    let numbers = windowed("number", Last::Number(600));
+    let numbers = windowed("number", WindowLength::Number(600));
     assert_comes_true(&mut world, numbers, &users).await;
     // Several rules, of which any holds.
-    let mut several = windowed("number", Last::Number(600));
+    let mut several = windowed("number", WindowLength::Number(600));
     several[0]
         .partition
         .push(RuleSpec::columns(&["id"], "SELECT 1 UNION SELECT 4"));
@@ -255,7 +256,7 @@ pub async fn one_remote_can_be_asked_about_and_what_it_sets_is_not_guessed<F: Fi
     let note = preview.notes.join("\n");
     assert!(note.contains("customer: not counted"), "{note}");
     assert!(note.contains("--parameter region=VALUE"), "{note}");
-    let south = PreviewAsked {
+    let south = PreviewRequest {
         remote_id: Some(anna.id),
         parameters: BTreeMap::from([("region".to_owned(), "south".to_owned())]),
         ..asked(0)
@@ -263,7 +264,7 @@ pub async fn one_remote_can_be_asked_about_and_what_it_sets_is_not_guessed<F: Fi
     let preview = world.centre.preview(&specs, &south).await.unwrap();
     assert_eq!(preview.remotes_looked_at, 1);
     assert_eq!(told(&preview), [r#"anna customer +1 -2 "" """#]);
-    let stranger = PreviewAsked {
+    let stranger = PreviewRequest {
         remote_id: Some(Remote::new(&world, "anna").await.id),
         ..asked(0)
     };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_centre::records::Claims;
+use tidewater_centre::records::UserClaims;
 use tidewater_centre::{
     ArgumentSpec, CallAnswer, CallOutcome, CallableProcedure, Caller, Cancel, ProcedureCall,
     ProcedureSpec, Returns, Worker,
@@ -73,7 +73,7 @@ pub fn call(procedure: &Arc<CallableProcedure>, arguments: &[Value]) -> Procedur
             user: "anna".into(),
             remote_id: None,
         },
-        claims: Claims::default(),
+        claims: UserClaims::default(),
         arguments: arguments.to_vec(),
         once: None,
         timeout: Duration::from_secs(600),

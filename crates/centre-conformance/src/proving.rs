@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_centre::records::{Claims, Proven};
+use tidewater_centre::records::{ProvenIdentity, UserClaims};
 use tidewater_centre::{
     CallOutcome, CallableProcedure, Caller, Cancel, ProcedureCall, ProcedureSpec, Returns,
 };
@@ -24,14 +24,14 @@ async fn world<F: Fixture>() -> World<F> {
     world
 }
 
-pub(crate) fn claims(pairs: &[(&str, &str)]) -> Claims {
+pub(crate) fn claims(pairs: &[(&str, &str)]) -> UserClaims {
     let pairs = pairs.iter();
     let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Claims::new(pairs.collect::<BTreeMap<_, _>>())
+    UserClaims::new(pairs.collect::<BTreeMap<_, _>>())
 }
 
-fn said(pairs: &[(&str, &str)]) -> Proven {
-    Proven {
+fn said(pairs: &[(&str, &str)]) -> ProvenIdentity {
+    ProvenIdentity {
         at_ms: NOW_MS,
         by: "https://login.example.com".into(),
         claims: claims(pairs),
@@ -144,7 +144,7 @@ pub async fn a_call_knows_what_others_say_of_its_caller<F: Fixture>() {
     assert_eq!(rows, [1, 1, 0, 9]);
 }
 
-fn call(procedure: &Arc<CallableProcedure>, claims: Claims) -> ProcedureCall {
+fn call(procedure: &Arc<CallableProcedure>, claims: UserClaims) -> ProcedureCall {
     ProcedureCall {
         procedure: procedure.clone(),
         caller: Caller {

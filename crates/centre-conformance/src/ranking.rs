@@ -1,7 +1,7 @@
 //! Conflicts that go by the rank of users: that of who uploads, and of who has written the centre's
 //! row.
 
-use tidewater_centre::{ConflictSpec, Detect, TableSpec};
+use tidewater_centre::{ConflictDetection, ConflictSpec, TableSpec};
 
 use crate::fixture::Fixture;
 use crate::proving::claims;
@@ -113,7 +113,7 @@ pub async fn what_no_upload_has_written_is_the_centres_and_has_its_rank<F: Fixtu
 
 pub async fn a_rank_is_what_others_say_of_the_user<F: Fixture>() {
     let mut table = item("{s.claims.level}", None);
-    table.conflict.detect = Detect::Column;
+    table.conflict.detect = ConflictDetection::Column;
     let world = World::<F>::new(DDL, vec![table]).await;
     let mut low = Remote::synced(&world, "low").await;
     let mut high = Remote::synced(&world, "high").await;

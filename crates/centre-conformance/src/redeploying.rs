@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tidewater_centre::records::{Proven, UserRecord};
-use tidewater_centre::{Centre, CentreError, Deployed};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
+use tidewater_centre::{Centre, CentreError, DeployedPublications};
 
 use crate::fixture::Fixture;
 use crate::remote::session_state;
@@ -17,7 +17,7 @@ async fn another<F: Fixture>(world: &World<F>) -> Arc<dyn Centre> {
     F::connect(&world.fixture.url()).await.unwrap()
 }
 
-async fn refreshed(centre: &Arc<dyn Centre>) -> Deployed {
+async fn refreshed(centre: &Arc<dyn Centre>) -> DeployedPublications {
     centre.refresh().await.unwrap().unwrap()
 }
 
@@ -205,7 +205,7 @@ pub async fn a_copy_that_gets_a_name_of_its_own_knows_no_remotes<F: Fixture>() {
         password_hash: "hash".into(),
         disabled: false,
         created_ms: NOW_MS,
-        proven: Proven::default(),
+        proven: ProvenIdentity::default(),
     };
     world.centre.add_user(&user).await.unwrap();
     let [key] = &world.centre.signing_keys().await.unwrap()[..] else {

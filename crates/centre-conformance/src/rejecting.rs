@@ -1,9 +1,9 @@
 //! Refused rows in a full loop: kept with what they were to be, settled by operators and users,
 //! told to their remotes; and uploads that go in whole or not at all.
 
-use tidewater_centre::records::{RefusalOutcome, RefusedFilter, RefusedRecord, Retention};
+use tidewater_centre::records::{RefusalOutcome, RefusedFilter, RefusedRecord, RetentionTimes};
 use tidewater_centre::{
-    Judgement, OnReject, RefusedAction, RefusedChoice, SettleOutcome, TableSpec, ToldSettled,
+    Judgement, OnReject, RefusedChoice, RefusedRowAction, SettleOutcome, TableSpec, ToldSettled,
     UploadOutcome, WritesSpec,
 };
 use tidewater_protocol::Code;
@@ -38,7 +38,7 @@ async fn world<F: Fixture>() -> World<F> {
     World::new(DDL, tables()).await
 }
 
-fn choice(refused: i64, action: RefusedAction) -> RefusedChoice {
+fn choice(refused: i64, action: RefusedRowAction) -> RefusedChoice {
     RefusedChoice {
         refused,
         action,
@@ -103,7 +103,7 @@ pub async fn a_refused_row_is_replayed_once_the_centre_takes_it<F: Fixture>() {
     assert_eq!(update.pre_image.as_deref(), Some(was));
 
     // The name is still somebody else's.
-    let outcome = settle(&world, choice(kept.id, RefusedAction::Replay)).await;
+    let outcome = settle(&world, choice(kept.id, RefusedRowAction::Replay)).await;
     assert!(
         matches!(
             &outcome,
@@ -118,19 +118,19 @@ pub async fn a_refused_row_is_replayed_once_the_centre_takes_it<F: Fixture>() {
     world
         .execute("UPDATE item SET name = 'cream' WHERE id = 2")
         .await;
-    let outcome = settle(&world, choice(kept.id, RefusedAction::Replay)).await;
+    let outcome = settle(&world, choice(kept.id, RefusedRowAction::Replay)).await;
     assert_eq!(
         outcome,
         settled(r#"{"id":3,"name":"milk","stock":5,"price":null}"#)
     );
     // Only what was changed is written.
-    let outcome = settle(&world, choice(update.id, RefusedAction::Replay)).await;
+    let outcome = settle(&world, choice(update.id, RefusedRowAction::Replay)).await;
     assert_eq!(
         outcome,
         settled(r#"{"id":1,"name":"tea","stock":12,"price":"9.50"}"#)
     );
     // A second operator finds it done.
-    let again = settle(&world, choice(update.id, RefusedAction::Replay)).await;
+    let again = settle(&world, choice(update.id, RefusedRowAction::Replay)).await;
     assert_eq!(again, SettleOutcome::Unknown);
 
     assert_eq!(find(&world, true).await, []);
@@ -178,7 +178,7 @@ pub async fn a_replay_does_not_write_over_what_others_have_changed<F: Fixture>()
     world
         .execute("UPDATE item SET price = 3 WHERE id = 1")
         .await;
-    let edit = || RefusedAction::Edit(r#"{"stock":9}"#.into());
+    let edit = || RefusedRowAction::Edit(r#"{"stock":9}"#.into());
     let outcome = settle(&world, choice(kept.id, edit())).await;
     let row = Some(r#"{"id":1,"name":"tea","stock":10,"price":"3.00"}"#.to_owned());
     assert_eq!(outcome, SettleOutcome::Changed { row });
@@ -198,7 +198,7 @@ pub async fn an_edit_that_still_fails_changes_nothing<F: Fixture>() {
     let mut anna = Remote::synced(&world, "anna").await;
     anna.upload(&[insert("item", "3|cocoa|-5|NULL")]).await;
     let kept = open(&world, "item", "[3]").await;
-    let edit = |row: &str| choice(kept.id, RefusedAction::Edit(row.into()));
+    let edit = |row: &str| choice(kept.id, RefusedRowAction::Edit(row.into()));
     for (row, code, part) in [
         (r#"{"stock":-6}"#, Code::RowCheck, ""),
         (r#"{"name":null}"#, Code::RowNotNull, ""),
@@ -245,7 +245,7 @@ pub async fn what_is_given_up_leaves_the_centres_row<F: Fixture>() {
     ])
     .await;
     let kept = open(&world, "item", "[3]").await;
-    let discard = choice(kept.id, RefusedAction::Discard("a typo".into()));
+    let discard = choice(kept.id, RefusedRowAction::Discard("a typo".into()));
     let outcome = settle(&world, discard).await;
     assert_eq!(outcome, SettleOutcome::settled(None));
     let ended = world.centre.refused_row(kept.id).await.unwrap().unwrap();
@@ -318,7 +318,7 @@ pub async fn what_is_sent_again_is_settled_as_what_it_comes_to<F: Fixture>() {
         .collect();
     ended.sort();
     assert_eq!(ended, ["[1] 3 lost anna", "[3] 3 taken anna"]);
-    let keep = |conflicts_ms| Retention {
+    let keep = |conflicts_ms| RetentionTimes {
         log_ms: i64::MAX,
         history_ms: i64::MAX,
         conflicts_ms,

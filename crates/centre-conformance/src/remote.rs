@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewater_centre::engine::scripts::ScriptTransaction;
-use tidewater_centre::records::{AskedSession, AskedSubscription, Claims, SessionState};
+use tidewater_centre::records::{SessionRequest, SessionState, SubscriptionRequest, UserClaims};
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
-    DownloadSubscription, Downloading, GainedPartitions, GivenTable, Holding, Marks, OwnUpload,
-    Parameters, Resolutions, RowsChunk, ScriptNotes, ScriptRun, SyncContext, SyncUpload,
-    TableCompare, TableRequest, ToldSettled, UploadOutcome, UploadResult, UploadTable, Verdicts,
-    Worker,
+    DownloadSubscription, GainedPartitions, GivenTable, MarkFrequency, OwnUpload, Parameters,
+    RemoteHolding, Resolutions, RowsChunk, RunningDownloads, ScriptNotes, ScriptRun, SyncContext,
+    SyncUpload, TableCompare, TableRequest, ToldSettled, UploadOutcome, UploadResult, UploadTable,
+    Verdicts, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::{GivenUp, TableBegin};
@@ -49,7 +49,7 @@ pub struct Remote {
     /// What it has set.
     pub parameters: BTreeMap<String, String>,
     /// What is known of the user.
-    pub claims: Claims,
+    pub claims: UserClaims,
     /// What its next upload gives up.
     pub given_up: Vec<GivenUp>,
     /// See [`tidewater_centre::DownloadSubscription`].
@@ -83,7 +83,7 @@ pub struct Received {
     /// What it was told of its refused rows.
     pub settled: ToldSettled,
     /// What it holds by now.
-    pub holding: Option<Holding>,
+    pub holding: Option<RemoteHolding>,
 }
 
 impl Received {
@@ -273,7 +273,7 @@ impl Remote {
             compares: Vec::new(),
             now_ms: NOW_MS,
             parameters: BTreeMap::new(),
-            claims: Claims::default(),
+            claims: UserClaims::default(),
             given_up: Vec::new(),
             refused_from: 0,
             settled_after: 0,
@@ -523,7 +523,7 @@ impl Remote {
             }
         });
         DownloadJob {
-            marks: Marks::default(),
+            marks: MarkFrequency::default(),
             only_opens: false,
             context: self.context(),
             subscriptions: vec![DownloadSubscription {
@@ -594,7 +594,7 @@ pub async fn download_together(remotes: &mut [Remote]) -> Vec<Result<Received, C
                 waiting.push((place, remote.download_job(&[]), remote.sink()));
             }
         }
-        let downloads = waiting.iter_mut().map(|(_, job, sink)| Downloading {
+        let downloads = waiting.iter_mut().map(|(_, job, sink)| RunningDownloads {
             job: job.clone(),
             sink,
         });
@@ -736,7 +736,7 @@ impl DownloadSink for Sink {
         }
     }
 
-    fn holds(&mut self, index: usize, holding: Holding) {
+    fn holds(&mut self, index: usize, holding: RemoteHolding) {
         assert_eq!(index, 0);
         self.received.holding = Some(holding);
     }
@@ -753,9 +753,9 @@ pub async fn session_state(
     worker: &mut Box<dyn Worker>,
     user: &str,
     remote_id: Option<RemoteId>,
-    subscriptions: &[AskedSubscription],
+    subscriptions: &[SubscriptionRequest],
 ) -> Result<SessionState, CentreError> {
-    let asked = AskedSession {
+    let asked = SessionRequest {
         user: user.to_owned(),
         remote_id,
         subscriptions: subscriptions.to_vec(),

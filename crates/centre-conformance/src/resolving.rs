@@ -1,7 +1,7 @@
 //! What becomes of rows that two sides have changed, with each resolver.
 
 use tidewater_centre::records::ConflictOutcome;
-use tidewater_centre::{ConflictSpec, Detect, TableSpec};
+use tidewater_centre::{ConflictDetection, ConflictSpec, TableSpec};
 use tidewater_protocol::Direction;
 
 use crate::fixture::Fixture;
@@ -17,7 +17,7 @@ const DDL: &str = "
 /// The row that all begin with.
 const OLD: &str = "1|tea|10|1.50|2026-01-01T10:00:00.000000|one\ntwo\nthree\nfour\nfive\n";
 
-fn item(detect: Detect, resolve: &[&str]) -> TableSpec {
+fn item(detect: ConflictDetection, resolve: &[&str]) -> TableSpec {
     TableSpec {
         conflict: ConflictSpec {
             detect,
@@ -202,7 +202,7 @@ const UPDATES: [(&[&str], &str, &str, &str, ConflictOutcome); 17] = [
 pub async fn updates_of_both_sides_end_as_their_resolver_says<F: Fixture>() {
     let mut world = World::<F>::new(DDL, vec![everyone("item")]).await;
     for (resolve, theirs, mine, row, outcome) in UPDATES {
-        world.specs[0].tables[0] = item(Detect::Row, resolve);
+        world.specs[0].tables[0] = item(ConflictDetection::Row, resolve);
         world.deploy().await.unwrap();
         let contest = Contest::new(&world, Some(OLD)).await;
         let before = world.centre.conflicts().await.unwrap().len();
@@ -241,7 +241,7 @@ pub async fn what_one_side_deletes_and_the_other_changes_ends_as_its_resolver_sa
         (&["merge_text(notes)", "client_wins"], [true, false], false),
         (&["park"], [false, true], true),
     ] {
-        world.specs[0].tables[0] = item(Detect::Row, resolve);
+        world.specs[0].tables[0] = item(ConflictDetection::Row, resolve);
         world.deploy().await.unwrap();
         let contest = Contest::new(&world, Some(OLD)).await;
         let fought = contest.fight(delete("item", OLD), update("item", OLD, changed));
@@ -308,7 +308,7 @@ pub async fn rows_that_both_sides_insert_end_as_their_resolver_says<F: Fixture>(
         (&["merge_text(notes)"], theirs),
         (&["park"], theirs),
     ] {
-        for detect in [Detect::Row, Detect::Column] {
+        for detect in [ConflictDetection::Row, ConflictDetection::Column] {
             world.specs[0].tables[0] = item(detect, resolve);
             world.deploy().await.unwrap();
             let contest = Contest::new(&world, None).await;
@@ -320,7 +320,7 @@ pub async fn rows_that_both_sides_insert_end_as_their_resolver_says<F: Fixture>(
 }
 
 pub async fn edits_of_different_columns_merge_by_themselves<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![item(Detect::Column, &[])]).await;
+    let world = World::<F>::new(DDL, vec![item(ConflictDetection::Column, &[])]).await;
     let contest = Contest::new(&world, Some(OLD)).await;
     let theirs = OLD.replace("|10|", "|8|");
     let mine = OLD.replace("tea", "TEA");
@@ -344,7 +344,7 @@ pub async fn edits_of_different_columns_merge_by_themselves<F: Fixture>() {
 }
 
 pub async fn a_row_that_resolves_to_what_the_centre_has_is_told<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![item(Detect::Row, &["average(stock)"])]).await;
+    let world = World::<F>::new(DDL, vec![item(ConflictDetection::Row, &["average(stock)"])]).await;
     let contest = Contest::new(&world, Some(OLD)).await;
     let theirs = OLD.replace("|10|", "|12|");
     // In the middle is what is there.
@@ -358,7 +358,7 @@ pub async fn a_row_that_resolves_to_what_the_centre_has_is_told<F: Fixture>() {
 pub async fn what_is_resolved_is_refused_as_anything_else<F: Fixture>() {
     let ddl = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL UNIQUE,
         stock INTEGER CHECK (stock >= 0))";
-    let spec = item(Detect::Row, &["additive(stock)", "client_wins"]);
+    let spec = item(ConflictDetection::Row, &["additive(stock)", "client_wins"]);
     let world = World::<F>::new(ddl, vec![spec]).await;
     world
         .execute("INSERT INTO item VALUES (1, 'tea', 10), (2, 'milk', 10)")
@@ -380,7 +380,10 @@ pub async fn what_is_resolved_is_refused_as_anything_else<F: Fixture>() {
 
 /// A delete that wins takes no children along that nobody has seen.
 pub async fn a_delete_that_wins_leaves_rows_with_children<F: Fixture>() {
-    let tables = vec![item(Detect::Row, &["client_wins"]), everyone("line")];
+    let tables = vec![
+        item(ConflictDetection::Row, &["client_wins"]),
+        everyone("line"),
+    ];
     let world = World::<F>::new(DDL, tables).await;
     let mut anna = Remote::synced(&world, "anna").await;
     anna.upload(&[insert("item", OLD)]).await;
@@ -453,7 +456,7 @@ pub async fn resolvers_that_cannot_be_are_named<F: Fixture>() {
             "leave it out",
         ),
     ] {
-        world.specs[0].tables[0] = item(Detect::Row, resolve);
+        world.specs[0].tables[0] = item(ConflictDetection::Row, resolve);
         let error = world.deploy().await.unwrap_err();
         let tidewater_centre::CentreError::Configuration {
             message: told,
@@ -468,7 +471,7 @@ pub async fn resolvers_that_cannot_be_are_named<F: Fixture>() {
     }
     world.specs[0].tables[0] = TableSpec {
         direction: Direction::Download,
-        ..item(Detect::Row, &["client_wins"])
+        ..item(ConflictDetection::Row, &["client_wins"])
     };
     let error = world.deploy().await.unwrap_err().to_string();
     assert!(error.contains("they only download it"), "{error}");

@@ -3,7 +3,7 @@
 
 use tidewater_centre::records::ConflictOutcome;
 use tidewater_centre::{
-    ConflictSpec, Detect, Resolution, ScriptSpec, SyncUpload, TableSpec, UploadOutcome,
+    ConflictDetection, ConflictSpec, Resolution, ScriptSpec, SyncUpload, TableSpec, UploadOutcome,
 };
 use tidewater_protocol::Value;
 use tidewater_testing::generate::Dialect;
@@ -19,7 +19,7 @@ const DDL: &str = "
 
 const TEN: &str = "1|pen|left|10|1.50";
 
-fn product(detect: Detect, resolve: &[&str]) -> TableSpec {
+fn product(detect: ConflictDetection, resolve: &[&str]) -> TableSpec {
     TableSpec {
         conflict: ConflictSpec {
             detect,
@@ -30,7 +30,7 @@ fn product(detect: Detect, resolve: &[&str]) -> TableSpec {
     }
 }
 
-async fn world<F: Fixture>(detect: Detect, resolve: &[&str]) -> World<F> {
+async fn world<F: Fixture>(detect: ConflictDetection, resolve: &[&str]) -> World<F> {
     let world = World::<F>::new(DDL, vec![product(detect, resolve)]).await;
     world
         .execute("INSERT INTO product VALUES (1, 'pen', 'left', 10, 1.5)")
@@ -40,8 +40,8 @@ async fn world<F: Fixture>(detect: Detect, resolve: &[&str]) -> World<F> {
 
 /// A script at an event adds the difference.
 async fn scripted<F: Fixture>(resolve: &str, event: &str) -> World<F> {
-    let mut world = world::<F>(Detect::Row, &["server_wins"]).await;
-    world.specs[0].tables[0] = product(Detect::Row, &[resolve]);
+    let mut world = world::<F>(ConflictDetection::Row, &["server_wins"]).await;
+    world.specs[0].tables[0] = product(ConflictDetection::Row, &[resolve]);
     world.specs[0].scripts = vec![ScriptSpec::at(
         "scripts",
         ["default", "product", event],
@@ -57,7 +57,7 @@ async fn products<F: Fixture>(world: &World<F>) -> Vec<String> {
 }
 
 pub async fn equal_changes_of_several_remotes_add_up<F: Fixture>() {
-    for detect in [Detect::Row, Detect::Column] {
+    for detect in [ConflictDetection::Row, ConflictDetection::Column] {
         let world = world::<F>(detect, &["additive(stock, price)"]).await;
         let mut remotes = Vec::new();
         for user in ["anna", "berta", "dora"] {
@@ -79,7 +79,7 @@ pub async fn equal_changes_of_several_remotes_add_up<F: Fixture>() {
 }
 
 pub async fn equal_changes_add_up_beside_edits_of_other_columns<F: Fixture>() {
-    let world = world::<F>(Detect::Column, &["additive(stock)"]).await;
+    let world = world::<F>(ConflictDetection::Column, &["additive(stock)"]).await;
     let mut anna = Remote::synced(&world, "anna").await;
     let mut berta = Remote::synced(&world, "berta").await;
     anna.upload(&[update("product", TEN, "1|A|left|7|1.50")])
@@ -92,7 +92,7 @@ pub async fn equal_changes_add_up_beside_edits_of_other_columns<F: Fixture>() {
 }
 
 pub async fn equal_inserts_of_several_remotes_add_up<F: Fixture>() {
-    for detect in [Detect::Row, Detect::Column] {
+    for detect in [ConflictDetection::Row, ConflictDetection::Column] {
         let world = world::<F>(detect, &["additive(stock)"]).await;
         let mut anna = Remote::synced(&world, "anna").await;
         let mut berta = Remote::synced(&world, "berta").await;
@@ -113,7 +113,7 @@ pub async fn equal_inserts_of_several_remotes_add_up<F: Fixture>() {
 }
 
 pub async fn a_sum_that_a_check_forbids_is_refused_though_both_sides_agree<F: Fixture>() {
-    let world = world::<F>(Detect::Row, &["additive(stock)"]).await;
+    let world = world::<F>(ConflictDetection::Row, &["additive(stock)"]).await;
     let mut anna = Remote::synced(&world, "anna").await;
     let mut berta = Remote::synced(&world, "berta").await;
     let sold = [update("product", TEN, "1|pen|left|2|1.50")];
@@ -128,7 +128,7 @@ pub async fn a_sum_that_a_check_forbids_is_refused_though_both_sides_agree<F: Fi
 
 /// What is there of nothing, or of what is no number, cannot be added up.
 pub async fn equal_values_that_are_no_numbers_stay<F: Fixture>() {
-    let world = world::<F>(Detect::Row, &["additive(stock)", "park"]).await;
+    let world = world::<F>(ConflictDetection::Row, &["additive(stock)", "park"]).await;
     let mut anna = Remote::synced(&world, "anna").await;
     let mut berta = Remote::synced(&world, "berta").await;
     let emptied = [update("product", TEN, "1|pen|left|NULL|1.50")];
@@ -153,7 +153,7 @@ pub async fn equal_changes_stay_equal_without_a_sum<F: Fixture>() {
     ] {
         let ddl = "CREATE TABLE product (id INTEGER NOT NULL PRIMARY KEY, name TEXT,
             stock INTEGER, changed TIMESTAMP)";
-        let world = World::<F>::new(ddl, vec![product(Detect::Row, &[resolve])]).await;
+        let world = World::<F>::new(ddl, vec![product(ConflictDetection::Row, &[resolve])]).await;
         world
             .execute("INSERT INTO product VALUES (1, 'pen', 10, '2026-01-01 10:00:00')")
             .await;
@@ -174,7 +174,7 @@ pub async fn equal_changes_stay_equal_without_a_sum<F: Fixture>() {
 }
 
 pub async fn a_handler_is_asked_of_equal_changes<F: Fixture>() {
-    for detect in [Detect::Row, Detect::Column] {
+    for detect in [ConflictDetection::Row, ConflictDetection::Column] {
         let world = world::<F>(detect, &["handler"]).await;
         let mut anna = Remote::synced(&world, "anna").await;
         let mut berta = Remote::synced(&world, "berta").await;
@@ -195,7 +195,7 @@ pub async fn a_handler_is_asked_of_equal_changes<F: Fixture>() {
         assert_eq!(new, Some(Value::Integer(7)));
         let merged = Resolution {
             theirs: asked.theirs.clone(),
-            becomes: tidewater_centre::Becomes::Merged(vec![(
+            becomes: tidewater_centre::ContendedOutcome::Merged(vec![(
                 "stock".to_owned(),
                 Value::Integer(4),
             )]),
@@ -220,7 +220,7 @@ pub async fn conflict_scripts_are_run_for_equal_changes<F: Fixture>() {
 
 /// A repeated upload is one change by its number, whatever the values are.
 pub async fn a_repeated_upload_of_a_sum_counts_once<F: Fixture>() {
-    let world = world::<F>(Detect::Row, &["additive(stock)"]).await;
+    let world = world::<F>(ConflictDetection::Row, &["additive(stock)"]).await;
     let mut anna = Remote::synced(&world, "anna").await;
     let mut berta = Remote::synced(&world, "berta").await;
     let sold = [update("product", TEN, "1|pen|left|7|1.50")];
@@ -239,7 +239,7 @@ pub async fn a_repeated_upload_of_a_sum_counts_once<F: Fixture>() {
 
 /// A restored centre gets the differences back, each once, whatever else has come back before.
 pub async fn sums_that_are_given_back_count_once_each<F: Fixture>() {
-    let world = world::<F>(Detect::Row, &["additive(stock)", "client_wins"]).await;
+    let world = world::<F>(ConflictDetection::Row, &["additive(stock)", "client_wins"]).await;
     let mut anna = Remote::synced(&world, "anna").await;
     let mut berta = Remote::synced(&world, "berta").await;
     let mut copy = Remote::synced(&world, "berta").await;
@@ -277,7 +277,7 @@ async fn apply_copied(remote: &mut Remote, mut upload: SyncUpload) -> Vec<String
 /// The original may have sent what its copy has pending, as part of another upload.
 pub async fn a_sum_that_a_copy_may_send_twice_waits_for_the_operator<F: Fixture>() {
     for resolve in [&["additive(stock)", "client_wins"][..], &["handler"]] {
-        for detect in [Detect::Row, Detect::Column] {
+        for detect in [ConflictDetection::Row, ConflictDetection::Column] {
             let world = world::<F>(detect, resolve).await;
             let mut anna = Remote::synced(&world, "anna").await;
             let mut copy = Remote::synced(&world, "anna").await;
@@ -373,7 +373,7 @@ pub async fn what_a_trigger_makes_of_a_sum_comes_with_a_download<F: Fixture>() {
         }
     };
     for are_together in [false, true] {
-        let world = world::<F>(Detect::Row, &["additive(stock)"]).await;
+        let world = world::<F>(ConflictDetection::Row, &["additive(stock)"]).await;
         world.execute(trigger).await;
         world
             .execute("INSERT INTO product VALUES (2, 'ink', 'left', 10, 1.5)")
@@ -414,7 +414,7 @@ pub async fn what_a_trigger_makes_of_a_sum_comes_with_a_download<F: Fixture>() {
 }
 
 pub async fn equal_inserts_of_a_file_and_its_copy_are_one<F: Fixture>() {
-    let world = world::<F>(Detect::Row, &["additive(stock)"]).await;
+    let world = world::<F>(ConflictDetection::Row, &["additive(stock)"]).await;
     let mut anna = Remote::synced(&world, "anna").await;
     let mut copy = Remote::synced(&world, "anna").await;
     let new = [insert("product", "9|pad|left|5|1.00")];
@@ -430,7 +430,7 @@ pub async fn equal_inserts_of_a_file_and_its_copy_are_one<F: Fixture>() {
 
 /// Others change the row between the look at it and the write, again and again.
 pub async fn sums_that_many_change_at_once_are_exact<F: Fixture>() {
-    let world = world::<F>(Detect::Row, &["additive(stock)"]).await;
+    let world = world::<F>(ConflictDetection::Row, &["additive(stock)"]).await;
     let mut tasks = Vec::new();
     for number in 0..4 {
         let mut remote = Remote::synced(&world, &format!("user{number}")).await;

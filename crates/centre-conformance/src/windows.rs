@@ -1,6 +1,6 @@
 //! Windows: rows that age out, and come back when a window is wider.
 
-use tidewater_centre::{Last, RuleBy, RuleSpec, TableSpec, Unit, WindowSpec};
+use tidewater_centre::{RuleBy, RuleSpec, TableSpec, WindowLength, WindowSpec, WindowUnit};
 
 use crate::families::{OWNED, follows};
 use crate::fixture::Fixture;
@@ -9,7 +9,7 @@ use crate::world::{NOW_MS, World, everyone};
 
 const DAY_MS: i64 = 86_400_000;
 
-fn windowed(last: Last) -> Vec<TableSpec> {
+fn windowed(last: WindowLength) -> Vec<TableSpec> {
     let window = WindowSpec {
         column: "on_day".into(),
         last,
@@ -35,7 +35,7 @@ pub async fn rows_age_out_of_a_window_and_come_back_when_it_is_wider<F: Fixture>
         INSERT INTO visit VALUES (1, 'anna', '2023-11-01'), (2, 'anna', '2023-11-08'),
             (3, 'anna', '2023-12-24'), (4, 'berta', '2023-11-14'), (5, 'anna', NULL);
         INSERT INTO remark VALUES (10, 1), (20, 2), (30, 3), (40, 4), (50, 5);";
-    let mut world = World::<F>::new(ddl, windowed(Last::Time(7, Unit::Days))).await;
+    let mut world = World::<F>::new(ddl, windowed(WindowLength::Time(7, WindowUnit::Days))).await;
     let mut anna = Remote::synced(&world, "anna").await;
     let held = |anna: &Remote| {
         let of = |table: &str| {
@@ -80,7 +80,7 @@ pub async fn rows_age_out_of_a_window_and_come_back_when_it_is_wider<F: Fixture>
     );
     anna.download().await;
     assert_eq!(held(&anna), " / ");
-    world.specs[0].tables = windowed(Last::Time(1, Unit::Months));
+    world.specs[0].tables = windowed(WindowLength::Time(1, WindowUnit::Months));
     world.deploy().await.unwrap();
     let received = anna.download().await;
     assert_eq!(held(&anna), "1 2 / 10 20");
@@ -100,7 +100,7 @@ pub async fn a_window_of_numbers_stands_alone<F: Fixture>() {
         INSERT INTO reading VALUES (1, 100), (2, 190), (3, 250), (4, NULL);";
     let window = WindowSpec {
         column: "seq".into(),
-        last: Last::Number(100),
+        last: WindowLength::Number(100),
     };
     let reading = TableSpec {
         partition: vec![RuleSpec {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tidewater_centre::records::AskedSubscription;
+use tidewater_centre::records::SubscriptionRequest;
 use tidewater_centre::{
     Centre, CentreError, ConflictSpec, DeployReport, HandledSpec, OnReject, OnUnseenChildren,
-    PublicationSpec, Replay, RuleSpec, TableSpec, Tracking, UploadMode, UploadOrder, Worker,
-    WritesSpec,
+    PublicationSpec, ReplayPolicy, RuleSpec, TableSpec, TrackingMode, UploadMode, UploadOrder,
+    Worker, WritesSpec,
 };
 use tidewater_protocol::{Direction, PublicationSchema};
 
@@ -76,14 +76,14 @@ pub fn publication(name: &str, tables: Vec<TableSpec>) -> PublicationSpec {
         on_reject: OnReject::SetAside,
         upload_order: UploadOrder::RowsFirst,
         script_versions: Vec::new(),
-        replay: Replay::Auto,
+        replay: ReplayPolicy::Auto,
         scripts: Vec::new(),
     }
 }
 
 /// What a session asks about a publication, without a watermark.
-pub fn asked(publication: &str) -> AskedSubscription {
-    AskedSubscription {
+pub fn asked(publication: &str) -> SubscriptionRequest {
+    SubscriptionRequest {
         publication: publication.into(),
         watermark: None,
         formers: Vec::new(),
@@ -97,7 +97,7 @@ pub fn everyone(table: &str) -> TableSpec {
         partition: vec![RuleSpec::everyone()],
         direction: Direction::Both,
         columns: None,
-        tracking: Tracking::Log,
+        tracking: TrackingMode::Log,
         identity: None,
         filled_by_centre: Vec::new(),
         on_unseen_children: OnUnseenChildren::Conflict,

@@ -1,7 +1,9 @@
 //! What remotes may write of what they hold: which rows, which columns, and whether they may give
 //! rows away.
 
-use tidewater_centre::{Last, RuleBy, RuleSpec, TableSpec, WindowSpec, WriteScopeSpec, WritesSpec};
+use tidewater_centre::{
+    RuleBy, RuleSpec, TableSpec, WindowLength, WindowSpec, WriteScopeSpec, WritesSpec,
+};
 use tidewater_protocol::Direction;
 
 use crate::fixture::Fixture;
@@ -372,7 +374,7 @@ pub async fn an_older_row_that_a_device_makes_leaves_it_with_the_same_sync<F: Fi
             by: RuleBy::Everyone,
             window: Some(WindowSpec {
                 column: "seq".into(),
-                last: Last::Number(10),
+                last: WindowLength::Number(10),
             }),
         }],
         ..everyone("reading")

@@ -11,7 +11,7 @@ use super::rows::UploadRows;
 use super::waits::watched;
 use super::{Postgres, Served, Shared, download, fill_random, tracked};
 use tidewater_centre::centre::CentreResult;
-use tidewater_centre::download::{DownloadJob, Downloaded, Downloading};
+use tidewater_centre::download::{DownloadJob, Downloaded, RunningDownloads};
 use tidewater_centre::engine;
 use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
 use tidewater_centre::engine::download::SnapshotReading;
@@ -20,7 +20,8 @@ use tidewater_centre::error::CentreError;
 use tidewater_centre::trying::{ScriptTrial, TriedScript};
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 use tidewater_centre::{
-    CallOutcome, Choice, Interrupt, ProcedureCall, RefusedChoice, ScriptRun, SettleOutcome,
+    CallInterrupt, CallOutcome, ConflictChoice, ProcedureCall, RefusedChoice, ScriptRun,
+    SettleOutcome,
 };
 
 /// A connection that runs syncs.
@@ -78,7 +79,7 @@ impl WorkerConnection for PostgresLane {
         })
     }
 
-    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
         let now_ms = choice.now_ms;
         Box::pin(async move {
             self.enter(now_ms).await?;
@@ -140,13 +141,13 @@ impl WorkerConnection for PostgresLane {
         })
     }
 
-    fn interrupter(&self) -> Arc<dyn Interrupt> {
+    fn interrupter(&self) -> Arc<dyn CallInterrupt> {
         Arc::new(Interrupter(self.connection.interruption()))
     }
 
     fn download<'a, 'd: 'a>(
         &'a mut self,
-        downloads: Vec<Downloading<'d>>,
+        downloads: Vec<RunningDownloads<'d>>,
     ) -> CentreResult<'a, Downloaded> {
         Box::pin(async move {
             let mut downloads = downloads;
@@ -230,7 +231,7 @@ impl Database for Postgres {
 async fn read_downloads(
     connection: &mut Connection,
     shared: &Shared,
-    downloads: &mut [Downloading<'_>],
+    downloads: &mut [RunningDownloads<'_>],
 ) -> Result<SnapshotReading, CentreError> {
     let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
     let publications = download::publications(shared, &jobs)?;
@@ -254,7 +255,7 @@ async fn read_downloads(
 async fn read_some(
     connection: &mut Connection,
     shared: &Shared,
-    downloads: &mut [Downloading<'_>],
+    downloads: &mut [RunningDownloads<'_>],
     publications: &[Arc<Publication>],
 ) -> Result<SnapshotReading, CentreError> {
     let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();

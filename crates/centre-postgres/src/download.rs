@@ -693,12 +693,12 @@ impl News {
                     };
                     match &held.partitions {
                         _ if table.columns.is_empty() => numbers.push(number),
-                        scope::Held::Listed(partitions) => {
+                        scope::HeldPartitions::Listed(partitions) => {
                             numbers.extend(partitions.iter().map(|_| number));
                             listed.extend(partitions.iter().map(Vec::as_slice));
                         }
                         // Of many it is asked when it is known whether they are still the same.
-                        scope::Held::Digest(_) => {}
+                        scope::HeldPartitions::Digest(_) => {}
                     }
                 }
                 if numbers.is_empty() {
@@ -779,7 +779,8 @@ impl<'c> Known<'c> {
         let rules = tables.zip(&*publication.rules).zip(&scope.rules);
         for ((table, rule), now) in rules {
             let held = self.presented.held(rule.id).filter(|_| table.log.is_some());
-            let is_digest = |held: &HeldRule| matches!(held.partitions, scope::Held::Digest(_));
+            let is_digest =
+                |held: &HeldRule| matches!(held.partitions, scope::HeldPartitions::Digest(_));
             if !held.is_some_and(is_digest) {
                 continue;
             }

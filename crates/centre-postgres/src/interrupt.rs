@@ -15,7 +15,7 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use super::connection::{Address, Connection, refused};
 use tidewater_centre::error::CentreError;
-use tidewater_centre::{Cancel, Interrupt};
+use tidewater_centre::{CallInterrupt, Cancel};
 
 /// After so long a call that still runs is interrupted again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -174,7 +174,7 @@ impl Canceller {
 /// Interrupts the calls of a worker.
 pub(super) struct Interrupter(pub(super) Arc<Interruption>);
 
-impl Interrupt for Interrupter {
+impl CallInterrupt for Interrupter {
     fn interrupt(&self, call: &Cancel) {
         // Under the lock: either it is seen set when the call begins to run, or it runs now.
         let mut state = self.0.state();

@@ -41,7 +41,7 @@ use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
-use tidewater_centre::records::Blocker;
+use tidewater_centre::records::BlockingTransaction;
 
 /// How long deploying waits for a table that is in use.
 const LOCK_TIMEOUT_MS: u32 = 5_000;
@@ -343,7 +343,9 @@ impl ChangeTracking for Postgres {
         waits::load(connection).await
     }
 
-    async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>, CentreError> {
+    async fn blockers(
+        connection: &mut Connection,
+    ) -> Result<Vec<BlockingTransaction>, CentreError> {
         waits::blockers(connection).await
     }
 

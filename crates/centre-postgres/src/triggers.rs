@@ -9,7 +9,7 @@ use super::route::{Route, Watched, differ};
 use super::state::SCHEMA;
 use tidewater_centre::engine::compile::CompiledRule;
 use tidewater_centre::engine::database::ChangeLog;
-use tidewater_centre::publication::Tracking;
+use tidewater_centre::publication::TrackingMode;
 
 /// What a change log has to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl LogSpec {
         table: &Table,
         rule: &CompiledRule,
         catalog: &Catalog,
-        tracking: Tracking,
+        tracking: TrackingMode,
     ) -> LogSpec {
         let route = Route::of(table, rule, catalog);
         let is_above = !route.is_empty();
@@ -122,7 +122,7 @@ impl LogSpec {
             table: table.sql_name.clone(),
             title: table.title.clone(),
             partition: route.names().into_iter().chain(names).collect(),
-            by_row: tracking == Tracking::Row,
+            by_row: tracking == TrackingMode::Row,
             partitioned: table.members.is_some(),
             generated: watched.iter().any(|it| it.generated),
             watched: watched.into_iter().map(Watched::of).collect(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tidewater_centre::engine::connection::{DatabaseConnection as _, own};
 use tidewater_centre::error::CentreError;
-use tidewater_centre::records::Blocker;
+use tidewater_centre::records::BlockingTransaction;
 
 use super::Shared;
 use super::connection::{Connection, PATIENCE_MS, refused};
@@ -127,7 +127,9 @@ async fn note(shared: &Shared, backend: i32, now_ms: i64) -> Result<(), CentreEr
 }
 
 /// Transactions for which syncs wait, or have waited and would again, because they have not ended.
-pub(super) async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>, CentreError> {
+pub(super) async fn blockers(
+    connection: &mut Connection,
+) -> Result<Vec<BlockingTransaction>, CentreError> {
     let select = own!(
         "WITH waiting AS (
            SELECT w.pid FROM pg_catalog.pg_stat_activity w
@@ -150,7 +152,7 @@ pub(super) async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>
     );
     let answer = connection.run_one("reading the status", select).await?;
     let rows = answer.rows.iter().map(|row| {
-        Ok(Blocker {
+        Ok(BlockingTransaction {
             process: row.get(0)?,
             application: row.get(1)?,
             user: row.get(2)?,

@@ -25,7 +25,8 @@ use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts::ScriptStatement;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::{
-    AnswerColumn, AnswerSink, CallAnswer, CallOutcome, Cancel, Interrupt, ProcedureCall, Returns,
+    AnswerColumn, AnswerSink, CallAnswer, CallInterrupt, CallOutcome, Cancel, ProcedureCall,
+    Returns,
 };
 
 /// So many steps of a statement are between two looks whether it is to end.
@@ -37,7 +38,7 @@ const ROWS_AT_ONCE: usize = 4_000;
 /// Interrupts the calls of a worker: each looks by itself.
 pub(super) struct Interrupter;
 
-impl Interrupt for Interrupter {
+impl CallInterrupt for Interrupter {
     fn interrupt(&self, call: &Cancel) {
         call.set();
     }

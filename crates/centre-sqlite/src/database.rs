@@ -13,7 +13,7 @@ use super::served::refresh;
 use super::watermark::Marker;
 use super::{SharedServed, SqliteCentre};
 use tidewater_centre::centre::CentreResult;
-use tidewater_centre::download::{Downloaded, Downloading};
+use tidewater_centre::download::{Downloaded, RunningDownloads};
 use tidewater_centre::engine;
 use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
 use tidewater_centre::engine::deploy::ServedPublications;
@@ -23,7 +23,8 @@ use tidewater_centre::error::CentreError;
 use tidewater_centre::trying::{ScriptTrial, TriedScript};
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 use tidewater_centre::{
-    CallOutcome, Choice, Interrupt, ProcedureCall, RefusedChoice, ScriptRun, SettleOutcome,
+    CallInterrupt, CallOutcome, ConflictChoice, ProcedureCall, RefusedChoice, ScriptRun,
+    SettleOutcome,
 };
 
 /// A connection that runs syncs.
@@ -73,7 +74,7 @@ impl WorkerConnection for SqliteLane {
         }))
     }
 
-    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
         let served = self.served.clone();
         Box::pin(self.thread.run(move |connection| {
             let served = refresh(connection, &served)?;
@@ -120,13 +121,13 @@ impl WorkerConnection for SqliteLane {
         }))
     }
 
-    fn interrupter(&self) -> Arc<dyn Interrupt> {
+    fn interrupter(&self) -> Arc<dyn CallInterrupt> {
         Arc::new(Interrupter)
     }
 
     fn download<'a, 'd: 'a>(
         &'a mut self,
-        downloads: Vec<Downloading<'d>>,
+        downloads: Vec<RunningDownloads<'d>>,
     ) -> CentreResult<'a, Downloaded> {
         let (served, marker) = (self.served.clone(), self.marker.clone());
         Box::pin(

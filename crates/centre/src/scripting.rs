@@ -49,7 +49,7 @@ struct Notes {
     /// event.
     runs: HashMap<(String, &'static str), RunTimes>,
     /// What went wrong.
-    reports: Vec<Report>,
+    reports: Vec<ScriptReport>,
     /// The scripts of the beginning have run, for a remote that presented this.
     begun: Option<Option<Checkpoint>>,
 }
@@ -102,7 +102,7 @@ impl RunTimes {
 
 /// Something that went wrong, for the operator's scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct ScriptReport {
     /// The table; empty if it was none.
     pub table: String,
     /// A code's name.
@@ -240,7 +240,7 @@ impl ScriptNotes {
     }
 
     /// Keeps something to be reported.
-    pub fn report(&self, publication: &str, report: Report) {
+    pub fn report(&self, publication: &str, report: ScriptReport) {
         self.with(publication, |it| {
             if it.reports.len() < REPORTS {
                 it.reports.push(report);
@@ -286,12 +286,12 @@ impl ScriptNotes {
 
     /// Whether something that has ended the sync is.
     pub fn has_ending_report(&self, publication: &str) -> bool {
-        let ends = |it: &Report| it.action == ABORT;
+        let ends = |it: &ScriptReport| it.action == ABORT;
         self.with(publication, |it| it.reports.iter().any(ends))
     }
 
     /// What is to be reported; it is forgotten.
-    pub fn take_reports(&self, publication: &str) -> Vec<Report> {
+    pub fn take_reports(&self, publication: &str) -> Vec<ScriptReport> {
         self.with(publication, |it| std::mem::take(&mut it.reports))
     }
 

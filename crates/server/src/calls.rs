@@ -23,12 +23,12 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-pub(crate) use tidewater_centre::procedure::Begun;
 pub(crate) use tidewater_centre::procedure::Caller;
+pub(crate) use tidewater_centre::procedure::OnceKeyState;
 use tidewater_centre::procedure::{
     AnswerSink, CallOutcome, CallableProcedure as Script, Cancel, ProcedureCall,
 };
-use tidewater_centre::records::Claims;
+use tidewater_centre::records::UserClaims;
 use tidewater_centre::{Centre, CentreError};
 use tidewater_protocol::argument::{coerce, given, type_name};
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, ColumnHeader, Returns};
@@ -507,7 +507,7 @@ impl Prepared {
             call: ProcedureCall {
                 procedure: script.clone(),
                 caller: Caller::clone(&self.caller),
-                claims: Claims::default(),
+                claims: UserClaims::default(),
                 arguments: self.arguments.clone(),
                 once: self.key.filter(|_| !script.is_provided()),
                 timeout: self.deadline.saturating_duration_since(Instant::now()),
@@ -604,21 +604,23 @@ impl Prepared {
     /// Notes that a provider is about to be asked. What came of it, if that is known already.
     async fn begin(&self, server: &Shared, key: [u8; 16]) -> Result<Option<Outcome>, CallFailed> {
         match begin_once(server, &self.caller.user, key, &self.procedure.config.name).await? {
-            Begun::New if self.deadline <= Instant::now() => {
+            OnceKeyState::New if self.deadline <= Instant::now() => {
                 // Nobody is asked any more: nothing was begun.
                 self.finish(server, key, None).await?;
                 Ok(None)
             }
-            Begun::New => Ok(None),
-            Begun::Unfinished { .. } if self.procedure.config.idempotent => Ok(None),
-            Begun::Unfinished { begun_ms } if self.may_run(server, begun_ms) => Err(under_way()),
-            Begun::Unfinished { .. } => Err(CallFailed::new(
+            OnceKeyState::New => Ok(None),
+            OnceKeyState::Unfinished { .. } if self.procedure.config.idempotent => Ok(None),
+            OnceKeyState::Unfinished { begun_ms } if self.may_run(server, begun_ms) => {
+                Err(under_way())
+            }
+            OnceKeyState::Unfinished { .. } => Err(CallFailed::new(
                 Code::OutcomeUnknown,
                 "the call was begun before, and nobody knows what came of it",
                 "find out whether it was done; if not, call with another key",
             )),
-            Begun::Done(bytes) => outcome::decode(&bytes).map(Some),
-            Begun::KeyTaken => Err(outcome::key_taken()),
+            OnceKeyState::Done(bytes) => outcome::decode(&bytes).map(Some),
+            OnceKeyState::KeyTaken => Err(outcome::key_taken()),
         }
     }
 
@@ -653,7 +655,7 @@ pub(crate) async fn begin_once(
     user: &str,
     key: [u8; 16],
     procedure: &str,
-) -> Result<Begun, CallFailed> {
+) -> Result<OnceKeyState, CallFailed> {
     let (reply, answer) = oneshot::channel();
     let user = user.to_owned();
     let begin = CallTask::Begin {
@@ -731,7 +733,7 @@ pub(crate) async fn is_allowed(
         call: ProcedureCall {
             procedure: script.clone(),
             caller: caller.clone(),
-            claims: Claims::default(),
+            claims: UserClaims::default(),
             arguments: Vec::new(),
             once: None,
             timeout: RULE_TIMEOUT,

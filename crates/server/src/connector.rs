@@ -10,9 +10,12 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use tidewater_centre::centre::CentreResult;
-use tidewater_centre::records::{AskedSession, Proven, RemoteRecord, SessionState, ShutOut};
+use tidewater_centre::records::{
+    ProvenIdentity, RemoteRecord, SessionRequest, SessionState, ShutOutReason,
+};
 use tidewater_centre::{
-    AskedHolding, Centre, CentreError, Holding, ScriptRun, SyncUpload, UploadOutcome, Worker,
+    Centre, CentreError, HoldingRequest, RemoteHolding, ScriptRun, SyncUpload, UploadOutcome,
+    Worker,
 };
 use tidewater_protocol::RemoteId;
 
@@ -250,7 +253,7 @@ impl Connection {
 
     pub(crate) async fn session_states(
         &mut self,
-        asked: &[AskedSession],
+        asked: &[SessionRequest],
     ) -> Result<Vec<SessionState>, CentreError> {
         let expected = asked.len();
         let mut again = self.is_open();
@@ -299,7 +302,7 @@ impl Connection {
     pub(crate) async fn prove_user(
         &mut self,
         user: &str,
-        proven: &Proven,
+        proven: &ProvenIdentity,
         creates: bool,
     ) -> Result<bool, CentreError> {
         self.ask(
@@ -342,15 +345,15 @@ impl Connection {
     pub(crate) async fn shut_out(
         &mut self,
         remotes: &[RemoteId],
-    ) -> Result<Vec<(RemoteId, ShutOut)>, CentreError> {
+    ) -> Result<Vec<(RemoteId, ShutOutReason)>, CentreError> {
         self.ask(&remotes, |worker, remotes| worker.shut_out(remotes))
             .await
     }
 
     pub(crate) async fn holdings_now(
         &mut self,
-        asked: Vec<AskedHolding>,
-    ) -> Result<Vec<Option<Vec<Holding>>>, CentreError> {
+        asked: Vec<HoldingRequest>,
+    ) -> Result<Vec<Option<Vec<RemoteHolding>>>, CentreError> {
         self.ask(&asked, |worker, asked| worker.holdings_now(asked.clone()))
             .await
     }

@@ -13,10 +13,12 @@ use prost::Message;
 use tidewater_carrier::cryptography::digest::{Context, SHA256};
 use tidewater_centre::engine::scripts::Versions;
 use tidewater_centre::engine::watermark::Watermark;
-use tidewater_centre::records::{AskedSession, Claims, Proven, RemoteRecord, UserRecord};
+use tidewater_centre::records::{
+    ProvenIdentity, RemoteRecord, SessionRequest, UserClaims, UserRecord,
+};
 use tidewater_centre::{
     Centre, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
-    DownloadSubscription, GivenPartitions, Marks, ScriptNotes, SyncContext,
+    DownloadSubscription, GivenPartitions, MarkFrequency, ScriptNotes, SyncContext,
 };
 use tidewater_protocol::image::{HASH_DIGITS, Manifest, hex};
 use tidewater_protocol::message::TableBegin;
@@ -246,7 +248,7 @@ pub async fn register(
             password_hash: String::new(),
             disabled: false,
             created_ms: environment.clock.now_ms(),
-            proven: Proven::default(),
+            proven: ProvenIdentity::default(),
         };
         if centre.add_user(&nobody).await? {
             new_user = Some(user.to_owned());
@@ -259,7 +261,7 @@ pub async fn register(
         )
     };
     let mut worker = centre.worker().await?;
-    let asked = AskedSession {
+    let asked = SessionRequest {
         user: user.to_owned(),
         remote_id: None,
         subscriptions: Vec::new(),
@@ -298,7 +300,7 @@ pub async fn register(
 /// What is asked of a download that is not read.
 pub(crate) struct Opening {
     pub(crate) user: String,
-    pub(crate) claims: Claims,
+    pub(crate) claims: UserClaims,
     /// See [`SyncContext::given`].
     pub(crate) given: Option<Arc<GivenPartitions>>,
     pub(crate) schema: Arc<PublicationSchema>,
@@ -337,7 +339,7 @@ impl Opening {
                 given: self.given,
             },
             subscriptions: vec![subscription],
-            marks: Marks::default(),
+            marks: MarkFrequency::default(),
             only_opens: true,
         }
     }

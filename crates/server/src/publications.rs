@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use tidewater_centre::context::DEFAULT;
 use tidewater_centre::engine::scripts::{ScriptTransaction, Scripts, Versions};
-use tidewater_centre::{Centre, CentreError, Deployed, PublicationSpec};
+use tidewater_centre::{Centre, CentreError, DeployedPublications, PublicationSpec};
 use tidewater_protocol::{Code, PublicationSchema};
 
 use crate::fault::{Fault, FaultSubject};
@@ -38,14 +38,14 @@ pub(crate) struct Published {
 
 /// The publications of one deployment.
 pub(crate) struct Served {
-    deployed: Deployed,
+    deployed: DeployedPublications,
     /// Another one when something else is deployed, or tables were altered; never 0.
     number: u64,
     by_name: HashMap<String, Arc<Published>>,
 }
 
 impl Served {
-    fn of(deployed: Deployed) -> Arc<Served> {
+    fn of(deployed: DeployedPublications) -> Arc<Served> {
         let by_name = deployed.schemas.iter().enumerate().map(|(at, schema)| {
             let published = Published {
                 scripts: deployed.scripts.get(at).cloned().unwrap_or_default(),
@@ -133,9 +133,9 @@ impl Publications {
             loaded => loaded,
         };
         let deployed = match (loaded, centre.refresh().await) {
-            (Ok(schemas), Ok(None)) => Deployed {
+            (Ok(schemas), Ok(None)) => DeployedPublications {
                 schemas,
-                ..Deployed::default()
+                ..DeployedPublications::default()
             },
             (Ok(_), refreshed) => refreshed?.unwrap_or_default(),
             (Err(error), Ok(Some(deployed))) => {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tidewater_admin::ProbeTarget;
 use tidewater_carrier::proxy_header::IpNetworks;
 use tidewater_carrier::{CompressionOptions, ServerUrl};
-use tidewater_centre::records::Claims;
+use tidewater_centre::records::UserClaims;
 use tidewater_centre::{Centre, GivenPartitions};
 use tidewater_protocol::RemoteId;
 
@@ -470,7 +470,7 @@ impl Running {
         };
         let opening = Opening {
             user: String::new(),
-            claims: Claims::default(),
+            claims: UserClaims::default(),
             given,
             schema: published.schema.clone(),
             before: None,

@@ -26,7 +26,7 @@ use tokio::time::{Instant, timeout};
 use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
-    GivenTable, Holding, ScriptRun, SyncContext, SyncUpload, TableCompare, TableRequest,
+    GivenTable, RemoteHolding, ScriptRun, SyncContext, SyncUpload, TableCompare, TableRequest,
     UploadOutcome,
 };
 use tidewater_protocol::Code;
@@ -257,7 +257,7 @@ struct Sync<'a> {
     /// The Hello was looked into.
     counts: bool,
     /// What the remote holds with the download, by publication.
-    held: Vec<(String, Holding)>,
+    held: Vec<(String, RemoteHolding)>,
     /// For whom the download is read.
     context: Option<Arc<SyncContext>>,
     /// Who is told of its end.

@@ -15,8 +15,8 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tidewater_centre::context::DEFAULT;
 use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::records::{
-    AskedSession, AskedSubscription, Claims, Proven, RemoteRecord, SessionState, ShutOut,
-    UserRecord,
+    ProvenIdentity, RemoteRecord, SessionRequest, SessionState, ShutOutReason, SubscriptionRequest,
+    UserClaims, UserRecord,
 };
 use tidewater_centre::{CentreError, ScriptNotes, ScriptRun, SyncContext};
 use tidewater_protocol::message::{PasswordChange, Proof};
@@ -91,7 +91,7 @@ enum Renewal {
 pub(crate) async fn sign_in(
     server: &Arc<Shared>,
     claim: &Claim,
-    asked: Vec<AskedSubscription>,
+    asked: Vec<SubscriptionRequest>,
     keyring: &Keyring,
     origin: Origin<'_>,
 ) -> Result<SignedIn, Fault> {
@@ -174,7 +174,7 @@ fn check_said(claim: &Claim, identity: &Identity) -> Result<(), Fault> {
 async fn by_token(
     server: &Shared,
     claim: &Claim,
-    asked: Vec<AskedSubscription>,
+    asked: Vec<SubscriptionRequest>,
     keyring: &Keyring,
     token: &[u8],
 ) -> Result<SignedIn, Fault> {
@@ -220,7 +220,7 @@ async fn by_token(
 async fn by_credential(
     server: &Shared,
     claim: &Claim,
-    asked: Vec<AskedSubscription>,
+    asked: Vec<SubscriptionRequest>,
     keyring: &Keyring,
     presented: &[u8],
 ) -> Result<SignedIn, Fault> {
@@ -237,7 +237,7 @@ async fn by_credential(
     let (_, remote) = known(&state, user)?;
     let now_ms = server.environment.clock.now_ms();
     let renewal = match credential::verify(remote, presented) {
-        Presented::Wrong => return Err(Fault::shut_out(ShutOut::Removed)),
+        Presented::Wrong => return Err(Fault::shut_out(ShutOutReason::Removed)),
         Presented::Previous => Renewal::Rotate {
             previous: remote.previous_credential_hash.clone(),
         },
@@ -334,7 +334,7 @@ fn changed_passwords(change: &PasswordChange) -> Result<[GivenPassword<'_>; 2], 
 async fn by_password(
     server: &Arc<Shared>,
     claim: &Claim,
-    asked: Vec<AskedSubscription>,
+    asked: Vec<SubscriptionRequest>,
     keyring: &Keyring,
     (given, peer): (&[GivenPassword<'_>], &str),
 ) -> Result<SignedIn, Fault> {
@@ -364,7 +364,7 @@ async fn by_password(
 async fn by_one_password(
     server: &Arc<Shared>,
     claim: &Claim,
-    asked: Vec<AskedSubscription>,
+    asked: Vec<SubscriptionRequest>,
     keyring: &Keyring,
     (given, peer): (GivenPassword<'_>, &str),
 ) -> Result<Option<SignedIn>, Fault> {
@@ -404,7 +404,7 @@ async fn by_one_password(
 async fn by_own_password(
     server: &Shared,
     claim: &Claim,
-    asked: Vec<AskedSubscription>,
+    asked: Vec<SubscriptionRequest>,
     keyring: &Keyring,
     given: GivenPassword<'_>,
 ) -> Result<Option<SignedIn>, Fault> {
@@ -419,7 +419,7 @@ async fn by_own_password(
         PasswordCheck::Right => {}
     }
     let known = state.user.as_ref().filter(|user| !user.disabled);
-    let known = known.ok_or_else(|| Fault::shut_out(ShutOut::UserDisabled))?;
+    let known = known.ok_or_else(|| Fault::shut_out(ShutOutReason::UserDisabled))?;
     if let Some(new) = given.new
         && !replace_password(server, known, new).await?
     {
@@ -500,7 +500,7 @@ async fn by_script(
             remote_id: PROGRAM,
             now_ms: server.environment.clock.now_ms(),
             parameters: Arc::default(),
-            claims: Claims::default(),
+            claims: UserClaims::default(),
             scripts: notes.clone(),
             given: None,
         },
@@ -528,7 +528,7 @@ async fn by_script(
     }))
 }
 
-fn named(asked: &[AskedSubscription]) -> Vec<String> {
+fn named(asked: &[SubscriptionRequest]) -> Vec<String> {
     asked.iter().map(|it| it.publication.clone()).collect()
 }
 
@@ -536,7 +536,7 @@ fn named(asked: &[AskedSubscription]) -> Vec<String> {
 async fn by_identity(
     server: &Shared,
     claim: &Claim,
-    asked: Vec<AskedSubscription>,
+    asked: Vec<SubscriptionRequest>,
     keyring: &Keyring,
     identity: Identity,
 ) -> Result<SignedIn, Fault> {
@@ -549,7 +549,7 @@ async fn by_identity(
     let mut state = look_up(server, user, claim.remote_id, asked).await?;
     let creates = server.ways().creates_users();
     match &state.user {
-        Some(known) if known.disabled => return Err(Fault::shut_out(ShutOut::UserDisabled)),
+        Some(known) if known.disabled => return Err(Fault::shut_out(ShutOutReason::UserDisabled)),
         None if !creates => return Err(unknown_user(&identity)),
         _ => {}
     }
@@ -564,7 +564,7 @@ async fn by_identity(
     });
     let before = std::mem::take(&mut record.proven);
     let now_ms = server.environment.clock.now_ms();
-    let proven = Proven {
+    let proven = ProvenIdentity {
         at_ms: now_ms,
         by: identity.by.clone(),
         claims: identity.claims.clone().unwrap_or(before.claims.clone()),
@@ -598,7 +598,12 @@ fn unknown_user(identity: &Identity) -> Fault {
 }
 
 /// Notes what was said of a user; tells whether he is there.
-async fn note(server: &Shared, user: &str, proven: Proven, creates: bool) -> Result<bool, Fault> {
+async fn note(
+    server: &Shared,
+    user: &str,
+    proven: ProvenIdentity,
+    creates: bool,
+) -> Result<bool, Fault> {
     let (reply, answer) = oneshot::channel();
     server.workers.sessions.submit(SessionTask::Prove {
         user: user.to_owned(),
@@ -644,7 +649,7 @@ async fn admit(
             ));
         }
         (Some(remote), Some(_)) if remote.revoked => {
-            return Err(Fault::shut_out(ShutOut::RemoteRevoked));
+            return Err(Fault::shut_out(ShutOutReason::RemoteRevoked));
         }
         (Some(remote), Some(_)) => (remote.clone(), false),
         // The centre was restored to before it knew the remote, which goes on as who it was.
@@ -718,11 +723,11 @@ pub(crate) async fn look_up(
     server: &Shared,
     user: &str,
     remote_id: Option<RemoteId>,
-    subscriptions: Vec<AskedSubscription>,
+    subscriptions: Vec<SubscriptionRequest>,
 ) -> Result<SessionState, Fault> {
     let (reply, answer) = oneshot::channel();
     server.workers.sessions.submit(SessionTask::Open {
-        session: AskedSession {
+        session: SessionRequest {
             user: user.to_owned(),
             remote_id,
             subscriptions,
@@ -748,7 +753,7 @@ fn known<'a>(
 ) -> Result<(&'a UserRecord, &'a RemoteRecord), Fault> {
     match (&state.user, &state.remote) {
         (Some(record), Some(remote)) if remote.user == user => Ok((record, remote)),
-        _ => Err(Fault::shut_out(ShutOut::Removed)),
+        _ => Err(Fault::shut_out(ShutOutReason::Removed)),
     }
 }
 
@@ -756,19 +761,19 @@ fn known<'a>(
 pub(crate) fn may_enter(state: &SessionState, user: &str) -> Result<(), Fault> {
     let (user, remote) = known(state, user)?;
     if user.disabled {
-        return Err(Fault::shut_out(ShutOut::UserDisabled));
+        return Err(Fault::shut_out(ShutOutReason::UserDisabled));
     }
     if remote.revoked {
-        return Err(Fault::shut_out(ShutOut::RemoteRevoked));
+        return Err(Fault::shut_out(ShutOutReason::RemoteRevoked));
     }
     Ok(())
 }
 
 /// Why the user who was looked up may have no programs connected, if that is so.
-pub(crate) fn shuts_programs_out(state: &SessionState) -> Option<ShutOut> {
+pub(crate) fn shuts_programs_out(state: &SessionState) -> Option<ShutOutReason> {
     match &state.user {
-        Some(user) => user.disabled.then_some(ShutOut::UserDisabled),
-        None => Some(ShutOut::Removed),
+        Some(user) => user.disabled.then_some(ShutOutReason::UserDisabled),
+        None => Some(ShutOutReason::Removed),
     }
 }
 

@@ -16,11 +16,12 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 
 use tidewater_centre::records::{
-    AskedSession, NumbersWanted, Proven, RemoteRecord, SessionState, ShutOut, SyncRecord,
+    NumbersRequest, ProvenIdentity, RemoteRecord, SessionRequest, SessionState, ShutOutReason,
+    SyncRecord,
 };
 use tidewater_centre::{
-    AskedHolding, Centre, CentreError, DownloadJob, Downloading, Holding, ScriptRun, SyncUpload,
-    UploadOutcome,
+    Centre, CentreError, DownloadJob, HoldingRequest, RemoteHolding, RunningDownloads, ScriptRun,
+    SyncUpload, UploadOutcome,
 };
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::NumberBlock;
@@ -63,18 +64,18 @@ const HISTORY_LAG: Duration = Duration::from_millis(50);
 pub(crate) enum SessionTask {
     /// Everything that opening a session needs.
     Open {
-        session: AskedSession,
+        session: SessionRequest,
         reply: oneshot::Sender<Result<SessionState, CentreError>>,
     },
     /// Which of these remotes may go on no longer.
     ShutOut {
         remotes: Vec<RemoteId>,
-        reply: oneshot::Sender<Result<Vec<(RemoteId, ShutOut)>, CentreError>>,
+        reply: oneshot::Sender<Result<Vec<(RemoteId, ShutOutReason)>, CentreError>>,
     },
     /// What remotes hold now.
     HoldingsNow {
-        asked: Vec<AskedHolding>,
-        reply: oneshot::Sender<Result<Vec<Option<Vec<Holding>>>, CentreError>>,
+        asked: Vec<HoldingRequest>,
+        reply: oneshot::Sender<Result<Vec<Option<Vec<RemoteHolding>>>, CentreError>>,
     },
     /// A new remote or a new credential.
     Save {
@@ -84,7 +85,7 @@ pub(crate) enum SessionTask {
     /// What was said of a user who has proven himself, who may be added if he is new.
     Prove {
         user: String,
-        proven: Proven,
+        proven: ProvenIdentity,
         creates: bool,
         reply: oneshot::Sender<Result<bool, CentreError>>,
     },
@@ -97,7 +98,7 @@ pub(crate) enum SessionTask {
     },
     /// Numbers for the rows of a remote.
     HandOut {
-        wanted: NumbersWanted,
+        wanted: NumbersRequest,
         reply: oneshot::Sender<Result<Vec<NumberBlock>, CentreError>>,
     },
     /// Whether the one subscription that is asked for, of an image, is covered by what the user holds:
@@ -450,7 +451,7 @@ async fn run_sessions(lane: Arc<Lane<SessionTask>>, mut connection: Connection) 
 
 /// Looks up what sessions need, all at once; each alone if one of them is not well.
 async fn open_sessions(
-    asked: Vec<AskedSession>,
+    asked: Vec<SessionRequest>,
     replies: Vec<oneshot::Sender<Result<SessionState, CentreError>>>,
     connection: &mut Connection,
 ) {
@@ -751,7 +752,7 @@ async fn download_together(
     let result = match connection.open().await {
         Ok(worker) => {
             let downloads = tasks.iter_mut().filter_map(|task| {
-                Some(Downloading {
+                Some(RunningDownloads {
                     job: task.job.clone()?,
                     sink: &mut task.spool,
                 })

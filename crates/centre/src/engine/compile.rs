@@ -23,7 +23,7 @@ use super::resolve::{self, Resolver};
 use crate::error::CentreError;
 use crate::nearest::nearest;
 use crate::publication::{
-    HandledSpec, PublicationSpec, TableSpec, Tracking, UploadMode, check_names,
+    HandledSpec, PublicationSpec, TableSpec, TrackingMode, UploadMode, check_names,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -155,7 +155,7 @@ pub fn compile<'s>(
 
 /// Whether changes of a table are read from a change log.
 fn is_logged(spec: &TableSpec) -> bool {
-    spec.tracking != Tracking::Off && spec.direction.downloads()
+    spec.tracking != TrackingMode::Off && spec.direction.downloads()
 }
 
 /// Where a table stands in the configuration.

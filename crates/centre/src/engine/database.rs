@@ -18,16 +18,16 @@ use super::inspect::DatabaseInspection;
 use super::publication::{Publication, ServedTable};
 use super::scope::ScopeQuery;
 use crate::centre::CentreResult;
-use crate::download::{Downloaded, Downloading};
+use crate::download::{Downloaded, RunningDownloads};
 use crate::engine::procedure::{CallableProcedure, StatementCheck};
 use crate::engine::script::{Script, SqlDialect};
 use crate::engine::scripts::{CheckedScript, SetColumn};
 use crate::error::CentreError;
-use crate::procedure::{CallOutcome, Interrupt, ProcedureCall};
+use crate::procedure::{CallInterrupt, CallOutcome, ProcedureCall};
 use crate::publication::{DeployStep, MissingRight};
-use crate::records::{Blocker, KeylessRows};
+use crate::records::{BlockingTransaction, KeylessRows};
 use crate::scripting::ScriptRun;
-use crate::settling::{Choice, RefusedChoice, SettleOutcome};
+use crate::settling::{ConflictChoice, RefusedChoice, SettleOutcome};
 use crate::trying::{ScriptTrial, TriedScript};
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -330,7 +330,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
         publications: &mut [Publication<Self::Table>],
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
 
-    /// See [`crate::publication::Deployed::version`]; cheap enough to be asked twice a second.
+    /// See [`crate::publication::DeployedPublications::version`]; cheap enough to be asked twice a second.
     fn version<'t>(
         connection: &mut Self::Connection,
         tables: impl Iterator<Item = &'t Self::Table> + Send,
@@ -367,7 +367,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
     /// See [`crate::records::CentreStatus::blockers`]. A database that cannot tell names none.
     fn blockers(
         connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<Vec<Blocker>, CentreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<BlockingTransaction>, CentreError>> + Send {
         let _ = connection;
         async { Ok(Vec::new()) }
     }
@@ -424,7 +424,7 @@ pub trait WorkerConnection: Send + 'static {
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
 
     /// See [`crate::Worker::settle_conflict`].
-    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome>;
+    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome>;
 
     /// See [`crate::Worker::settle_refused`].
     fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome>;
@@ -443,12 +443,12 @@ pub trait WorkerConnection: Send + 'static {
     ) -> CentreResult<'_, Vec<CallOutcome>>;
 
     /// See [`crate::Worker::interrupter`].
-    fn interrupter(&self) -> Arc<dyn Interrupt>;
+    fn interrupter(&self) -> Arc<dyn CallInterrupt>;
 
     /// See [`crate::Worker::download`].
     fn download<'a, 'd: 'a>(
         &'a mut self,
-        downloads: Vec<Downloading<'d>>,
+        downloads: Vec<RunningDownloads<'d>>,
     ) -> CentreResult<'a, Downloaded>;
 }
 

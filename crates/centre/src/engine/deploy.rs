@@ -20,8 +20,8 @@ use super::state::check;
 use crate::engine::evolution::{DeploymentMode, PastSchemas};
 use crate::error::CentreError;
 use crate::publication::{
-    self, DeployReport, DeployStep, Deployed, PublicationSpec, Replay, ScriptSpec, TableSpec,
-    circle_warnings, self_service_warnings,
+    self, DeployReport, DeployStep, DeployedPublications, PublicationSpec, ReplayPolicy,
+    ScriptSpec, TableSpec, circle_warnings, self_service_warnings,
 };
 use crate::records::KeylessRows;
 
@@ -114,9 +114,9 @@ pub struct FoundLog {
 pub struct ServedPublications<T> {
     /// The publications.
     pub publications: Vec<Arc<Publication<T>>>,
-    /// See [`Deployed::number`].
+    /// See [`DeployedPublications::number`].
     pub number: i64,
-    /// See [`Deployed::version`].
+    /// See [`DeployedPublications::version`].
     pub version: String,
 }
 
@@ -137,9 +137,9 @@ impl<T> ServedPublications<T> {
     }
 
     /// What a server serves of it.
-    pub fn deployed(&self) -> Deployed {
+    pub fn deployed(&self) -> DeployedPublications {
         let publications = self.publications.iter();
-        Deployed {
+        DeployedPublications {
             number: self.number,
             version: self.version.clone(),
             schemas: publications
@@ -150,7 +150,7 @@ impl<T> ServedPublications<T> {
             no_replay: self
                 .publications
                 .iter()
-                .filter(|it| it.replay == Replay::No)
+                .filter(|it| it.replay == ReplayPolicy::No)
                 .map(|it| it.schema.name.clone())
                 .collect(),
         }
@@ -323,7 +323,7 @@ pub async fn reload<T: ChangeTracking>(
     load_deployed::<T>(connection).await.map(Some)
 }
 
-/// See [`Deployed::number`].
+/// See [`DeployedPublications::number`].
 async fn number(connection: &mut impl DatabaseConnection) -> Result<i64> {
     let number = own!("SELECT deployment FROM tidewater.meta");
     let answer = connection
@@ -627,12 +627,12 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
                         table.name, script.file
                     ));
                     // Of devices of other versions.
-                    if table.tracking == publication::Tracking::Off && !script.is_of_all {
+                    if table.tracking == publication::TrackingMode::Off && !script.is_of_all {
                         warn(untracked(&table.name));
                     }
                 }
                 (false, None)
-                    if table.tracking == publication::Tracking::Off
+                    if table.tracking == publication::TrackingMode::Off
                         && table.direction.downloads() =>
                 {
                     warn(untracked(&table.name));

@@ -34,7 +34,7 @@ use crate::centre::CentreResult;
 use crate::context::SyncContext;
 use crate::download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Downloaded,
-    Downloading, ToldSettled,
+    RunningDownloads, ToldSettled,
 };
 use crate::engine::refusals;
 use crate::error::CentreError;
@@ -272,12 +272,12 @@ const ENOUGH_ROWS: u64 = 20_000;
 /// Reads the downloads of some jobs, whose subscriptions are numbered one job after the other.
 pub async fn download(
     snapshot: &mut dyn DownloadSnapshot,
-    downloads: &mut [Downloading<'_>],
+    downloads: &mut [RunningDownloads<'_>],
 ) -> Result<SnapshotReading> {
     let mut opened = snapshot.take_opened().into_iter();
     let mut all: Vec<Result<PlannedJob>> = Vec::with_capacity(downloads.len());
     let mut first = 0;
-    for Downloading { job, .. } in &mut *downloads {
+    for RunningDownloads { job, .. } in &mut *downloads {
         let opened: Vec<OpenedSubscription> =
             opened.by_ref().take(job.subscriptions.len()).collect();
         all.push(plan(snapshot, job, first, opened).await?);
@@ -289,7 +289,7 @@ pub async fn download(
     let mut shared = SharedReadings::of(all.len());
     let mut outcomes = Vec::with_capacity(all.len());
     let mut is_broken = false;
-    for (planned, Downloading { job, sink }) in all.into_iter().zip(downloads) {
+    for (planned, RunningDownloads { job, sink }) in all.into_iter().zip(downloads) {
         if is_broken || rows > ENOUGH_ROWS {
             outcomes.push(None);
             continue;

@@ -15,7 +15,7 @@ use super::connection::{
 };
 use super::once::{self, KeyRecord, KeyUse};
 use crate::error::CentreError;
-use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
+use crate::events::{AppendOutcome, NewEvents, SpaceRetention, StoredEvent};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -36,7 +36,7 @@ pub(super) async fn append(
     batch: &[NewEvents],
     check: [u8; 8],
     now_ms: i64,
-) -> Result<Vec<Appended>> {
+) -> Result<Vec<AppendOutcome>> {
     let mut attempt = 1;
     loop {
         connection.begin().await?;
@@ -60,7 +60,7 @@ async fn append_once(
     batch: &[NewEvents],
     check: [u8; 8],
     now_ms: i64,
-) -> Result<Vec<Appended>> {
+) -> Result<Vec<AppendOutcome>> {
     let mut appended = known(connection, batch, now_ms).await?;
     // Of each space in the same order, so that two who append never wait for each other.
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
@@ -81,7 +81,7 @@ async fn append_once(
             continue;
         }
         let first = next.get_mut(&*new.space).ok_or_else(lost)?;
-        let at = Appended::At {
+        let at = AppendOutcome::At {
             first: *first,
             check,
         };
@@ -124,7 +124,7 @@ async fn known(
     connection: &mut impl DatabaseConnection,
     batch: &[NewEvents],
     now_ms: i64,
-) -> Result<Vec<Option<Appended>>> {
+) -> Result<Vec<Option<AppendOutcome>>> {
     let mut known = vec![None; batch.len()];
     // In the same order, too.
     let mut keys: BTreeMap<(&str, [u8; 16]), usize> = BTreeMap::new();
@@ -133,7 +133,7 @@ async fn known(
         let first = *keys.entry((&new.user, key)).or_insert(place);
         if first != place {
             // Until it is known what becomes of the first one.
-            known[place] = Some(Appended::KeyTaken);
+            known[place] = Some(AppendOutcome::KeyTaken);
         }
     }
     if keys.is_empty() {
@@ -156,7 +156,7 @@ async fn known(
                     outcome: Some(outcome),
                     ..
                 }) => decode(&outcome)?,
-                _ => Appended::KeyTaken,
+                _ => AppendOutcome::KeyTaken,
             },
         );
     }
@@ -164,7 +164,7 @@ async fn known(
 }
 
 /// Tells events with a key that was in the batch before what became of those.
-fn again(batch: &[NewEvents], appended: &mut [Option<Appended>]) {
+fn again(batch: &[NewEvents], appended: &mut [Option<AppendOutcome>]) {
     let mut first: BTreeMap<(&str, [u8; 16]), usize> = BTreeMap::new();
     for (place, new) in batch.iter().enumerate() {
         let Some(key) = new.once else { continue };
@@ -205,10 +205,10 @@ fn encode(first: u64, check: [u8; 8]) -> Vec<u8> {
     [first.to_le_bytes(), check].concat()
 }
 
-fn decode(outcome: &[u8]) -> Result<Appended> {
+fn decode(outcome: &[u8]) -> Result<AppendOutcome> {
     let halves = outcome.split_at_checked(8);
     let read = halves.and_then(|(first, check)| {
-        Some(Appended::At {
+        Some(AppendOutcome::At {
             first: u64::from_le_bytes(first.try_into().ok()?),
             check: check.try_into().ok()?,
         })
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn what_became_of_events_is_kept() {
-        let at = Appended::At {
+        let at = AppendOutcome::At {
             first: 7,
             check: *b"12345678",
         };

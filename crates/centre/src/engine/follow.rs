@@ -11,8 +11,8 @@ use super::scope::ScopePurpose;
 use super::watermark::Watermark;
 use crate::context::SyncContext;
 use crate::error::CentreError;
-use crate::follow::{AskedHolding, FollowPosition, Followed, Holding, Interest};
-use crate::scope::{Checkpoint, Digest, Held, List, Partitions, Scope};
+use crate::follow::{FollowPosition, FollowedCommits, HoldingRequest, Interest, RemoteHolding};
+use crate::scope::{Checkpoint, Digest, HeldPartitions, PartitionList, Partitions, Scope};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -66,7 +66,7 @@ fn of_rules<T: ServedTable>(served: &ServedPublications<T>) -> Vec<(i64, &RowRul
 pub(super) fn followed<T: ServedTable>(
     served: &ServedPublications<T>,
     changes: CommittedChanges,
-) -> Followed {
+) -> FollowedCommits {
     let scopes = changes.scopes;
     let changed: HashMap<i64, LogChanges> = changes.logs.into_iter().collect();
     let mut touched = BTreeSet::new();
@@ -79,19 +79,19 @@ pub(super) fn followed<T: ServedTable>(
             Some(_) => drop(touched.insert(Interest::all_of(rule.id))),
         }
     }
-    Followed {
+    FollowedCommits {
         position: FollowPosition(changes.position),
         touched,
         scopes,
     }
 }
 
-impl Holding {
+impl RemoteHolding {
     /// Of a scope by these rules.
-    pub(super) fn of(rules: &[RowRule], scope: &Scope) -> Holding {
+    pub(super) fn of(rules: &[RowRule], scope: &Scope) -> RemoteHolding {
         let rules = rules.iter().zip(&scope.rules);
         let rules = rules.map(|(rule, scope)| (rule.id, scope.partitions.clone()));
-        Holding {
+        RemoteHolding {
             rules: rules.collect(),
         }
     }
@@ -101,8 +101,8 @@ impl Holding {
 pub(super) async fn holdings_now<T: DatabaseInspection>(
     connection: &mut T::Connection,
     served: &ServedPublications<T::Table>,
-    asked: &[AskedHolding],
-) -> Result<Vec<Option<Vec<Holding>>>> {
+    asked: &[HoldingRequest],
+) -> Result<Vec<Option<Vec<RemoteHolding>>>> {
     let mut answers = Vec::with_capacity(asked.len());
     for asked in asked {
         connection.begin_reading().await?;
@@ -134,21 +134,21 @@ async fn holding<T: DatabaseInspection>(
     served: &ServedPublications<T::Table>,
     publication: &str,
     context: &SyncContext,
-) -> Result<Holding> {
+) -> Result<RemoteHolding> {
     let publication = served.publication(publication)?;
     let scope = T::scope(connection, publication, context, ScopePurpose::Reading).await?;
-    Ok(Holding::of(&publication.rules, &scope))
+    Ok(RemoteHolding::of(&publication.rules, &scope))
 }
 
 /// See [`crate::Worker::holdings`].
 pub(super) async fn holdings(
     connection: &mut impl DatabaseConnection,
     checkpoints: &[Checkpoint],
-) -> Result<Vec<Option<Holding>>> {
+) -> Result<Vec<Option<RemoteHolding>>> {
     let held = checkpoints.iter().flat_map(|it| &it.rules);
     let digests = held.filter_map(|it| match &it.partitions {
-        Held::Digest(digest) => Some(*digest),
-        Held::Listed(_) => None,
+        HeldPartitions::Digest(digest) => Some(*digest),
+        HeldPartitions::Listed(_) => None,
     });
     let lists = lists(connection, digests.collect()).await?;
     let holdings = checkpoints.iter().map(|checkpoint| {
@@ -159,13 +159,13 @@ pub(super) async fn holdings(
         let rules = watermark.rules.into_iter().zip(&checkpoint.rules);
         let rules = rules.map(|(rule, held)| {
             let partitions = match &held.partitions {
-                Held::Listed(partitions) => partitions,
-                Held::Digest(digest) => lists.get(digest)?,
+                HeldPartitions::Listed(partitions) => partitions,
+                HeldPartitions::Digest(digest) => lists.get(digest)?,
             };
             Some((rule, partitions.clone()))
         });
         let rules = rules.collect::<Option<_>>()?;
-        Some(Holding { rules })
+        Some(RemoteHolding { rules })
     });
     Ok(holdings.collect())
 }
@@ -176,12 +176,15 @@ async fn lists(
     digests: BTreeSet<Digest>,
 ) -> Result<HashMap<Digest, Arc<Partitions>>> {
     let roots = contents(connection, digests).await?;
-    let pieces = roots.values().filter_map(|it| List::digests(it)).flatten();
+    let pieces = roots
+        .values()
+        .filter_map(|it| PartitionList::digests(it))
+        .flatten();
     let pieces = contents(connection, pieces.collect()).await?;
     let lists = roots.into_iter().filter_map(|(digest, root)| {
         let mut partitions = Partitions::new();
-        for piece in List::digests(&root)? {
-            partitions.extend(List::partitions(pieces.get(&piece)?)?);
+        for piece in PartitionList::digests(&root)? {
+            partitions.extend(PartitionList::partitions(pieces.get(&piece)?)?);
         }
         Some((digest, Arc::new(partitions)))
     });

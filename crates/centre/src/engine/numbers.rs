@@ -10,7 +10,7 @@ use super::connection::{DatabaseConnection, StatementResult, SystemStatement, ow
 use super::database::{ChangeTracking, NumberBlockRequest};
 use super::deploy::ServedPublications;
 use crate::error::CentreError;
-use crate::records::{BlockRecord, NumbersStatus, NumbersWanted};
+use crate::records::{BlockRecord, NumbersRequest, NumbersStatus};
 
 /// What has to be asked to tell what was handed out; [`told`] reads the answers.
 pub(super) fn ask() -> [SystemStatement; 2] {
@@ -60,7 +60,7 @@ pub(super) fn told(
 pub(super) async fn hand_out<T: ChangeTracking>(
     connection: &mut T::Connection,
     served: &ServedPublications<T::Table>,
-    wanted: &NumbersWanted,
+    wanted: &NumbersRequest,
 ) -> Result<Vec<NumberBlock>, CentreError> {
     let publication = served.publication(&wanted.publication)?;
     let tables = publication.schema.tables.iter().zip(&publication.tables);
@@ -94,7 +94,7 @@ pub(super) async fn hand_out<T: ChangeTracking>(
 /// Takes `count` numbers of a column, or as many as there are, and notes who has them.
 async fn hand_out_of<T: ChangeTracking>(
     connection: &mut T::Connection,
-    wanted: &NumbersWanted,
+    wanted: &NumbersRequest,
     of_centre: &T::Table,
     (column, count): (&str, u32),
 ) -> Result<Vec<(i64, i64)>, CentreError> {

@@ -5,7 +5,7 @@
 
 use super::connection::{DatabaseConnection, Durability, SystemStatement, own};
 use crate::error::CentreError;
-use crate::procedure::Begun;
+use crate::procedure::OnceKeyState;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -137,7 +137,7 @@ pub(super) async fn begin(
     key: [u8; 16],
     procedure: &str,
     now_ms: i64,
-) -> Result<Begun> {
+) -> Result<OnceKeyState> {
     let used = KeyUse::Provided(procedure);
     let note = note(user, key, used, now_ms);
     let what = "beginning a call";
@@ -146,15 +146,15 @@ pub(super) async fn begin(
             .transact(what, Durability::Durable, std::slice::from_ref(&note))
             .await?;
         if noted.first().is_some_and(|it| it.changed > 0) {
-            return Ok(Begun::New);
+            return Ok(OnceKeyState::New);
         }
         return Ok(match kept(connection, user, key, used).await? {
             Some(KeyRecord {
                 is_same: true,
                 outcome,
                 at_ms: begun_ms,
-            }) => outcome.map_or(Begun::Unfinished { begun_ms }, Begun::Done),
-            Some(_) => Begun::KeyTaken,
+            }) => outcome.map_or(OnceKeyState::Unfinished { begun_ms }, OnceKeyState::Done),
+            Some(_) => OnceKeyState::KeyTaken,
             // Whoever had it has given it back in between: it is free.
             None => continue,
         });

@@ -17,10 +17,10 @@ use super::scripts::{chosen, version};
 use super::upload::row_json;
 use crate::context::SyncContext;
 use crate::error::CentreError;
-use crate::preview::{Preview, PreviewAsked, PreviewedRemote, PreviewedTable, SchemaChange};
+use crate::preview::{Preview, PreviewRequest, PreviewedRemote, PreviewedTable, SchemaChange};
 use crate::publication::PublicationSpec;
-use crate::records::{Claims, RemoteRecord};
-use crate::scope::{Digest, List, RuleScope, Scope};
+use crate::records::{RemoteRecord, UserClaims};
+use crate::scope::{Digest, PartitionList, RuleScope, Scope};
 use crate::scripting::ScriptNotes;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -29,7 +29,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 pub(super) async fn preview<T: DatabaseInspection>(
     connection: &mut T::Connection,
     specs: &[PublicationSpec],
-    asked: &PreviewAsked,
+    asked: &PreviewRequest,
 ) -> Result<Preview> {
     connection.begin_trying().await?;
     let (_, before, catalog) = deployed::<T>(connection).await?;
@@ -68,8 +68,8 @@ pub(super) async fn preview<T: DatabaseInspection>(
 /// The remotes that may sync, with what is known of their users.
 async fn remotes(
     connection: &mut impl DatabaseConnection,
-    asked: &PreviewAsked,
-) -> Result<Vec<(RemoteRecord, Claims)>> {
+    asked: &PreviewRequest,
+) -> Result<Vec<(RemoteRecord, UserClaims)>> {
     let users = records::users(connection).await?;
     let users: BTreeMap<String, _> = users.into_iter().map(|it| (it.name.clone(), it)).collect();
     let mut remotes = records::remotes(connection).await?;
@@ -99,7 +99,7 @@ type Short = Vec<(Digest, Vec<i64>)>;
 type Same = (String, String, Option<Short>, Option<Short>, String);
 
 struct PreviewRun<'p, T: DatabaseInspection> {
-    asked: &'p PreviewAsked,
+    asked: &'p PreviewRequest,
     before: &'p [Publication<T::Table>],
     now: &'p [Publication<T::Table>],
     /// Remotes that hold the same differ in the same.
@@ -120,7 +120,7 @@ impl<'p, T: DatabaseInspection> PreviewRun<'p, T> {
         &mut self,
         connection: &mut T::Connection,
         remote: &RemoteRecord,
-        claims: &Claims,
+        claims: &UserClaims,
     ) -> Result<Vec<PreviewedTable>> {
         let mut tables = Vec::new();
         for name in subscribed(connection, remote.id).await? {
@@ -155,7 +155,12 @@ impl<'p, T: DatabaseInspection> PreviewRun<'p, T> {
         Ok(tables)
     }
 
-    fn context(&self, remote: &RemoteRecord, claims: &Claims, publication: &str) -> SyncContext {
+    fn context(
+        &self,
+        remote: &RemoteRecord,
+        claims: &UserClaims,
+        publication: &str,
+    ) -> SyncContext {
         let set = self.asked.parameters.clone();
         SyncContext {
             user: remote.user.clone(),
@@ -335,7 +340,7 @@ fn is_same<T>(sides: &[Option<ConfigurationSide<'_, T>>; 2]) -> bool {
 
 fn short(scope: &[RuleScope]) -> Short {
     let rules = scope.iter();
-    let rules = rules.map(|it| (List::of(&it.partitions).digest, it.lows.clone()));
+    let rules = rules.map(|it| (PartitionList::of(&it.partitions).digest, it.lows.clone()));
     rules.collect()
 }
 

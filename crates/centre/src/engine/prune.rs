@@ -5,7 +5,7 @@ use super::connection::{DatabaseConnection, own};
 use super::database::ChangeTracking;
 use super::state::check;
 use crate::error::CentreError;
-use crate::records::{GIVEN_BACK_KEPT_MS, Pruned, Retention};
+use crate::records::{GIVEN_BACK_KEPT_MS, PruneReport, RetentionTimes};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -54,11 +54,11 @@ const ROW_WRITERS: &str = "DELETE FROM tidewater.row_writer
 /// See [`crate::Centre::prune`].
 pub(super) async fn prune<T: ChangeTracking>(
     connection: &mut T::Connection,
-    retention: Retention,
+    retention: RetentionTimes,
     now_ms: i64,
     random: [u8; 16],
-) -> Result<Pruned> {
-    let mut pruned = Pruned::default();
+) -> Result<PruneReport> {
+    let mut pruned = PruneReport::default();
     if !check::<T>(connection).await? || !T::begin_pruning(connection).await? {
         return Ok(pruned);
     }
@@ -69,10 +69,10 @@ pub(super) async fn prune<T: ChangeTracking>(
 
 async fn pieces<T: ChangeTracking>(
     connection: &mut T::Connection,
-    retention: Retention,
+    retention: RetentionTimes,
     now_ms: i64,
     random: [u8; 16],
-    pruned: &mut Pruned,
+    pruned: &mut PruneReport,
 ) -> Result<()> {
     let before = |kept_ms: i64| now_ms.saturating_sub(kept_ms);
     let history = before(retention.history_ms);

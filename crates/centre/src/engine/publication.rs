@@ -20,8 +20,8 @@ use crate::engine::script::{Script, ScriptParameter, SqlDialect};
 use crate::error::CentreError;
 use crate::nearest::nearest;
 use crate::publication::{
-    HandledSpec, Last, OnReject, ParameterSpec, PublicationSpec, Replay, RuleBy, TableSpec,
-    UploadOrder,
+    HandledSpec, OnReject, ParameterSpec, PublicationSpec, ReplayPolicy, RuleBy, TableSpec,
+    UploadOrder, WindowLength,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -57,7 +57,7 @@ pub struct Publication<T> {
     /// What becomes of an upload of which a row is refused.
     pub on_reject: OnReject,
     /// Whether its remotes try refused rows again by themselves.
-    pub replay: Replay,
+    pub replay: ReplayPolicy,
     /// What its upload scripts do first.
     pub upload_order: UploadOrder,
     /// The types of the values of the tables' rows as they are read: of the published columns, and
@@ -432,7 +432,7 @@ impl RowRule {
             let table = &infos[compiled.table_at(published.table, window.level)];
             let column_type = table.columns[window.column].column_type.clone();
             let highest = match (window.last, which) {
-                (Last::Number(_), WhichRule::Held(local)) => {
+                (WindowLength::Number(_), WhichRule::Held(local)) => {
                     let sql = T::highest_sql(served, local, at);
                     Some(ScopeQuery {
                         inner: sql.clone(),

@@ -12,9 +12,9 @@ use super::numbers;
 use crate::engine::evolution::encode_known;
 use crate::error::CentreError;
 use crate::records::{
-    Blocker, CentreStatus, Claims, ConflictFilter, ConflictOutcome, ConflictRecord, IncidentKind,
-    IncidentRecord, Proven, RemoteRecord, Settlement, SigningKey, SyncRecord, UserImport,
-    UserRecord,
+    BlockingTransaction, CentreStatus, ConflictFilter, ConflictOutcome, ConflictRecord,
+    IncidentKind, IncidentRecord, ProvenIdentity, RemoteRecord, Settlement, SigningKey, SyncRecord,
+    UserClaims, UserImport, UserRecord,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -112,7 +112,7 @@ fn user(row: &ResultRow) -> Result<UserRecord> {
         password_hash: row.get(1)?,
         disabled: row.get(2)?,
         created_ms: row.get(3)?,
-        proven: Proven {
+        proven: ProvenIdentity {
             at_ms: row.get(4)?,
             by: row.get(5)?,
             claims: claims(row.get(6)?)?,
@@ -124,7 +124,7 @@ fn user(row: &ResultRow) -> Result<UserRecord> {
 pub(in crate::engine) async fn claims_of(
     connection: &mut impl DatabaseConnection,
     user: &str,
-) -> Result<Claims> {
+) -> Result<UserClaims> {
     let select = own!(
         "SELECT claims FROM tidewater.user_account WHERE name = ?1",
         user
@@ -136,8 +136,8 @@ pub(in crate::engine) async fn claims_of(
     Ok(found.transpose()?.unwrap_or_default())
 }
 
-fn claims(text: String) -> Result<Claims> {
-    Claims::from_json(&text).ok_or_else(|| CentreError::Internal {
+fn claims(text: String) -> Result<UserClaims> {
+    UserClaims::from_json(&text).ok_or_else(|| CentreError::Internal {
         message: format!("the claims of a user are no JSON object of texts: {text:?}"),
     })
 }
@@ -178,7 +178,7 @@ fn insert_user(user: &UserRecord) -> SystemStatement {
 pub(super) async fn prove_user(
     connection: &mut impl DatabaseConnection,
     user: &str,
-    proven: &Proven,
+    proven: &ProvenIdentity,
     creates: bool,
 ) -> Result<bool> {
     let update = own!(
@@ -558,7 +558,7 @@ pub(super) async fn oldest_sync_ms(
 pub(super) async fn status(
     connection: &mut impl DatabaseConnection,
     logs: Vec<(String, u64)>,
-    blockers: Vec<Blocker>,
+    blockers: Vec<BlockingTransaction>,
 ) -> Result<CentreStatus> {
     let [numbers, blocks] = numbers::ask();
     let statements = [

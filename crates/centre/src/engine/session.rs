@@ -12,8 +12,8 @@ use super::records::{find_remote, find_user, found_remote, found_user};
 use super::watermark::Watermark;
 use crate::error::CentreError;
 use crate::records::{
-    AskedSession, AskedSubscription, FormerRecord, History, RemoteRecord, SessionState, ShutOut,
-    SubscriptionRecord,
+    FormerRecord, HistoryCheck, RemoteRecord, SessionRequest, SessionState, ShutOutReason,
+    SubscriptionRecord, SubscriptionRequest,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -21,7 +21,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// See [`crate::Worker::session_states`]: one flight.
 pub(super) async fn states<T: ChangeTracking>(
     connection: &mut impl DatabaseConnection,
-    asked: &[AskedSession],
+    asked: &[SessionRequest],
 ) -> Result<Vec<SessionState>> {
     let mut statements = Vec::new();
     let mut counts = Vec::with_capacity(asked.len());
@@ -62,7 +62,7 @@ pub(super) async fn states<T: ChangeTracking>(
 
 /// The state of one session, from the answers to what was asked for it.
 fn state<T: ChangeTracking>(
-    session: &AskedSession,
+    session: &SessionRequest,
     answers: Vec<StatementResult>,
 ) -> Result<SessionState> {
     let mut answers = answers.into_iter();
@@ -100,7 +100,7 @@ fn state<T: ChangeTracking>(
 }
 
 /// What tells whether the watermark of a subscription belongs to the database's history.
-fn ask_history<T: ChangeTracking>(subscription: &AskedSubscription) -> Vec<SystemStatement> {
+fn ask_history<T: ChangeTracking>(subscription: &SubscriptionRequest) -> Vec<SystemStatement> {
     let watermark = subscription.watermark.as_deref().and_then(Watermark::read);
     let Some(watermark) = watermark else {
         return Vec::new();
@@ -114,11 +114,11 @@ fn ask_history<T: ChangeTracking>(subscription: &AskedSubscription) -> Vec<Syste
     asked
 }
 
-fn judge_history<T: ChangeTracking>(answers: &[StatementResult]) -> Result<History> {
+fn judge_history<T: ChangeTracking>(answers: &[StatementResult]) -> Result<HistoryCheck> {
     Ok(match answers.split_first() {
-        Some((_, logs)) if T::is_pruned(logs)? => History::Pruned,
-        Some((mark, _)) if !mark.rows.is_empty() => History::Known,
-        _ => History::Unknown,
+        Some((_, logs)) if T::is_pruned(logs)? => HistoryCheck::Pruned,
+        Some((mark, _)) if !mark.rows.is_empty() => HistoryCheck::Known,
+        _ => HistoryCheck::Unknown,
     })
 }
 
@@ -168,7 +168,7 @@ fn found_subscription(answer: &StatementResult) -> Result<Option<SubscriptionRec
 pub(super) async fn shut_out(
     connection: &mut impl DatabaseConnection,
     remotes: &[RemoteId],
-) -> Result<Vec<(RemoteId, ShutOut)>> {
+) -> Result<Vec<(RemoteId, ShutOutReason)>> {
     let standing = each(
         "SELECT r.id, r.revoked, u.disabled FROM {rows BLOB}
          JOIN tidewater.remote r ON r.id = v.c1
@@ -177,18 +177,21 @@ pub(super) async fn shut_out(
     );
     let what = "looking for remotes that are shut out";
     let answer = connection.run_one(what, standing).await?;
-    let mut found: HashMap<RemoteId, Option<ShutOut>> = HashMap::new();
+    let mut found: HashMap<RemoteId, Option<ShutOutReason>> = HashMap::new();
     for row in &answer.rows {
         let reason = match (row.get(1)?, row.get(2)?) {
             (false, Some(false)) => None,
-            (true, _) => Some(ShutOut::RemoteRevoked),
-            (false, Some(true)) => Some(ShutOut::UserDisabled),
-            (false, None) => Some(ShutOut::Removed),
+            (true, _) => Some(ShutOutReason::RemoteRevoked),
+            (false, Some(true)) => Some(ShutOutReason::UserDisabled),
+            (false, None) => Some(ShutOutReason::Removed),
         };
         found.insert(row.get(0)?, reason);
     }
     let shut_out = remotes.iter().filter_map(|id| {
-        let reason = found.get(id).copied().unwrap_or(Some(ShutOut::Removed));
+        let reason = found
+            .get(id)
+            .copied()
+            .unwrap_or(Some(ShutOutReason::Removed));
         Some((*id, reason?))
     });
     Ok(shut_out.collect())

@@ -12,10 +12,10 @@ use tokio::sync::{Semaphore, oneshot};
 use tidewater_protocol::message::TableBegin;
 
 use crate::download::{
-    DownloadOutcome, DownloadSink, DownloadStart, Downloaded, Downloading, ToldSettled,
+    DownloadOutcome, DownloadSink, DownloadStart, Downloaded, RunningDownloads, ToldSettled,
 };
 use crate::error::CentreError;
-use crate::follow::Holding;
+use crate::follow::RemoteHolding;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -102,8 +102,8 @@ impl<C: ThreadOwner> ConnectionThread<C> {
     /// Runs a job that reads downloads, and passes them on to their sinks.
     pub async fn download(
         &self,
-        downloads: Vec<Downloading<'_>>,
-        read: impl FnOnce(&mut C::Connection, &mut [Downloading<'_>]) -> Result<Downloaded>
+        downloads: Vec<RunningDownloads<'_>>,
+        read: impl FnOnce(&mut C::Connection, &mut [RunningDownloads<'_>]) -> Result<Downloaded>
         + Send
         + 'static,
     ) -> Result<Downloaded> {
@@ -115,7 +115,7 @@ impl<C: ThreadOwner> ConnectionThread<C> {
         let (events, mut arriving) = tokio::sync::mpsc::channel(ahead);
         let (result, wait) = oneshot::channel();
         let (mut jobs, mut sinks) = (Vec::new(), Vec::new());
-        for (number, Downloading { job, sink }) in downloads.into_iter().enumerate() {
+        for (number, RunningDownloads { job, sink }) in downloads.into_iter().enumerate() {
             let is_gone = Arc::new(AtomicBool::new(false));
             let away = AwaySink {
                 number,
@@ -129,7 +129,7 @@ impl<C: ThreadOwner> ConnectionThread<C> {
         // The channel ends with the job.
         drop(events);
         let work = move |connection: &mut C::Connection| {
-            let downloads = jobs.iter_mut().map(|(job, sink)| Downloading {
+            let downloads = jobs.iter_mut().map(|(job, sink)| RunningDownloads {
                 job: job.clone(),
                 sink,
             });
@@ -247,7 +247,7 @@ enum SinkEvent {
     Rows(Vec<u8>),
     Mark(Vec<u8>, u64),
     Comparing,
-    Holds(usize, Holding),
+    Holds(usize, RemoteHolding),
     End(usize, DownloadOutcome),
 }
 
@@ -298,7 +298,7 @@ impl DownloadSink for AwaySink {
         self.send(SinkEvent::Comparing)
     }
 
-    fn holds(&mut self, index: usize, holding: Holding) {
+    fn holds(&mut self, index: usize, holding: RemoteHolding) {
         let _ = self.send(SinkEvent::Holds(index, holding));
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use tidewater_centre::context::{DEFAULT, VERSION};
 use tidewater_centre::engine::scripts::{CONNECTION, EVENTS, ScriptEvent, event, print_script};
-use tidewater_centre::records::Claims;
+use tidewater_centre::records::UserClaims;
 use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use tidewater_centre::{
     Parameters, PublicationSpec, ScriptNotes, ScriptSpec, SyncContext, nearest,
@@ -292,7 +292,7 @@ fn try_script(args: &TryArgs) -> Result<CommandOutcome, Failure> {
             },
             now_ms: now_ms(),
             parameters: Arc::new(Parameters::from([(spec.name.clone(), set)])),
-            claims: Claims::default(),
+            claims: UserClaims::default(),
             scripts: ScriptNotes::default(),
             given: None,
         },

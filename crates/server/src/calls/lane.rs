@@ -16,8 +16,8 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use tidewater_centre::procedure::{Begun, CallOutcome, Cancel, ProcedureCall};
-use tidewater_centre::records::{AskedSession, Claims};
+use tidewater_centre::procedure::{CallOutcome, Cancel, OnceKeyState, ProcedureCall};
+use tidewater_centre::records::{SessionRequest, UserClaims};
 use tidewater_centre::{CentreError, Worker};
 
 use crate::connector::{Connection, Idle};
@@ -88,7 +88,7 @@ pub(crate) enum CallTask {
         user: String,
         key: [u8; 16],
         procedure: String,
-        reply: oneshot::Sender<Result<Begun, CentreError>>,
+        reply: oneshot::Sender<Result<OnceKeyState, CentreError>>,
     },
     /// What came of it; `None` if nobody was there to do it.
     Finish {
@@ -179,7 +179,7 @@ async fn run_once(task: CallTask, connection: &mut Connection, now_ms: i64) {
                 Err(error) => Err(error),
             };
             let unheard = reply.send(connection.judge(result)).err();
-            if matches!(unheard, Some(Ok(Begun::New))) {
+            if matches!(unheard, Some(Ok(OnceKeyState::New))) {
                 // Whoever was to begin has gone, and has begun nothing. If the centre is away now,
                 // the next one finds it unfinished.
                 let result = match connection.open().await {
@@ -317,14 +317,14 @@ async fn bring_claims(
     if users.is_empty() {
         return Ok(());
     }
-    let asked = users.iter().map(|user| AskedSession {
+    let asked = users.iter().map(|user| SessionRequest {
         user: user.clone(),
         remote_id: None,
         subscriptions: Vec::new(),
     });
     let states = worker.session_states(asked.collect()).await?;
     let known = states.into_iter().map(|it| it.user.unwrap_or_default());
-    let known: HashMap<String, Claims> = users
+    let known: HashMap<String, UserClaims> = users
         .into_iter()
         .zip(known.map(|it| it.proven.claims))
         .collect();

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use tidewater_carrier::cryptography::digest::{SHA256, digest};
-use tidewater_centre::records::AskedSubscription;
+use tidewater_centre::records::SubscriptionRequest;
 use tidewater_protocol::Code;
 use tidewater_protocol::image::{HASH_DIGITS, Manifest, hex};
 
@@ -192,7 +192,7 @@ async fn covers(server: &Shared, manifest: &Manifest, user: &str) -> Result<bool
     let Some(checkpoint) = keyring.open_image(subject, &manifest.checkpoint) else {
         return Ok(false);
     };
-    let asked = AskedSubscription {
+    let asked = SubscriptionRequest {
         publication: manifest.publication.clone(),
         watermark: Some(checkpoint.watermark.clone()),
         formers: Vec::new(),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 
 use tidewater_centre::engine::upload::columns::{AnnouncedColumns, ColumnMap};
 use tidewater_centre::{
-    Contended, GivenTable, Resolutions, RowsChunk, SyncUpload, TableRequest, TableVerdicts,
+    ContendedChange, GivenTable, Resolutions, RowsChunk, SyncUpload, TableRequest, TableVerdicts,
     UploadTable, Verdicts,
 };
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
@@ -247,7 +247,7 @@ impl Sync<'_> {
         opened: &Opened,
         asking: &Asking,
         index: usize,
-        (upload, rows): (&SyncUpload, &[Contended]),
+        (upload, rows): (&SyncUpload, &[ContendedChange]),
     ) -> Result<Resolutions, Fault> {
         let schema = &opened.subscriptions[index].published.schema;
         let about = self.about(opened, asking, &upload.publication);

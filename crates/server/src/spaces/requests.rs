@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use tidewater_centre::events::{Appended, NewEvents, StoredEvent};
+use tidewater_centre::events::{AppendOutcome, NewEvents, StoredEvent};
 use tidewater_protocol::event::{EventPosition, EventsReader};
 use tidewater_protocol::message::{Answer, CallFailed, ColumnHeader, Returns};
 use tidewater_protocol::{ColumnType, Datum};
@@ -15,7 +15,7 @@ use super::kept::{pack_stored, page};
 use super::refusal::{Grant, Refusal, Right, User};
 use super::store::{Range, Store};
 use super::{Hub, Member};
-use crate::calls::{self, Begun, Caller};
+use crate::calls::{self, Caller, OnceKeyState};
 use crate::config::{Rule, SpaceConfig};
 use crate::fault::Fault;
 use crate::server::Shared;
@@ -271,9 +271,9 @@ pub(crate) async fn publish(
         // Noted before: should the server die now, they are not published, and never twice.
         if let Some(key) = key {
             match calls::begin_once(server, &caller.user, key, calls::PUBLISH).await? {
-                Begun::New => {}
-                Begun::Unfinished { .. } => return Ok(None),
-                Begun::Done(_) | Begun::KeyTaken => return Err(calls::key_taken()),
+                OnceKeyState::New => {}
+                OnceKeyState::Unfinished { .. } => return Ok(None),
+                OnceKeyState::Done(_) | OnceKeyState::KeyTaken => return Err(calls::key_taken()),
             }
         }
         hub.counts.published(count);
@@ -289,7 +289,7 @@ pub(crate) async fn publish(
     };
     let store = hub.kept.store()?;
     match store.append(new, hub).await.map_err(calls::of_fault)? {
-        Appended::At { first, check } => {
+        AppendOutcome::At { first, check } => {
             if let Some(outside) = hub.outside() {
                 outside.kept();
             }
@@ -298,7 +298,7 @@ pub(crate) async fn publish(
                 check: u64::from_le_bytes(check),
             }))
         }
-        Appended::KeyTaken => Err(calls::key_taken()),
+        AppendOutcome::KeyTaken => Err(calls::key_taken()),
     }
 }
 

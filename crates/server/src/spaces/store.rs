@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use tidewater_centre::CentreError;
-use tidewater_centre::events::{Appended, NewEvents, StoredEvent};
+use tidewater_centre::events::{AppendOutcome, NewEvents, StoredEvent};
 
 use super::Hub;
 use crate::connector::{Connection, Idle};
@@ -26,7 +26,7 @@ pub(crate) struct Append {
     pub(super) new: NewEvents,
     /// Who hears of them first.
     pub(super) hub: Arc<Hub>,
-    pub(super) reply: oneshot::Sender<Result<Appended, CentreError>>,
+    pub(super) reply: oneshot::Sender<Result<AppendOutcome, CentreError>>,
 }
 
 /// Something to be read.
@@ -89,7 +89,11 @@ impl Store {
     }
 
     /// Keeps events.
-    pub(super) async fn append(&self, new: NewEvents, hub: &Arc<Hub>) -> Result<Appended, Fault> {
+    pub(super) async fn append(
+        &self,
+        new: NewEvents,
+        hub: &Arc<Hub>,
+    ) -> Result<AppendOutcome, Fault> {
         let (reply, answer) = oneshot::channel();
         let hub = Arc::clone(hub);
         self.appends.submit(Append { new, hub, reply });
@@ -197,7 +201,7 @@ async fn append(
     batch: &[Append],
     connection: &mut Connection,
     now_ms: i64,
-) -> Result<Vec<Appended>, CentreError> {
+) -> Result<Vec<AppendOutcome>, CentreError> {
     let mut again = batch.iter().all(|it| it.new.once.is_some());
     loop {
         let result = match connection.open().await {
@@ -221,9 +225,9 @@ async fn append(
     }
 }
 
-fn done(batch: Vec<Append>, appended: Vec<Appended>) {
+fn done(batch: Vec<Append>, appended: Vec<AppendOutcome>) {
     for (it, appended) in batch.into_iter().zip(appended) {
-        if let Appended::At { first, check } = appended {
+        if let AppendOutcome::At { first, check } = appended {
             it.hub.stored(&it.new, first, check);
         }
         // Nobody waits when the publisher has gone.

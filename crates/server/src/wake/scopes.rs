@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::{Duration, Instant, sleep};
 
-use tidewater_centre::{AskedHolding, Holding};
+use tidewater_centre::{HoldingRequest, RemoteHolding};
 
 use super::{State, Status};
 use crate::server::Shared;
@@ -32,7 +32,7 @@ struct Asked {
     number: u64,
     /// When the download began that has brought what it holds.
     since: Instant,
-    holding: AskedHolding,
+    holding: HoldingRequest,
 }
 
 /// Asks who holds other partitions, whenever somebody may, as long as the server runs.
@@ -80,7 +80,7 @@ impl State {
             Some(Asked {
                 number: *number,
                 since: remote.since,
-                holding: AskedHolding {
+                holding: HoldingRequest {
                     context: remote.context.clone()?,
                     publications: publications.collect(),
                 },
@@ -90,7 +90,7 @@ impl State {
     }
 
     /// Tells those who hold others than they did. `at`: before they were asked about.
-    fn answered(&mut self, at: Instant, asked: &[Asked], answers: Vec<Option<Vec<Holding>>>) {
+    fn answered(&mut self, at: Instant, asked: &[Asked], answers: Vec<Option<Vec<RemoteHolding>>>) {
         for (asked, answer) in asked.iter().zip(answers) {
             let remote = self.remotes.get_mut(&asked.number);
             // Who was told meanwhile, or syncs, learns it by that.

@@ -7,8 +7,8 @@ use tidewater_centre_postgres::connect;
 
 use super::PostgresWorld;
 use crate::fixture::{Fixture, PostgresFixture};
-use tidewater_centre::explain::{Question, Verdict};
-use tidewater_centre::preview::PreviewAsked;
+use tidewater_centre::explain::{ExplainQuestion, ExplainVerdict};
+use tidewater_centre::preview::PreviewRequest;
 use tidewater_centre_conformance::explaining::register;
 use tidewater_centre_conformance::remote::{Remote, delete, download_together, insert, update};
 use tidewater_centre_conformance::world::{NOW_MS, World, everyone, partitioned, publication};
@@ -94,7 +94,7 @@ async fn what_a_role_does_not_see_is_explained_and_not_counted() {
     register(&world, &mut anna).await;
     anna.download().await;
     let explain = async |key: &str| {
-        let question = Question {
+        let question = ExplainQuestion {
             remote_id: anna.id,
             table: "doc".into(),
             key: key.into(),
@@ -104,15 +104,15 @@ async fn what_a_role_does_not_see_is_explained_and_not_counted() {
         world.centre.explain(&question).await.unwrap()
     };
     let hidden = explain("2").await;
-    assert_eq!(hidden.verdict, Verdict::NotHeld);
+    assert_eq!(hidden.verdict, ExplainVerdict::NotHeld);
     let why = "under which the remote reads, does not see it: row security hides it";
     assert!(hidden.sentence.contains(why), "{}", hidden.sentence);
     let seen = explain("1").await.publications[0].role.clone().unwrap();
     assert_eq!((seen.name, seen.sees), (role.clone(), true));
-    let asked = PreviewAsked {
+    let asked = PreviewRequest {
         rows: 9,
         now_ms: NOW_MS,
-        ..PreviewAsked::default()
+        ..PreviewRequest::default()
     };
     let mut specs = world.specs.clone();
     specs[0].tables[0].partition = vec![RuleSpec::columns(&["team"], "SELECT 2")];

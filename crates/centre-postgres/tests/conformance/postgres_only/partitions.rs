@@ -1,6 +1,6 @@
 //! Partitioned tables: writes to the root and to leaves, partitions that come and go.
 
-use tidewater_centre::{CentreError, TableSpec, Tracking};
+use tidewater_centre::{CentreError, TableSpec, TrackingMode};
 use tidewater_centre_postgres::connect;
 
 use super::{PostgresWorld, major_version};
@@ -47,7 +47,7 @@ async fn assert_equal(world: &PostgresWorld, remote: &Remote, region: &str) {
 /// CASES 15, first half.
 #[tokio::test]
 async fn writes_to_the_root_and_to_partitions_of_any_level_reach_remotes() {
-    for tracking in [Tracking::Log, Tracking::Row] {
+    for tracking in [TrackingMode::Log, TrackingMode::Row] {
         let spec = TableSpec { tracking, ..sale() };
         let world: PostgresWorld = World::new(SALE_DDL, vec![spec]).await;
         let mut anna = Remote::synced(&world, "anna").await;
@@ -299,7 +299,7 @@ async fn uploads_go_into_partitions_and_are_not_sent_back() {
 
 #[tokio::test]
 async fn nothing_is_left_on_partitions_when_all_is_removed() {
-    for tracking in [Tracking::Log, Tracking::Row] {
+    for tracking in [TrackingMode::Log, TrackingMode::Row] {
         let spec = TableSpec { tracking, ..sale() };
         let mut world: PostgresWorld = World::new(SALE_DDL, vec![spec]).await;
         // A lost trigger of a leaf is found missing, and what it missed is made up for.

@@ -1,6 +1,6 @@
 //! Tables that another PostgreSQL feeds by logical replication.
 
-use tidewater_centre::{TableSpec, Tracking};
+use tidewater_centre::{TableSpec, TrackingMode};
 use tidewater_centre_postgres::connect;
 use tidewater_testing::postgres::connect as connect_application;
 use tidewater_testing::{Postgres, PostgresOptions};
@@ -39,7 +39,7 @@ async fn what_logical_replication_brings_reaches_remotes_with_row_tracking() {
         .await
         .unwrap();
     let row = |name: &str| TableSpec {
-        tracking: Tracking::Row,
+        tracking: TrackingMode::Row,
         ..everyone(name)
     };
     let specs = [publication("sales", vec![row("t"), row("p")])];

@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt;
 
-use tidewater_centre::records::{AskedSubscription, History};
+use tidewater_centre::records::{HistoryCheck, SubscriptionRequest};
 use tidewater_centre::{CentreError, UploadOutcome};
 use tidewater_centre_postgres::connect;
 use tidewater_testing::Postgres;
@@ -204,12 +204,12 @@ async fn a_database_without_our_schema_is_told_as_such() {
 async fn a_database_that_came_out_of_a_dump_forgets_what_remotes_have() {
     let mut world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
     let mut anna = Remote::synced(&world, "anna").await;
-    let asked = [AskedSubscription {
+    let asked = [SubscriptionRequest {
         watermark: anna.checkpoint.as_ref().map(|it| it.watermark.clone()),
         ..asked(PUBLICATION)
     }];
     let state = session_state(&mut anna.worker, "anna", None, &asked).await;
-    assert_eq!(state.unwrap().histories, [Some(History::Known)]);
+    assert_eq!(state.unwrap().histories, [Some(HistoryCheck::Known)]);
     // The marks are there, but transaction ids begin anew.
     world
         .execute("UPDATE tidewater.history SET place = 'another cluster'")
@@ -219,7 +219,7 @@ async fn a_database_that_came_out_of_a_dump_forgets_what_remotes_have() {
     let report = world.deploy().await.unwrap();
     assert_eq!(report.steps.len(), 1, "{report:?}");
     let state = session_state(&mut anna.worker, "anna", None, &asked).await;
-    assert_eq!(state.unwrap().histories, [Some(History::Unknown)]);
+    assert_eq!(state.unwrap().histories, [Some(HistoryCheck::Unknown)]);
     assert_eq!(
         anna.compare(&["customer", "product", "purchase"], 1)
             .await

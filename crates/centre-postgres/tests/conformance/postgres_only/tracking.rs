@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewater_centre::records::IncidentKind;
-use tidewater_centre::{CentreError, TableSpec, Tracking};
+use tidewater_centre::{CentreError, TableSpec, TrackingMode};
 
 use crate::fixture::PostgresFixture;
 use tidewater_centre_conformance::fixture::Fixture;
@@ -46,7 +46,7 @@ async fn any_role_can_write_a_tracked_table_whatever_its_search_path() {
 #[tokio::test]
 async fn row_tracking_sees_what_a_replication_worker_writes() {
     let tables = vec![TableSpec {
-        tracking: Tracking::Row,
+        tracking: TrackingMode::Row,
         ..everyone("product")
     }];
     let world = World::<PostgresFixture>::new(SHOP_DDL, tables).await;
@@ -355,7 +355,7 @@ async fn partitions_that_come_and_go_are_no_triggers_that_are_missing() {
         CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
         CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20);
         INSERT INTO p VALUES (1, 'a'), (11, 'b')";
-    for tracking in [Tracking::Log, Tracking::Row] {
+    for tracking in [TrackingMode::Log, TrackingMode::Row] {
         let tables = vec![TableSpec {
             tracking,
             ..everyone("p")

@@ -1,7 +1,7 @@
 //! Every way to change a row: one statement after the other, each of which has to reach the
 //! remotes, whatever the triggers fire by.
 
-use tidewater_centre::{TableSpec, Tracking};
+use tidewater_centre::{TableSpec, TrackingMode};
 
 use super::{PostgresWorld, major_version};
 use tidewater_centre_conformance::fixture::Fixture;
@@ -56,7 +56,7 @@ struct Pair {
 }
 
 impl Pair {
-    async fn new(tracking: Tracking) -> Pair {
+    async fn new(tracking: TrackingMode) -> Pair {
         let mine = "SELECT region FROM plan WHERE login = {s.username}";
         let spec = |&(table, by_region): &(&str, bool)| TableSpec {
             tracking,
@@ -187,7 +187,7 @@ const MERGES: &[&str] = &[
        WHEN NOT MATCHED THEN INSERT VALUES (s.id, '2024-01-01', s.region, s.name)",
 ];
 
-async fn every_way(tracking: Tracking) {
+async fn every_way(tracking: TrackingMode) {
     let mut pair = Pair::new(tracking).await;
     for way in WAYS {
         pair.run(way).await;
@@ -201,10 +201,10 @@ async fn every_way(tracking: Tracking) {
 
 #[tokio::test]
 async fn every_way_to_change_a_row_reaches_remotes() {
-    every_way(Tracking::Log).await;
+    every_way(TrackingMode::Log).await;
 }
 
 #[tokio::test]
 async fn every_way_to_change_a_row_reaches_remotes_by_row_triggers() {
-    every_way(Tracking::Row).await;
+    every_way(TrackingMode::Row).await;
 }

@@ -11,7 +11,7 @@ use super::{named_columns, wrong};
 use crate::engine::catalog::{ForeignKeyInfo, TableInfo, named};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::{Last, PublicationSpec, RuleBy, TableSpec, WindowSpec};
+use crate::publication::{PublicationSpec, RuleBy, TableSpec, WindowLength, WindowSpec};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -49,7 +49,7 @@ pub struct CompiledWindow {
     /// The column, of that table.
     pub column: usize,
     /// How far it reaches back.
-    pub last: Last,
+    pub last: WindowLength,
 }
 
 impl CompiledRule {
@@ -278,15 +278,15 @@ impl Rules<'_> {
         let is_number = of_column.column_type == Ok(ColumnType::Integer);
         let (name, type_name) = (&of_column.name, &of_column.type_name);
         match window.last {
-            Last::Time(..) if is_time => {}
-            Last::Number(_) if is_number => {}
-            Last::Time(..) if is_number => {
+            WindowLength::Time(..) if is_time => {}
+            WindowLength::Number(_) if is_number => {}
+            WindowLength::Time(..) if is_number => {
                 return Err(wrong(
                     format!("{place}: the window's column {name:?} is a number ({type_name})"),
                     "write last = 1000 for the rows from the highest number less 1000 on",
                 ));
             }
-            Last::Number(_) if is_time => {
+            WindowLength::Number(_) if is_time => {
                 return Err(wrong(
                     format!("{place}: the window's column {name:?} is a time ({type_name})"),
                     "write last = \"90 days\"",

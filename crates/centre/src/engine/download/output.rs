@@ -8,7 +8,7 @@ use tidewater_protocol::{Datum, Op, RowShape, RowsWriter, Table};
 
 use super::resuming::ReadPosition;
 use super::shared::{NotedPiece, NotedRows};
-use crate::download::{DownloadSink, Marks};
+use crate::download::{DownloadSink, MarkFrequency};
 use crate::engine::too_long;
 use crate::error::CentreError;
 
@@ -30,7 +30,7 @@ pub(super) struct SentCounts {
 }
 
 impl SentCounts {
-    pub(super) fn new(marks: Option<Marks>) -> SentCounts {
+    pub(super) fn new(marks: Option<MarkFrequency>) -> SentCounts {
         SentCounts {
             upserts: 0,
             removals: 0,

@@ -10,13 +10,13 @@ use tidewater_protocol::message::{UncomparedReason, UncomparedTable};
 use super::catching_up::{self, Filler};
 use super::resuming::{ReadPosition, ResumedPart};
 use super::{OpenedSubscription, PublishedSchema};
-use crate::download::{DownloadSubscription, Marks, ToldSettled};
+use crate::download::{DownloadSubscription, MarkFrequency, ToldSettled};
 use crate::engine::comparing;
 use crate::engine::publication::rules_of;
 use crate::engine::scope::{RuleDifference, SerialValidity};
 use crate::engine::scripts::Scripts;
 use crate::engine::watermark::{self, PresentedCheckpoint};
-use crate::follow::Holding;
+use crate::follow::RemoteHolding;
 use crate::scope::{RuleScope, Scope};
 use crate::upload::GainedPartitions;
 
@@ -88,7 +88,7 @@ pub(super) struct SubscriptionPlan {
     /// How old the checkpoint is, as far as that is known.
     pub(super) age_ms: Option<i64>,
     /// How often there are marks in it, if it has any.
-    pub(super) marks: Option<Marks>,
+    pub(super) marks: Option<MarkFrequency>,
     /// What has come of it already, if it is gone on with.
     pub(super) resumed: Option<ResumedPart>,
     /// See [`crate::download::DownloadStart::covers_image`].
@@ -99,8 +99,8 @@ impl SubscriptionPlan {
     /// What the remote holds of which it is told when something of it changes: not of tables of which
     /// a script says who gets which rows. Only that knows whom a change concerns, and to tell everybody
     /// would tell of rows of others.
-    pub(super) fn holding(&self) -> Holding {
-        let mut holding = Holding::of(&self.published.rules, &self.scope);
+    pub(super) fn holding(&self) -> RemoteHolding {
+        let mut holding = RemoteHolding::of(&self.published.rules, &self.scope);
         let rules = self.published.rules.iter();
         let by_script = rules
             .filter(|it| matches!(self.tables[it.table], TablePlan::Scripted { .. }))
@@ -320,7 +320,7 @@ impl SubscriptionPlan {
     }
 
     /// Makes marks if the remote keeps what it gets.
-    pub(super) fn make_marks(&mut self, subscription: &DownloadSubscription, marks: Marks) {
+    pub(super) fn make_marks(&mut self, subscription: &DownloadSubscription, marks: MarkFrequency) {
         let is_kept = subscription.kept.is_some() && self.is_due;
         self.marks = (is_kept && self.can_be_marked(subscription)).then_some(marks);
     }

@@ -7,7 +7,7 @@ use crate::engine::inspect::DatabaseInspection;
 use crate::engine::publication::Publication;
 use crate::engine::upload::row_json;
 use crate::error::CentreError;
-use crate::explain::Question;
+use crate::explain::ExplainQuestion;
 use crate::nearest::nearest;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -34,7 +34,7 @@ impl Subject {
     /// # Errors
     /// The remote has no such table, or the table no such key.
     pub(super) fn find<T: DatabaseInspection>(
-        question: &Question,
+        question: &ExplainQuestion,
         subscribed: &[String],
         publications: &[Publication<T::Table>],
     ) -> Result<Subject> {
@@ -77,7 +77,7 @@ impl Subject {
 
 /// Why the table is none of the remote's.
 fn unknown<T: DatabaseInspection>(
-    question: &Question,
+    question: &ExplainQuestion,
     (all, subscribed): (&[(usize, usize)], &[String]),
     publications: &[Publication<T::Table>],
 ) -> CentreError {

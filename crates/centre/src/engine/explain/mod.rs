@@ -30,8 +30,8 @@ use super::upload::row_json;
 use crate::context::SyncContext;
 use crate::error::CentreError;
 use crate::explain::{
-    CandidateUpload, ExplainedEntry, ExplainedPublication, ExplainedRemote, ExplainedRole,
-    ExplainedWrites, Explanation, LastChange, Question,
+    CandidateUpload, ExplainQuestion, ExplainedEntry, ExplainedPublication, ExplainedRemote,
+    ExplainedRole, ExplainedWrites, Explanation, LastChange,
 };
 use crate::records::{RemoteRecord, UserRecord};
 use crate::scope::{RuleScope, Scope};
@@ -44,7 +44,7 @@ const UPLOADS_NAMED: u64 = 5;
 /// See [`crate::Centre::explain`].
 pub(super) async fn explain<T: DatabaseInspection>(
     connection: &mut T::Connection,
-    question: &Question,
+    question: &ExplainQuestion,
 ) -> Result<Explanation> {
     connection.begin_trying().await?;
     let explained = ExplanationRun::<T>::read(connection, question).await?;
@@ -61,14 +61,17 @@ pub(super) struct LastSync {
 
 /// What is explained, and everything that it takes.
 struct ExplanationRun<'q, T: DatabaseInspection> {
-    question: &'q Question,
+    question: &'q ExplainQuestion,
     remote: RemoteRecord,
     user: Option<UserRecord>,
     catalog: T::Catalog,
 }
 
 impl<T: DatabaseInspection> ExplanationRun<'_, T> {
-    async fn read(connection: &mut T::Connection, question: &Question) -> Result<Explanation> {
+    async fn read(
+        connection: &mut T::Connection,
+        question: &ExplainQuestion,
+    ) -> Result<Explanation> {
         let (specs, publications, catalog) = deployed::<T>(connection).await?;
         let (remote, user) = who(connection, question.remote_id).await?;
         let subscribed = subscribed(connection, question.remote_id).await?;

@@ -19,13 +19,13 @@ use tidewater_protocol::{ColumnType, Datum, Value, pack};
 pub use self::rules::compile;
 
 use super::exact::canonical;
-use crate::publication::Detect;
+use crate::publication::ConflictDetection;
 
 /// How conflicts of a table are resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolver {
     /// What a conflict is.
-    pub detect: Detect,
+    pub detect: ConflictDetection,
     /// Columns that get a value from both sides, by their place among the published ones.
     pub computed: Vec<(usize, ComputedValue)>,
     /// Whose the others are.
@@ -163,7 +163,7 @@ impl Resolver {
     pub fn insisting(&self) -> Resolver {
         let sums = self.computed.iter().copied();
         Resolver {
-            detect: Detect::Column,
+            detect: ConflictDetection::Column,
             computed: sums.filter(|it| it.1 == ComputedValue::Additive).collect(),
             winner: Winner::Remote,
             centre_rank: None,
@@ -228,8 +228,8 @@ impl Resolver {
                 !sides.is_equal(column) || self.counts_equal(column) && sides.is_contended(column);
             match self.detect {
                 _ if !counts => {}
-                Detect::Row => contended.push(column),
-                Detect::Column => match sides.changed_by(column) {
+                ConflictDetection::Row => contended.push(column),
+                ConflictDetection::Column => match sides.changed_by(column) {
                     (true, false) => from_remote.push(column),
                     (true, true) => contended.push(column),
                     (false, _) => {}

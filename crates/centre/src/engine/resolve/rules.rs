@@ -7,7 +7,7 @@ use crate::engine::catalog::TableInfo;
 use crate::engine::compile::{CompiledWrites, named_columns, wrong};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::{Detect, TableSpec};
+use crate::publication::{ConflictDetection, TableSpec};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -233,7 +233,7 @@ pub fn compile(
         }
     }
     check_rank(&place, spec, resolver.winner)?;
-    let is_alone = resolver.computed.is_empty() && resolver.detect == Detect::Row;
+    let is_alone = resolver.computed.is_empty() && resolver.detect == ConflictDetection::Row;
     if resolver.winner == Winner::Script && !is_alone {
         return Err(wrong(
             format!("{place}: scripts resolve whole rows"),

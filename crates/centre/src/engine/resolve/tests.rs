@@ -53,8 +53,8 @@ proptest! {
         computed.extend(additive.then_some((1, ComputedValue::Additive)));
         computed.extend(merged.then_some((2, ComputedValue::MergedText)));
         let detect = match by_column {
-            true => Detect::Column,
-            false => Detect::Row,
+            true => ConflictDetection::Column,
+            false => ConflictDetection::Row,
         };
         let resolver = Resolver { detect, computed, winner, users: Vec::new(), centre_rank: None };
         let sides = Sides {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::super::connection::{StatementResult, SystemStatement, own};
 use crate::error::CentreError;
-use crate::scope::{Digest, Held, HeldRule, List, Partitions, RuleScope};
+use crate::scope::{Digest, HeldPartitions, HeldRule, PartitionList, Partitions, RuleScope};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -37,7 +37,7 @@ impl RuleDifference {
 /// Finds out how rules differ. What it asks for has to be answered until it asks for nothing more.
 pub struct ScopeDifferences<'s> {
     rules: Vec<ComparedRule<'s>>,
-    lists: HashMap<Digest, List>,
+    lists: HashMap<Digest, PartitionList>,
     /// Contents by their digests; `None` for what the centre does not have any more.
     known: BTreeMap<Digest, Option<Vec<u8>>>,
     asked: Vec<Digest>,
@@ -56,15 +56,16 @@ impl<'s> ScopeDifferences<'s> {
     pub fn of(
         rules: impl Iterator<Item = (&'s RuleScope, Option<&'s HeldRule>)>,
     ) -> ScopeDifferences<'s> {
-        let mut lists: HashMap<Digest, List> = HashMap::new();
+        let mut lists: HashMap<Digest, PartitionList> = HashMap::new();
         // Rules that follow the same table share their partitions.
         let mut made: HashMap<*const Partitions, Digest> = HashMap::new();
         let rules = rules.map(|(now, held)| {
-            let is_digest = held.is_some_and(|it| matches!(it.partitions, Held::Digest(_)));
+            let is_digest =
+                held.is_some_and(|it| matches!(it.partitions, HeldPartitions::Digest(_)));
             let digest = is_digest.then(|| {
                 let partitions = std::sync::Arc::as_ptr(&now.partitions);
                 *made.entry(partitions).or_insert_with(|| {
-                    let list = List::of(&now.partitions);
+                    let list = PartitionList::of(&now.partitions);
                     let digest = list.digest;
                     lists.insert(digest, list);
                     digest
@@ -88,7 +89,7 @@ impl<'s> ScopeDifferences<'s> {
             let (Some(now), Some(held)) = (rule.digest, rule.held) else {
                 continue;
             };
-            let Held::Digest(held) = held.partitions else {
+            let HeldPartitions::Digest(held) = held.partitions else {
                 continue;
             };
             if held == now {
@@ -97,7 +98,10 @@ impl<'s> ScopeDifferences<'s> {
             match self.known.get(&held) {
                 None => drop(wanted.insert(held)),
                 Some(root) => {
-                    let pieces = root.as_deref().and_then(List::digests).unwrap_or_default();
+                    let pieces = root
+                        .as_deref()
+                        .and_then(PartitionList::digests)
+                        .unwrap_or_default();
                     let has = self.pieces_of(now);
                     let missing = pieces.into_iter().filter(|it| !has.contains(it));
                     wanted.extend(missing.filter(|it| !self.known.contains_key(it)));
@@ -131,19 +135,21 @@ impl<'s> ScopeDifferences<'s> {
     fn one(&self, rule: &ComparedRule<'_>) -> Option<RuleDifference> {
         let now = &rule.now.partitions;
         let digest = match &rule.held?.partitions {
-            Held::Listed(held) => return Some(RuleDifference::between(held, now)),
-            Held::Digest(digest) => *digest,
+            HeldPartitions::Listed(held) => return Some(RuleDifference::between(held, now)),
+            HeldPartitions::Digest(digest) => *digest,
         };
         let own = rule.digest?;
         if own == digest {
             return Some(RuleDifference::default());
         }
-        let pieces = List::digests(self.known.get(&digest)?.as_deref()?)?;
+        let pieces = PartitionList::digests(self.known.get(&digest)?.as_deref()?)?;
         let own_pieces = self.pieces_of(own);
         let held_pieces: HashSet<&Digest> = pieces.iter().collect();
         let mut held = Partitions::new();
         for piece in pieces.iter().filter(|it| !own_pieces.contains(*it)) {
-            held.extend(List::partitions(self.known.get(piece)?.as_deref()?)?);
+            held.extend(PartitionList::partitions(
+                self.known.get(piece)?.as_deref()?,
+            )?);
         }
         let mut here = Partitions::new();
         let list = self.lists.get(&own)?;
@@ -152,7 +158,7 @@ impl<'s> ScopeDifferences<'s> {
             .iter()
             .filter(|it| !held_pieces.contains(&it.digest))
         {
-            here.extend(List::partitions(&piece.content)?);
+            here.extend(PartitionList::partitions(&piece.content)?);
         }
         Some(RuleDifference::between(&held, &here))
     }
@@ -170,10 +176,10 @@ pub fn keep(rules: &[RuleScope], now_ms: i64) -> Vec<SystemStatement> {
     let mut seen: HashSet<*const Partitions> = HashSet::new();
     for rule in rules {
         let is_new = seen.insert(std::sync::Arc::as_ptr(&rule.partitions));
-        if !is_new || !matches!(rule.held().partitions, Held::Digest(_)) {
+        if !is_new || !matches!(rule.held().partitions, HeldPartitions::Digest(_)) {
             continue;
         }
-        let list = List::of(&rule.partitions);
+        let list = PartitionList::of(&rule.partitions);
         let root = (list.digest, list.content());
         let pieces = list.pieces.into_iter().map(|it| (it.digest, it.content));
         for (digest, content) in pieces.chain([root]) {

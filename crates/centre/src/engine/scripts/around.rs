@@ -7,10 +7,10 @@ use tidewater_protocol::Code;
 
 use super::{ScriptTransaction, Scripts, of_version};
 use crate::context::SyncContext;
-use crate::download::{DownloadJob, Downloaded, Downloading};
+use crate::download::{DownloadJob, Downloaded, RunningDownloads};
 use crate::engine::database::WorkerConnection;
 use crate::error::CentreError;
-use crate::scripting::{ABORT, Report, ScriptNotes, ScriptRun};
+use crate::scripting::{ABORT, ScriptNotes, ScriptReport, ScriptRun};
 use crate::upload::{SyncUpload, UploadOutcome};
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -273,7 +273,7 @@ impl ScriptConnection {
     pub async fn download<L: WorkerConnection>(
         &mut self,
         lane: &mut L,
-        mut downloads: Vec<Downloading<'_>>,
+        mut downloads: Vec<RunningDownloads<'_>>,
     ) -> Result<Downloaded> {
         let all = downloads.len();
         let mut together: Vec<OfSync> = Vec::new();
@@ -348,7 +348,7 @@ async fn report_failure<L: WorkerConnection>(lane: &mut L, run: &ScriptRun, erro
     if let CentreError::Unavailable { .. } | CentreError::Cancelled = error {
         return;
     }
-    let failure = Report {
+    let failure = ScriptReport {
         table: String::new(),
         code: error.code().name().to_owned(),
         database_code: error.database_code().unwrap_or_default().to_owned(),

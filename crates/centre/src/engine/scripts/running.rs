@@ -11,7 +11,7 @@ use crate::engine::connection::{DatabaseConnection as _, own};
 use crate::engine::script::ScriptParameter;
 use crate::engine::upload::rows::{RefusalReason, ScriptOutcome, UploadWriter, try_again};
 use crate::error::CentreError;
-use crate::scripting::{Report, RunTimes, ScriptRun};
+use crate::scripting::{RunTimes, ScriptReport, ScriptRun};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -251,7 +251,7 @@ impl ScriptEnvironment<'_> {
     }
 
     /// Has the parameters of errors be those of one.
-    pub fn note_error(&self, report: &Report, action: i64) {
+    pub fn note_error(&self, report: &ScriptReport, action: i64) {
         self.note("error_code", Value::Text(report.code.clone()));
         self.note("database_code", Value::Text(report.database_code.clone()));
         self.note("error_message", Value::Text(report.message.clone()));
@@ -262,7 +262,7 @@ impl ScriptEnvironment<'_> {
     async fn report<R: UploadWriter>(
         &self,
         rows: &mut R,
-        report: &Report,
+        report: &ScriptReport,
         tables: &[&str],
     ) -> Result<()> {
         self.note_error(report, report.action);

@@ -11,7 +11,7 @@ use crate::engine::script::ScriptParameter;
 use crate::engine::watermark::PresentedCheckpoint;
 use crate::error::CentreError;
 use crate::scope::Checkpoint;
-use crate::scripting::Report;
+use crate::scripting::ScriptReport;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -205,7 +205,7 @@ impl<'r> ScriptEnvironment<'r> {
     }
 
     /// Keeps something to be reported when the upload has ended.
-    pub fn keep_report(&self, report: Report) {
+    pub fn keep_report(&self, report: ScriptReport) {
         self.context.scripts.report(self.publication, report);
     }
 

@@ -40,7 +40,7 @@ use crate::error::CentreError;
 use crate::publication::OnReject;
 use crate::scope::Scope;
 use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
-use crate::verdict::Contended;
+use crate::verdict::ContendedChange;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -286,7 +286,7 @@ pub(super) struct UploadProgress<'p> {
     /// Whether rows were written that may be out of scope.
     pub(super) is_outside: bool,
     /// Rows of which handlers have to decide.
-    pub(super) contended: Vec<Contended>,
+    pub(super) contended: Vec<ContendedChange>,
     /// Rows of the step at hand that somebody has changed while they were resolved.
     pub(super) overtaken: Vec<RowRef>,
     /// What is known from before rows were handed over.
@@ -319,7 +319,7 @@ enum ApplyOutcome {
     /// They are in, and the result is kept.
     All(UploadResult),
     /// Handlers have to decide of some.
-    Contended(Vec<Contended>),
+    Contended(Vec<ContendedChange>),
     /// They have to be undone: a constraint is violated.
     Violated,
     /// The same: rows were taken that should not have been; these.
@@ -349,7 +349,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Applies all rows, and keeps the result.
     pub(super) async fn all(
         &mut self,
-    ) -> Result<std::result::Result<UploadResult, Vec<Contended>>> {
+    ) -> Result<std::result::Result<UploadResult, Vec<ContendedChange>>> {
         let mut round = ApplyRound::default();
         round.decided.foreign(self.foreign().await?);
         round.decided.judged(self.fates.clone());

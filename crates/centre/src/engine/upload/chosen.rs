@@ -13,8 +13,8 @@ use crate::engine::records;
 use crate::engine::resolve::{Resolver, Winner};
 use crate::error::CentreError;
 use crate::records::{ConflictOutcome, ConflictRecord};
-use crate::settling::{Choice, SettleOutcome, Version};
-use crate::verdict::Becomes;
+use crate::settling::{ConflictChoice, ConflictVersion, SettleOutcome};
+use crate::verdict::ContendedOutcome;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -22,7 +22,10 @@ type Result<T> = std::result::Result<T, CentreError>;
 const KEPT_BY_SCRIPTS: &str = "the scripts of the table leave the centre's row as it is";
 
 /// Settles a conflict; see [`crate::Worker::settle_conflict`].
-pub async fn settle(rows: &mut impl UploadWriter, choice: &Choice) -> Result<SettleOutcome> {
+pub async fn settle(
+    rows: &mut impl UploadWriter,
+    choice: &ConflictChoice,
+) -> Result<SettleOutcome> {
     let mut attempts = 0;
     loop {
         match try_settle(rows, choice).await {
@@ -32,7 +35,10 @@ pub async fn settle(rows: &mut impl UploadWriter, choice: &Choice) -> Result<Set
     }
 }
 
-async fn try_settle(rows: &mut impl UploadWriter, choice: &Choice) -> Result<SettleOutcome> {
+async fn try_settle(
+    rows: &mut impl UploadWriter,
+    choice: &ConflictChoice,
+) -> Result<SettleOutcome> {
     rows.begin(0).await?;
     // Of two operators, the second one finds what the first one has done.
     let lock = own!(
@@ -53,7 +59,7 @@ async fn try_settle(rows: &mut impl UploadWriter, choice: &Choice) -> Result<Set
     Ok(outcome)
 }
 
-fn note(choice: &Choice) -> SystemStatement {
+fn note(choice: &ConflictChoice) -> SystemStatement {
     own!(
         "UPDATE tidewater.conflict SET settled_ms = ?2, settled_by = ?3, settled_as = ?4
          WHERE id = ?1",
@@ -65,12 +71,12 @@ fn note(choice: &Choice) -> SystemStatement {
 }
 
 /// The chosen version as JSON; `None` if the row goes.
-fn chosen<'c>(record: &'c ConflictRecord, version: &'c Version) -> Option<&'c str> {
+fn chosen<'c>(record: &'c ConflictRecord, version: &'c ConflictVersion) -> Option<&'c str> {
     match version {
-        Version::Uploaded => record.uploaded.as_deref(),
-        Version::Centre => record.centre(),
-        Version::PreImage => record.pre_image.as_deref(),
-        Version::Given(row) => row.as_deref(),
+        ConflictVersion::Uploaded => record.uploaded.as_deref(),
+        ConflictVersion::Centre => record.centre(),
+        ConflictVersion::PreImage => record.pre_image.as_deref(),
+        ConflictVersion::Given(row) => row.as_deref(),
     }
 }
 
@@ -91,7 +97,7 @@ impl ChosenRow {
     fn read(
         table: &Table,
         record: &ConflictRecord,
-        version: &Version,
+        version: &ConflictVersion,
     ) -> std::result::Result<ChosenRow, String> {
         let key = row_json::read_key(table, &record.key)
             .ok_or_else(|| format!("the table {:?} has another key by now", table.name))?;
@@ -99,7 +105,7 @@ impl ChosenRow {
             None => None,
             Some(json) => {
                 let row = row_json::read(table, json)?;
-                if let (Version::Given(_), Some(name)) = (version, row.unknown.first()) {
+                if let (ConflictVersion::Given(_), Some(name)) = (version, row.unknown.first()) {
                     return Err(format!("the table has no published column {name:?}"));
                 }
                 Some(row.values)
@@ -186,15 +192,15 @@ async fn is_made_of_both<R: UploadWriter>(
     rows: &mut R,
     place: &ServedTablePlace<R::Table>,
     sender: &RowSender<'_>,
-    choice: &Choice,
+    choice: &ConflictChoice,
 ) -> Result<bool> {
     let resolver = &place.publication.resolvers[place.index];
     if resolver.winner == Winner::Handler {
         let mut decided = choice.judgement.resolutions.values();
         let writes_wanted = decided.any(|it| match it.becomes {
-            Becomes::Parked => true,
-            Becomes::Centre => choice.force,
-            Becomes::Remote | Becomes::Merged(_) => false,
+            ContendedOutcome::Parked => true,
+            ContendedOutcome::Centre => choice.force,
+            ContendedOutcome::Remote | ContendedOutcome::Merged(_) => false,
         });
         return Ok(!writes_wanted);
     }
@@ -207,7 +213,7 @@ async fn is_made_of_both<R: UploadWriter>(
 async fn choose<R: UploadWriter>(
     rows: &mut R,
     record: &ConflictRecord,
-    choice: &Choice,
+    choice: &ConflictChoice,
 ) -> Result<SettleOutcome> {
     let place = match ServedTablePlace::find(rows, &record.publication, &record.table)? {
         Ok(place) => place,
@@ -234,17 +240,17 @@ async fn choose<R: UploadWriter>(
         now_ms: choice.now_ms,
     };
     let waits = record.outcome == ConflictOutcome::Parked
-        && choice.version == Version::Uploaded
+        && choice.version == ConflictVersion::Uploaded
         && central.is_some();
     let made = match waits && is_made_of_both(rows, &place, &sender, choice).await? {
         true => wanted.change_made(table),
         false => None,
     };
     match (&central, &choice.version) {
-        (Some(central), Version::Uploaded) => {
+        (Some(central), ConflictVersion::Uploaded) => {
             wanted.add_up(table, resolver, record.outcome, central);
         }
-        (Some(central), Version::Centre) if record.outcome == ConflictOutcome::Parked => {
+        (Some(central), ConflictVersion::Centre) if record.outcome == ConflictOutcome::Parked => {
             wanted.leave_sums(resolver, central);
         }
         _ => {}
@@ -256,8 +262,8 @@ async fn choose<R: UploadWriter>(
     }
     // What others have added to sums since stays.
     let keeps_sums = match choice.version {
-        Version::Uploaded => true,
-        Version::Centre => record.outcome == ConflictOutcome::Parked,
+        ConflictVersion::Uploaded => true,
+        ConflictVersion::Centre => record.outcome == ConflictOutcome::Parked,
         _ => false,
     };
     if let Some(left) = wanted.left.as_mut().filter(|_| keeps_sums) {

@@ -21,7 +21,7 @@ use crate::engine::refusals;
 use crate::engine::resolve::Resolver;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome, RefusedRecord};
-use crate::settling::{AddedSum, RefusedAction, RefusedChoice, SettleOutcome};
+use crate::settling::{AddedSum, RefusedChoice, RefusedRowAction, SettleOutcome};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -71,13 +71,13 @@ async fn act<R: UploadWriter>(
     choice: &RefusedChoice,
 ) -> Result<SettleOutcome> {
     let given = match &choice.action {
-        RefusedAction::Discard(_) => return Ok(SettleOutcome::settled(None)),
-        RefusedAction::Replay => None,
-        RefusedAction::Edit(_) if record.operation == "delete" => {
+        RefusedRowAction::Discard(_) => return Ok(SettleOutcome::settled(None)),
+        RefusedRowAction::Replay => None,
+        RefusedRowAction::Edit(_) if record.operation == "delete" => {
             let reason = "a delete has no values that could be others: replay or discard it";
             return Ok(refused_with(Code::RowBadValue, reason));
         }
-        RefusedAction::Edit(given) => Some(&**given),
+        RefusedRowAction::Edit(given) => Some(&**given),
     };
     let place = match ServedTablePlace::find(rows, &record.publication, &record.table)? {
         Ok(place) => place,
@@ -402,9 +402,9 @@ async fn note(
     let answer = connection.run_one(what, refusals::attempts(record)).await?;
     let attempts = answer.rows.iter().map(|row| row.get(0));
     let (outcome, reason) = match &choice.action {
-        RefusedAction::Replay => (RefusalOutcome::Replayed, None),
-        RefusedAction::Edit(_) => (RefusalOutcome::Edited, None),
-        RefusedAction::Discard(reason) => (RefusalOutcome::Discarded, Some(reason.clone())),
+        RefusedRowAction::Replay => (RefusalOutcome::Replayed, None),
+        RefusedRowAction::Edit(_) => (RefusalOutcome::Edited, None),
+        RefusedRowAction::Discard(reason) => (RefusalOutcome::Discarded, Some(reason.clone())),
     };
     let end = RefusalEnd {
         at_ms: choice.now_ms,

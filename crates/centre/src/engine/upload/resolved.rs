@@ -24,7 +24,7 @@ use crate::engine::upload::sent_before::SentBefore;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::upload::{RowsChunk, SyncUpload, UploadTable};
-use crate::verdict::{Becomes, Columns, Contended, ContendedRow, Resolutions};
+use crate::verdict::{Columns, ContendedChange, ContendedOutcome, ContendedRow, Resolutions};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -40,7 +40,7 @@ pub(super) struct ResolverOutput<'p> {
     deletes: Vec<ResolvedUpload>,
     /// What handlers have decided, and what they have to decide.
     decided: &'p Resolutions,
-    contended: Vec<Contended>,
+    contended: Vec<ContendedChange>,
     /// What the centre may have already of what is uploaded.
     sent_before: &'p SentBefore,
     /// Deletes take along what refers to their rows.
@@ -180,7 +180,7 @@ impl<'p> ResolverOutput<'p> {
         table: &IncomingTable<'_, T>,
         uploaded: &UploadedImages<'_, '_>,
         central: Option<&[Datum<'_>]>,
-    ) -> Becomes {
+    ) -> ContendedOutcome {
         let sent = |image: &[Datum<'_>]| named(self.table, table.sent.iter().copied(), image);
         let all = 0..self.table.columns.len();
         let theirs = central.map(|it| named(self.table, all, it));
@@ -192,7 +192,7 @@ impl<'p> ResolverOutput<'p> {
             Some(decided) if decided.theirs == theirs => decided.becomes.clone(),
             _ => {
                 let key = self.table.key_columns().zip(uploaded.key);
-                self.contended.push(Contended {
+                self.contended.push(ContendedChange {
                     row,
                     op: uploaded.op,
                     key: key
@@ -202,7 +202,7 @@ impl<'p> ResolverOutput<'p> {
                     new: uploaded.new.map(sent),
                     theirs,
                 });
-                Becomes::Centre
+                ContendedOutcome::Centre
             }
         }
     }
@@ -225,8 +225,8 @@ impl<'p> ResolverOutput<'p> {
         let Some(new) = uploaded.new else {
             let becomes = is_asked.then(|| self.ask(table, uploaded, Some(central)));
             match becomes {
-                Some(Becomes::Remote) => {}
-                Some(Becomes::Parked) => return Some(ConflictOutcome::Parked),
+                Some(ContendedOutcome::Remote) => {}
+                Some(ContendedOutcome::Parked) => return Some(ConflictOutcome::Parked),
                 Some(_) => return Some(ConflictOutcome::Centre),
                 None if self.resolver.survives(false) => return Some(self.stands()),
                 None => {}
@@ -248,10 +248,10 @@ impl<'p> ResolverOutput<'p> {
                 ResolvedRow::Centre => return Some(ConflictOutcome::Centre),
                 ResolvedRow::Parked => return Some(ConflictOutcome::Parked),
                 ResolvedRow::Asked => match self.ask(table, uploaded, Some(central)) {
-                    Becomes::Centre => return Some(ConflictOutcome::Centre),
-                    Becomes::Parked => return Some(ConflictOutcome::Parked),
-                    Becomes::Remote => (table.updatable.clone(), Vec::new(), true),
-                    Becomes::Merged(columns) => (Vec::new(), self.placed(columns), true),
+                    ContendedOutcome::Centre => return Some(ConflictOutcome::Centre),
+                    ContendedOutcome::Parked => return Some(ConflictOutcome::Parked),
+                    ContendedOutcome::Remote => (table.updatable.clone(), Vec::new(), true),
+                    ContendedOutcome::Merged(columns) => (Vec::new(), self.placed(columns), true),
                 },
                 ResolvedRow::Merged {
                     from_remote,
@@ -295,13 +295,13 @@ impl<'p> ResolverOutput<'p> {
         let mut outcome = ConflictOutcome::Remote;
         let mut changed = Vec::new();
         match is_asked.then(|| self.ask(table, uploaded, None)) {
-            Some(Becomes::Remote) => {}
-            Some(Becomes::Merged(columns)) => {
+            Some(ContendedOutcome::Remote) => {}
+            Some(ContendedOutcome::Merged(columns)) => {
                 outcome = ConflictOutcome::Merged;
                 changed = self.placed(columns);
             }
-            Some(Becomes::Parked) => return Some(ConflictOutcome::Parked),
-            Some(Becomes::Centre) => return Some(ConflictOutcome::Centre),
+            Some(ContendedOutcome::Parked) => return Some(ConflictOutcome::Parked),
+            Some(ContendedOutcome::Centre) => return Some(ConflictOutcome::Centre),
             None if !self.resolver.survives(true) => return Some(self.stands()),
             None => {}
         }

@@ -26,7 +26,7 @@ use crate::engine::scripts::{
 use crate::error::CentreError;
 use crate::publication::UploadOrder;
 use crate::records::ConflictOutcome;
-use crate::scripting::{ABORT, Report, SKIP};
+use crate::scripting::{ABORT, SKIP, ScriptReport};
 use crate::upload::RowsChunk;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -79,7 +79,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             return Ok(());
         };
         let failed = scripts::failed(compiled, &refusal);
-        let mut report = Report {
+        let mut report = ScriptReport {
             table: name.to_owned(),
             code: failed.code().name().to_owned(),
             database_code: refusal.database_code.clone().unwrap_or_default(),
@@ -101,7 +101,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     }
 
     /// Asks `handle_error` what is to be done about an error, which is reported and counted.
-    async fn decide(&mut self, table: Option<usize>, report: &mut Report) -> Result<()> {
+    async fn decide(&mut self, table: Option<usize>, report: &mut ScriptReport) -> Result<()> {
         let Some(scripting) = &self.scripting else {
             return Ok(());
         };
@@ -121,7 +121,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         Ok(())
     }
 
-    fn keep_report(&self, report: Report) {
+    fn keep_report(&self, report: ScriptReport) {
         if let Some(scripting) = &self.scripting {
             scripting.keep_report(report);
         }
@@ -265,7 +265,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let place = script.map(|it| it.place.clone()).unwrap_or_default();
         for failed in failed {
             let refusal = &failed.refusal;
-            let mut report = Report {
+            let mut report = ScriptReport {
                 table: self.name(Some(table.index)).to_owned(),
                 code: refusal.code.name().to_owned(),
                 database_code: refusal.database_code.clone().unwrap_or_default(),

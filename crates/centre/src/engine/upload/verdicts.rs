@@ -16,7 +16,7 @@ use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
 use crate::error::CentreError;
 use crate::upload::{RowsChunk, SyncUpload, UploadTable};
-use crate::verdict::{TableVerdicts, Verdict};
+use crate::verdict::{RowVerdict, TableVerdicts};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -173,9 +173,11 @@ impl<T> JudgementReader<'_, T> {
         };
         match self.verdicts.get(&number) {
             None => self.unseen = true,
-            Some(Verdict::Refuse(reason)) => self.fates.decide(key(), op, refused(reason.clone())),
-            Some(Verdict::Handled) => self.fates.decide(key(), op, RowDecision::Handled),
-            Some(Verdict::Change(columns)) => {
+            Some(RowVerdict::Refuse(reason)) => {
+                self.fates.decide(key(), op, refused(reason.clone()))
+            }
+            Some(RowVerdict::Handled) => self.fates.decide(key(), op, RowDecision::Handled),
+            Some(RowVerdict::Change(columns)) => {
                 self.unseen = true;
                 let mut new = row.new.clone();
                 match self.change(&mut new, columns) {
