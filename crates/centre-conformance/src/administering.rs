@@ -7,11 +7,11 @@ use tidewater_centre::records::{
 use tidewater_protocol::RemoteId;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, insert, session_state, update};
-use crate::world::{NOW_MS, PUBLICATION, SHOP_DDL, World, asked, shop};
+use crate::remote::{TestRemote, insert, session_state, update};
+use crate::world::{DeployedCentre, NOW_MS, PUBLICATION, SHOP_DDL, asked, shop};
 
-async fn world<F: Fixture>() -> World<F> {
-    World::new(SHOP_DDL, shop()).await
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::new(SHOP_DDL, shop()).await
 }
 
 pub fn user(name: &str) -> UserRecord {
@@ -124,7 +124,7 @@ pub async fn remotes_and_credentials_are_kept<F: Fixture>() {
 pub async fn a_removed_user_takes_remotes_and_subscriptions_with_him<F: Fixture>() {
     let world = world::<F>().await;
     world.centre.add_user(&user("anna")).await.unwrap();
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let record = RemoteRecord {
         id: anna.id,
         ..remote(1, "anna")
@@ -236,7 +236,7 @@ pub async fn incidents_are_remembered_and_forgotten_in_time<F: Fixture>() {
 
 pub async fn conflicts_and_refused_rows_are_forgotten_in_time<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     for age_ms in [500, 50] {
         anna.now_ms = NOW_MS - age_ms;
         anna.upload(&[

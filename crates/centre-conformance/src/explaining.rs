@@ -13,15 +13,15 @@ use tidewater_protocol::Direction;
 use crate::administering::user;
 use crate::families::{OWNED, follows};
 use crate::fixture::Fixture;
-use crate::remote::{Remote, insert, update};
-use crate::world::{NOW_MS, REGIONS, SHOP_DDL, World, everyone, partitioned, shop};
+use crate::remote::{TestRemote, insert, update};
+use crate::world::{DeployedCentre, NOW_MS, REGIONS, SHOP_DDL, everyone, partitioned, shop};
 
 /// How long a sync takes, and how long after it the next one comes.
 const SYNC_MS: u64 = 1_000;
 const LATER_MS: i64 = 10_000;
 
 /// Registers a remote and its user, as the server does when they sign in.
-pub async fn register<F: Fixture>(world: &World<F>, remote: &mut Remote) {
+pub async fn register<F: Fixture>(world: &DeployedCentre<F>, remote: &mut TestRemote) {
     let _ = world.centre.add_user(&user(&remote.user)).await.unwrap();
     let record = RemoteRecord {
         id: remote.id,
@@ -39,7 +39,7 @@ pub async fn register<F: Fixture>(world: &World<F>, remote: &mut Remote) {
 }
 
 /// Downloads, and records the sync as the server does.
-async fn sync(remote: &mut Remote, uploaded: [u64; 3]) {
+async fn sync(remote: &mut TestRemote, uploaded: [u64; 3]) {
     remote.now_ms += LATER_MS;
     remote.download().await;
     let record = SyncRecord {
@@ -55,14 +55,14 @@ async fn sync(remote: &mut Remote, uploaded: [u64; 3]) {
 }
 
 /// A remote that has signed in and synced.
-async fn synced<F: Fixture>(world: &World<F>, name: &str) -> Remote {
-    let mut remote = Remote::new(world, name).await;
+async fn synced<F: Fixture>(world: &DeployedCentre<F>, name: &str) -> TestRemote {
+    let mut remote = TestRemote::new(world, name).await;
     register(world, &mut remote).await;
     sync(&mut remote, [0; 3]).await;
     remote
 }
 
-fn question(remote: &Remote, table: &str, key: &str) -> ExplainQuestion {
+fn question(remote: &TestRemote, table: &str, key: &str) -> ExplainQuestion {
     ExplainQuestion {
         remote_id: remote.id,
         table: table.into(),
@@ -72,7 +72,12 @@ fn question(remote: &Remote, table: &str, key: &str) -> ExplainQuestion {
     }
 }
 
-async fn ask<F: Fixture>(world: &World<F>, remote: &Remote, table: &str, key: &str) -> Explanation {
+async fn ask<F: Fixture>(
+    world: &DeployedCentre<F>,
+    remote: &TestRemote,
+    table: &str,
+    key: &str,
+) -> Explanation {
     let asked = question(remote, table, key);
     world.centre.explain(&asked).await.unwrap()
 }
@@ -86,7 +91,7 @@ fn assert_told(found: &Explanation, verdict: ExplainVerdict, parts: &[&str]) {
 }
 
 pub async fn a_row_that_is_held_is_told_with_the_rule_that_holds_it<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let anna = synced(&world, "anna").await;
     let found = ask(&world, &anna, "customer", "1").await;
     let by = "anna holds it by rule 1 (region is north)";
@@ -111,7 +116,7 @@ pub async fn a_row_that_is_held_is_told_with_the_rule_that_holds_it<F: Fixture>(
     let why = "its region is south and anna holds north";
     assert_told(&found, ExplainVerdict::NotHeld, &[why]);
     assert_eq!(found.publications[0].writes.may, Some(false));
-    let mut clara = Remote::new(&world, "clara").await;
+    let mut clara = TestRemote::new(&world, "clara").await;
     register(&world, &mut clara).await;
     clara.download().await;
     let first = "it comes with the remote's first sync";
@@ -121,7 +126,7 @@ pub async fn a_row_that_is_held_is_told_with_the_rule_that_holds_it<F: Fixture>(
 }
 
 pub async fn a_row_that_moved_is_told_with_where_it_was<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let mut anna = synced(&world, "anna").await;
     let mut clara = synced(&world, "clara").await;
     let moved = "UPDATE customer SET region = 'south' WHERE customer_id = 2";
@@ -167,7 +172,7 @@ pub async fn a_row_that_moved_is_told_with_where_it_was<F: Fixture>() {
 }
 
 pub async fn a_row_that_was_deleted_is_told_by_the_change_log<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let mut anna = synced(&world, "anna").await;
     let clara = synced(&world, "clara").await;
     world
@@ -208,7 +213,7 @@ pub async fn a_row_that_follows_others_is_told_parent_by_parent<F: Fixture>() {
         follows("line", "doc"),
         follows("part", "line"),
     ];
-    let world = World::<F>::new(ddl, tables).await;
+    let world = DeployedCentre::<F>::new(ddl, tables).await;
     let anna = synced(&world, "anna").await;
     let found = ask(&world, &anna, "part", "100").await;
     assert_told(
@@ -259,7 +264,7 @@ pub async fn a_row_outside_of_a_window_is_told_with_where_that_begins<F: Fixture
         }],
         ..everyone("visit")
     };
-    let world = World::<F>::new(ddl, vec![visit]).await;
+    let world = DeployedCentre::<F>::new(ddl, vec![visit]).await;
     let anna = synced(&world, "anna").await;
     let found = ask(&world, &anna, "visit", "2").await;
     assert_told(&found, ExplainVerdict::Held, &["owner is anna"]);
@@ -285,7 +290,7 @@ pub async fn what_a_remote_sets_itself_is_not_guessed<F: Fixture>() {
     let ddl = "CREATE TABLE visit (id INTEGER NOT NULL PRIMARY KEY, city TEXT NOT NULL);
         INSERT INTO visit VALUES (1, 'Bern'), (2, 'Basel');";
     let visit = partitioned("visit", &["city"], "SELECT {u.city}");
-    let world = World::<F>::new(ddl, vec![visit]).await;
+    let world = DeployedCentre::<F>::new(ddl, vec![visit]).await;
     let anna = synced(&world, "anna").await;
     let found = ask(&world, &anna, "visit", "1").await;
     let parts = [
@@ -305,7 +310,7 @@ pub async fn what_a_remote_sets_itself_is_not_guessed<F: Fixture>() {
 }
 
 pub async fn what_was_refused_of_a_row_and_its_conflicts_are_told_with_it<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let mut anna = synced(&world, "anna").await;
     let mut berta = synced(&world, "berta").await;
     let forbidden = insert("customer", "9|north|forbidden|NULL");
@@ -342,7 +347,7 @@ pub async fn what_does_not_come_down_by_rules_is_told_so<F: Fixture>() {
             ..everyone("product")
         },
     ];
-    let world = World::<F>::new(SHOP_DDL, tables).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, tables).await;
     let anna = synced(&world, "anna").await;
     let found = ask(&world, &anna, "purchase", "10").await;
     assert_told(
@@ -370,7 +375,7 @@ pub async fn what_may_be_written_of_a_row_is_told<F: Fixture>() {
         },
         ..partitioned("customer", &["region"], REGIONS)
     };
-    let world = World::<F>::new(SHOP_DDL, vec![customer]).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, vec![customer]).await;
     let anna = synced(&world, "anna").await;
     let writes = ask(&world, &anna, "customer", "1").await.publications[0]
         .writes
@@ -394,7 +399,7 @@ pub async fn keys_are_understood_and_what_is_unknown_is_named<F: Fixture>() {
     let ddl = "CREATE TABLE stock (site TEXT NOT NULL, item INTEGER NOT NULL, n INTEGER,
             PRIMARY KEY (site, item));
         INSERT INTO stock VALUES ('north', 7, 1), ('a,b', 8, 2);";
-    let world = World::<F>::new(ddl, vec![everyone("stock")]).await;
+    let world = DeployedCentre::<F>::new(ddl, vec![everyone("stock")]).await;
     let anna = synced(&world, "anna").await;
     for (spelled, key) in [
         ("north,7", r#"["north",7]"#),
@@ -433,10 +438,10 @@ pub async fn keys_are_understood_and_what_is_unknown_is_named<F: Fixture>() {
         let found = refused(question(&anna, table, key)).await;
         assert!(found.contains(told), "{told}: {found}");
     }
-    let stranger = Remote::new(&world, "anna").await;
+    let stranger = TestRemote::new(&world, "anna").await;
     let found = refused(question(&stranger, "stock", "north,7")).await;
     assert!(found.contains("there is no remote"), "{found}");
-    let mut new = Remote::new(&world, "anna").await;
+    let mut new = TestRemote::new(&world, "anna").await;
     register(&world, &mut new).await;
     let found = refused(question(&new, "stock", "north,7")).await;
     assert!(found.contains("has not synced"), "{found}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidewater_centre::{OnceKeyState, ProcedureCall, Returns};
 use tidewater_testing::generate::Dialect;
 
-use crate::fixture::{Fixture, Transaction};
+use crate::fixture::{ApplicationTransaction, Fixture};
 use crate::procedures::{call, integer, procedures, reading, run, run_one, spec, under, world};
 use crate::remote::fresh_id;
 use crate::world::NOW_MS;

@@ -8,11 +8,11 @@ use tidewater_centre::{
 use tidewater_protocol::{Code, Value};
 
 use crate::fixture::Fixture;
-use crate::remote::{Change, Remote, delete, insert, result_text, update};
-use crate::world::{SHOP_DDL, World, shop};
+use crate::remote::{RowChange, TestRemote, delete, insert, result_text, update};
+use crate::world::{DeployedCentre, SHOP_DDL, shop};
 
 /// The shop, of which handlers judge customers and products; `keeps` if they keep the products.
-async fn world<F: Fixture>(keeps: bool) -> World<F> {
+async fn world<F: Fixture>(keeps: bool) -> DeployedCentre<F> {
     let tables = shop().into_iter().map(|table| TableSpec {
         handled: HandledSpec {
             upload: table.name != "purchase",
@@ -21,13 +21,13 @@ async fn world<F: Fixture>(keeps: bool) -> World<F> {
         },
         ..table
     });
-    World::new(SHOP_DDL, tables.collect()).await
+    DeployedCentre::new(SHOP_DDL, tables.collect()).await
 }
 
 /// Uploads changes; verdicts by the table and the number of the change among its own.
 async fn judged(
-    remote: &mut Remote,
-    changes: &[Change],
+    remote: &mut TestRemote,
+    changes: &[RowChange],
     verdicts: &[(&str, u64, RowVerdict)],
 ) -> Result<UploadResult, CentreError> {
     let mut upload = remote.next_upload(changes);
@@ -63,7 +63,7 @@ fn refuse(reason: &str) -> RowVerdict {
 }
 
 /// The rows of a result, sorted.
-fn told(remote: &Remote, result: &UploadResult) -> Vec<String> {
+fn told(remote: &TestRemote, result: &UploadResult) -> Vec<String> {
     let mut told = result_text(&remote.schema, result);
     told[1..].sort();
     told
@@ -73,7 +73,7 @@ const CUSTOMERS: &str = "SELECT customer_id, region, name FROM customer ORDER BY
 
 pub async fn verdicts_say_what_becomes_of_uploaded_rows<F: Fixture>() {
     let world = world::<F>(false).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let changes = [
         insert("customer", "40|north|Nina|NULL"),
         insert("customer", "41|north|Nils|NULL"),
@@ -126,7 +126,7 @@ pub async fn verdicts_say_what_becomes_of_uploaded_rows<F: Fixture>() {
 
 pub async fn a_verdict_gives_nobody_more_rights<F: Fixture>() {
     let world = world::<F>(false).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let changes = [
         insert("customer", "40|north|Nina|NULL"),
         insert("customer", "41|north|Nils|NULL"),
@@ -169,8 +169,8 @@ pub async fn a_verdict_gives_nobody_more_rights<F: Fixture>() {
 pub async fn no_row_passes_that_its_handler_has_not_seen<F: Fixture>() {
     let world = world::<F>(true).await;
     let (mut anna, berta) = (
-        Remote::synced(&world, "anna").await,
-        Remote::synced(&world, "berta").await,
+        TestRemote::synced(&world, "anna").await,
+        TestRemote::synced(&world, "berta").await,
     );
     let mut upload = anna.next_upload(&[insert("customer", "40|north|Nina|NULL")]);
     upload.verdicts.clear();
@@ -180,7 +180,7 @@ pub async fn no_row_passes_that_its_handler_has_not_seen<F: Fixture>() {
     };
     assert_eq!(error.code(), Code::NotDeployed);
     // A list of which others have been judged.
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut berta = berta;
     let unseen = berta.next_upload(&[insert("customer", "41|north|Nils|NULL")]);
     let mut seen = anna.next_upload(&[insert("customer", "40|north|Nina|NULL")]);
@@ -197,7 +197,7 @@ pub async fn no_row_passes_that_its_handler_has_not_seen<F: Fixture>() {
     let product = [insert("product", "9|cocoa")];
     let error = judged(&mut anna, &product, &[]).await.unwrap_err();
     assert_eq!(error.code(), Code::Internal);
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let changes = [insert("product", "9|cocoa"), delete("product", "1|tea")];
     let handled = [
         ("product", 0, RowVerdict::Handled),

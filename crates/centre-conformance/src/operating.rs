@@ -13,8 +13,8 @@ use tidewater_protocol::{Code, Value};
 
 use crate::families::follows;
 use crate::fixture::Fixture;
-use crate::remote::{Change, Remote, delete, insert, update};
-use crate::world::{NOW_MS, World, everyone};
+use crate::remote::{RowChange, TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, NOW_MS, everyone};
 
 const DDL: &str = "
     CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL,
@@ -36,8 +36,8 @@ fn item(resolve: &[&str]) -> TableSpec {
     }
 }
 
-async fn world<F: Fixture>(item: TableSpec, scripts: &[(&str, &str)]) -> World<F> {
-    let mut world = World::<F>::new(DDL, vec![everyone("item")]).await;
+async fn world<F: Fixture>(item: TableSpec, scripts: &[(&str, &str)]) -> DeployedCentre<F> {
+    let mut world = DeployedCentre::<F>::new(DDL, vec![everyone("item")]).await;
     world.specs[0].tables[0] = item;
     let scripts = scripts.iter();
     let scripts = scripts.map(|(event, sql)| {
@@ -75,17 +75,17 @@ fn choose(conflict: i64, version: ConflictVersion) -> ConflictChoice {
     }
 }
 
-async fn settle<F: Fixture>(world: &World<F>, choice: RefusedChoice) -> SettleOutcome {
+async fn settle<F: Fixture>(world: &DeployedCentre<F>, choice: RefusedChoice) -> SettleOutcome {
     let mut worker = world.worker().await;
     worker.settle_refused(choice).await.unwrap()
 }
 
-async fn resolve<F: Fixture>(world: &World<F>, choice: ConflictChoice) -> SettleOutcome {
+async fn resolve<F: Fixture>(world: &DeployedCentre<F>, choice: ConflictChoice) -> SettleOutcome {
     let mut worker = world.worker().await;
     worker.settle_conflict(choice).await.unwrap()
 }
 
-async fn only_refused<F: Fixture>(world: &World<F>) -> RefusedRecord {
+async fn only_refused<F: Fixture>(world: &DeployedCentre<F>) -> RefusedRecord {
     let mut refused = world.centre.refused().await.unwrap();
     assert_eq!(refused.len(), 1, "{refused:?}");
     refused.remove(0)
@@ -131,7 +131,7 @@ pub async fn a_replayed_row_is_written_by_its_scripts<F: Fixture>() {
         ],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.parameters.insert("shop".into(), " in Bonn".into());
     anna.upload(&[insert("item", "3|milk|-5")]).await;
     world.execute("DELETE FROM journal").await;
@@ -171,7 +171,7 @@ pub async fn a_conflict_is_resolved_by_the_scripts_of_its_table<F: Fixture>() {
         ],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world.execute("UPDATE item SET name = 'Tee'").await;
     let told = anna.upload(&[update("item", "1|tea|10", "1|TEA|9")]).await;
     assert_eq!(told[1], "conflict item: 1|Tee|10");
@@ -192,8 +192,11 @@ fn say(verdict: Option<RowVerdict>) -> Judgement {
 }
 
 /// Uploads a row that its handler refuses.
-async fn refused_by_handler<F: Fixture>(world: &World<F>, change: Change) -> RefusedRecord {
-    let mut anna = Remote::new(world, "anna").await;
+async fn refused_by_handler<F: Fixture>(
+    world: &DeployedCentre<F>,
+    change: RowChange,
+) -> RefusedRecord {
+    let mut anna = TestRemote::new(world, "anna").await;
     let mut upload = anna.next_upload(&[change]);
     upload.verdicts = say(Some(RowVerdict::Refuse("we know it".into()))).verdicts;
     let outcome = anna.apply(upload).await;
@@ -264,7 +267,7 @@ pub async fn a_replayed_row_meets_the_resolver_of_its_table<F: Fixture>() {
         ("additive(stock)", Some(sum(1, "Tee", 7, "-1"))),
     ] {
         let world = world::<F>(item(&[resolver]), &[]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         anna.upload(&[change()]).await;
         world
             .execute("UPDATE item SET name = 'Tee', stock = 8")
@@ -276,7 +279,7 @@ pub async fn a_replayed_row_meets_the_resolver_of_its_table<F: Fixture>() {
         assert_eq!(outcome, expected.unwrap_or(lost), "{resolver}");
     }
     let world = world::<F>(item(&["handler"]), &[]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[change()]).await;
     world.execute("UPDATE item SET stock = 8").await;
     let kept = only_refused(&world).await;
@@ -298,8 +301,8 @@ pub async fn a_replayed_row_meets_the_resolver_of_its_table<F: Fixture>() {
 pub async fn a_replayed_sum_is_a_difference<F: Fixture>() {
     for force in [false, true] {
         let world = world::<F>(item(&["additive(stock)"]), &[]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut berta = Remote::synced(&world, "berta").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut berta = TestRemote::synced(&world, "berta").await;
         berta.upload(&[update("item", "1|tea|10", "1|tea|6")]).await;
         let told = anna.upload(&[update("item", "1|tea|10", "1|tea|2")]).await;
         assert!(told[1].starts_with("refused item [1]"), "{told:?}");
@@ -325,7 +328,7 @@ pub async fn a_replayed_sum_is_a_difference<F: Fixture>() {
 pub async fn a_sum_that_its_remote_sends_after_the_replay_waits_for_the_operator<F: Fixture>() {
     for retried in [vec![1], vec![0]] {
         let world = world::<F>(item(&["additive(stock)"]), &[]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         world.execute("UPDATE item SET stock = 1").await;
         anna.upload(&[update("item", "1|tea|10", "1|tea|2")]).await;
         world.execute("UPDATE item SET stock = 9").await;
@@ -361,8 +364,8 @@ pub async fn a_sum_that_its_remote_sends_after_the_replay_waits_for_the_operator
 /// once more.
 pub async fn a_chosen_sum_counts_once<F: Fixture>() {
     let world = world::<F>(item(&["additive(stock)"]), &[]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut copy = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut copy = TestRemote::synced(&world, "anna").await;
     anna.upload(&[update("item", "1|tea|10", "1|tea|7")]).await;
     let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|6")]);
     upload.copied = true;
@@ -372,7 +375,7 @@ pub async fn a_chosen_sum_counts_once<F: Fixture>() {
     let outcome = resolve(&world, choose(conflict.id, ConflictVersion::Uploaded)).await;
     assert_eq!(outcome, row(1, "tea", 3));
 
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     world.execute("UPDATE item SET stock = 2").await;
     berta.upload(&[update("item", "1|tea|3", "1|TEA|2")]).await;
     let conflict = world.centre.conflicts().await.unwrap().remove(1);
@@ -385,8 +388,8 @@ pub async fn a_chosen_sum_counts_once<F: Fixture>() {
 pub async fn a_chosen_sum_leaves_what_others_have_added_since<F: Fixture>() {
     for (version, stock) in [(ConflictVersion::Uploaded, 1), (ConflictVersion::Centre, 5)] {
         let world = world::<F>(item(&["additive(stock)"]), &[]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut copy = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut copy = TestRemote::synced(&world, "anna").await;
         anna.upload(&[update("item", "1|tea|10", "1|tea|7")]).await;
         let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|6")]);
         upload.copied = true;
@@ -410,8 +413,8 @@ pub async fn a_chosen_sum_leaves_what_others_have_added_since<F: Fixture>() {
 }
 
 /// A copy has sold one that its original may have sold, too, and others have sold two.
-async fn park_a_difference<F: Fixture>(world: &World<F>) -> i64 {
-    let mut copy = Remote::synced(world, "anna").await;
+async fn park_a_difference<F: Fixture>(world: &DeployedCentre<F>) -> i64 {
+    let mut copy = TestRemote::synced(world, "anna").await;
     world.execute("UPDATE item SET stock = 7").await;
     let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|9")]);
     upload.copied = true;
@@ -443,8 +446,8 @@ pub async fn a_chosen_difference_is_added_by_its_script<F: Fixture>() {
         }
         // It counts, too, where the row is what the copy wanted.
         let world = world::<F>(item(&[winner]), &[(event, sql)]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut copy = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut copy = TestRemote::synced(&world, "anna").await;
         anna.upload(&[update("item", "1|tea|10", "1|tea|9")]).await;
         let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|9")]);
         upload.copied = true;
@@ -510,8 +513,8 @@ pub async fn a_handler_is_asked_of_a_chosen_difference<F: Fixture>() {
 /// The centre's version of a sum that waits leaves the remote's difference out, and nobody else's.
 pub async fn a_sum_that_is_left_out_takes_nothing_from_others<F: Fixture>() {
     let world = world::<F>(item(&["additive(stock)"]), &[]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut copy = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut copy = TestRemote::synced(&world, "anna").await;
     anna.upload(&[update("item", "1|tea|10", "1|tea|7")]).await;
     let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|6")]);
     upload.copied = true;
@@ -535,9 +538,9 @@ pub async fn a_replay_by_force_does_not_mix_two_families<F: Fixture>() {
         CREATE TABLE line (order_id INTEGER NOT NULL REFERENCES orders, product TEXT NOT NULL,
             PRIMARY KEY (order_id, product))";
     let tables = vec![everyone("orders"), follows("line", "orders")];
-    let world = World::<F>::new(ORDERS, tables).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = DeployedCentre::<F>::new(ORDERS, tables).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let order = [insert("orders", "7|Nora"), insert("line", "7|apples")];
     berta.upload(&order).await;
     anna.upload(&[insert("orders", "7|Sven")]).await;
@@ -558,7 +561,7 @@ pub async fn a_replay_by_force_does_not_mix_two_families<F: Fixture>() {
 /// remote had changed.
 pub async fn a_forced_replay_writes_what_the_remote_had_changed<F: Fixture>() {
     let world = world::<F>(everyone("item"), &[]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[update("item", "1|tea|10", "1|tea|-1")]).await;
     world
         .execute("UPDATE item SET name = 'Tee', stock = 8")
@@ -570,7 +573,7 @@ pub async fn a_forced_replay_writes_what_the_remote_had_changed<F: Fixture>() {
     };
     assert_eq!(settle(&world, edit).await, row(1, "Tee", 9));
     // A row that is gone comes back as it was sent.
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[update("item", "1|Tee|9", "1|Tee|-1")]).await;
     world.execute("DELETE FROM item").await;
     let kept = only_refused(&world).await;
@@ -585,7 +588,7 @@ pub async fn a_forced_replay_writes_what_the_remote_had_changed<F: Fixture>() {
     world
         .execute("CREATE TABLE part (item INTEGER REFERENCES item); INSERT INTO part VALUES (1)")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let told = anna.upload(&[delete("item", "1|Tee|3")]).await;
     assert!(told[1].starts_with("refused item [1] Delete"), "{told:?}");
     world

@@ -13,7 +13,7 @@ use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
 use crate::remote::text;
-use crate::world::{NOW_MS, World, everyone};
+use crate::world::{DeployedCentre, NOW_MS, everyone};
 
 const DDL: &str = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT UNIQUE,
         price NUMERIC(12,2), stock INTEGER NOT NULL DEFAULT 0 CHECK (stock >= 0));
@@ -22,8 +22,8 @@ const DDL: &str = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT
     INSERT INTO item VALUES (1, 'tea', 1.50, 10), (2, 'coffee', 2.25, 20), (3, NULL, NULL, 0);
     INSERT INTO clerk VALUES ('anna');";
 
-pub async fn world<F: Fixture>() -> World<F> {
-    World::<F>::new(DDL, vec![everyone("item")]).await
+pub async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::<F>::new(DDL, vec![everyone("item")]).await
 }
 
 /// A procedure with arguments that are integers, but for those that begin with `t`.
@@ -59,7 +59,7 @@ pub(crate) fn reading(
 }
 
 pub async fn procedures<F: Fixture, const N: usize>(
-    world: &World<F>,
+    world: &DeployedCentre<F>,
     specs: [ProcedureSpec; N],
 ) -> [Arc<CallableProcedure>; N] {
     let procedures = world.centre.procedures(&specs).await.unwrap();

@@ -11,15 +11,15 @@ use tidewater_centre::{
 
 use crate::administering::user;
 use crate::fixture::Fixture;
-use crate::remote::{Remote, update};
-use crate::world::{NOW_MS, World, partitioned};
+use crate::remote::{TestRemote, update};
+use crate::world::{DeployedCentre, NOW_MS, partitioned};
 
 const DDL: &str = "CREATE TABLE site (id INTEGER NOT NULL PRIMARY KEY, region TEXT, note TEXT);
      INSERT INTO site VALUES (1, 'north', 'a'), (2, 'south', 'b'), (3, NULL, 'c');";
 
-async fn world<F: Fixture>() -> World<F> {
+async fn world<F: Fixture>() -> DeployedCentre<F> {
     let table = partitioned("site", &["region"], "SELECT {ml s.claims.region}");
-    let mut world = World::new(DDL, vec![table]).await;
+    let mut world = DeployedCentre::new(DDL, vec![table]).await;
     world.deploy().await.unwrap();
     world
 }
@@ -88,7 +88,7 @@ pub async fn a_password_is_replaced_where_nobody_else_has<F: Fixture>() {
 
 pub async fn a_scope_is_what_others_say_and_nothing_without_it<F: Fixture>() {
     let world = world::<F>().await;
-    let mut nancy = Remote::synced(&world, "nancy").await;
+    let mut nancy = TestRemote::synced(&world, "nancy").await;
     assert!(nancy.rows("site").is_empty());
     for value in ["north' OR '1'='1", "", "NORTH", "{s.username}"] {
         nancy.claims = claims(&[("region", value)]);

@@ -10,8 +10,8 @@ use tidewater_protocol::Code;
 use tidewater_protocol::message::GivenUp;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, delete, insert, update};
-use crate::world::{NOW_MS, World, everyone};
+use crate::remote::{TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, NOW_MS, everyone};
 
 const DDL: &str = "
     CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL UNIQUE,
@@ -34,8 +34,8 @@ fn tables() -> Vec<TableSpec> {
     vec![item, everyone("line"), everyone("mark")]
 }
 
-async fn world<F: Fixture>() -> World<F> {
-    World::new(DDL, tables()).await
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::new(DDL, tables()).await
 }
 
 fn choice(refused: i64, action: RefusedRowAction) -> RefusedChoice {
@@ -49,12 +49,12 @@ fn choice(refused: i64, action: RefusedRowAction) -> RefusedChoice {
     }
 }
 
-async fn settle<F: Fixture>(world: &World<F>, choice: RefusedChoice) -> SettleOutcome {
+async fn settle<F: Fixture>(world: &DeployedCentre<F>, choice: RefusedChoice) -> SettleOutcome {
     let mut worker = world.worker().await;
     worker.settle_refused(choice).await.unwrap()
 }
 
-async fn find<F: Fixture>(world: &World<F>, open: bool) -> Vec<RefusedRecord> {
+async fn find<F: Fixture>(world: &DeployedCentre<F>, open: bool) -> Vec<RefusedRecord> {
     let filter = RefusedFilter {
         open,
         limit: 100,
@@ -64,7 +64,7 @@ async fn find<F: Fixture>(world: &World<F>, open: bool) -> Vec<RefusedRecord> {
 }
 
 /// The open one of this table and key.
-async fn open<F: Fixture>(world: &World<F>, table: &str, key: &str) -> RefusedRecord {
+async fn open<F: Fixture>(world: &DeployedCentre<F>, table: &str, key: &str) -> RefusedRecord {
     let found = find(world, true).await;
     let mut found = found.into_iter();
     let found = found.find(|it| it.table == table && it.key == key);
@@ -88,7 +88,7 @@ fn settled(row: &str) -> SettleOutcome {
 
 pub async fn a_refused_row_is_replayed_once_the_centre_takes_it<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let wanted = "3|milk|5|NULL";
     anna.upload(&[
         insert("item", wanted),
@@ -168,7 +168,7 @@ pub async fn a_refused_row_is_replayed_once_the_centre_takes_it<F: Fixture>() {
 
 pub async fn a_replay_does_not_write_over_what_others_have_changed<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[
         update("item", "1|tea|10|1.50", "1|tea|-1|1.50"),
         delete("item", "2|milk|1|1.00"),
@@ -195,7 +195,7 @@ pub async fn a_replay_does_not_write_over_what_others_have_changed<F: Fixture>()
 
 pub async fn an_edit_that_still_fails_changes_nothing<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[insert("item", "3|cocoa|-5|NULL")]).await;
     let kept = open(&world, "item", "[3]").await;
     let edit = |row: &str| choice(kept.id, RefusedRowAction::Edit(row.into()));
@@ -238,7 +238,7 @@ pub async fn an_edit_that_still_fails_changes_nothing<F: Fixture>() {
 
 pub async fn what_is_given_up_leaves_the_centres_row<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[
         insert("item", "3|cocoa|-5|NULL"),
         insert("item", "4|rum|-5|NULL"),
@@ -282,7 +282,7 @@ pub async fn what_is_given_up_leaves_the_centres_row<F: Fixture>() {
 
 pub async fn what_is_sent_again_is_settled_as_what_it_comes_to<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let bad = [
         insert("item", "3|cocoa|-5|NULL"),
         update("item", "1|tea|10|1.50", "1|tea|-1|1.50"),
@@ -339,7 +339,7 @@ pub async fn what_is_sent_again_is_settled_as_what_it_comes_to<F: Fixture>() {
 
 pub async fn children_are_refused_with_their_parent_and_name_it<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             insert("item", "3|cocoa|-5|NULL"),
@@ -370,7 +370,7 @@ pub async fn an_upload_that_is_aborted_takes_no_effect<F: Fixture>() {
     let mut world = world::<F>().await;
     world.specs[0].on_reject = OnReject::Abort;
     world.deploy().await.unwrap();
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let rows = |stock: i64| {
         [
             insert("item", &format!("3|cocoa|{stock}|NULL")),

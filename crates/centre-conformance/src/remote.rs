@@ -22,10 +22,10 @@ use tidewater_protocol::{
 };
 
 use crate::fixture::Fixture;
-use crate::world::{NOW_MS, World};
+use crate::world::{DeployedCentre, NOW_MS};
 
 /// A remote database, reduced to what the centre sees of it.
-pub struct Remote {
+pub struct TestRemote {
     pub id: RemoteId,
     pub user: String,
     pub schema: Arc<PublicationSchema>,
@@ -67,7 +67,7 @@ pub struct Remote {
 
 /// What a download brought.
 #[derive(Debug, Default)]
-pub struct Received {
+pub struct ReceivedDownload {
     pub scope_changed: bool,
     /// `table: a|b|c` for each row, in the order of arrival.
     pub upserts: Vec<String>,
@@ -86,7 +86,7 @@ pub struct Received {
     pub holding: Option<RemoteHolding>,
 }
 
-impl Received {
+impl ReceivedDownload {
     /// Everything that arrived, sorted.
     pub fn rows(&self) -> Vec<String> {
         let removals = self.removals.iter().map(|removal| format!("-{removal}"));
@@ -103,33 +103,33 @@ impl Received {
 
 /// A change to upload; rows are text, values separated by `|`.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum RowChange {
     Insert(String, String),
     Update(String, String, String),
     Delete(String, String),
 }
 
 /// A new row.
-pub fn insert(table: &str, row: &str) -> Change {
-    Change::Insert(table.into(), row.into())
+pub fn insert(table: &str, row: &str) -> RowChange {
+    RowChange::Insert(table.into(), row.into())
 }
 
 /// A changed row, from its pre-image.
-pub fn update(table: &str, old: &str, new: &str) -> Change {
-    Change::Update(table.into(), old.into(), new.into())
+pub fn update(table: &str, old: &str, new: &str) -> RowChange {
+    RowChange::Update(table.into(), old.into(), new.into())
 }
 
 /// A removed row.
-pub fn delete(table: &str, old: &str) -> Change {
-    Change::Delete(table.into(), old.into())
+pub fn delete(table: &str, old: &str) -> RowChange {
+    RowChange::Delete(table.into(), old.into())
 }
 
-impl Change {
+impl RowChange {
     fn table(&self) -> &str {
         match self {
-            Change::Insert(table, _) | Change::Update(table, ..) | Change::Delete(table, _) => {
-                table
-            }
+            RowChange::Insert(table, _)
+            | RowChange::Update(table, ..)
+            | RowChange::Delete(table, _) => table,
         }
     }
 }
@@ -183,9 +183,9 @@ pub fn text(values: &[Datum<'_>]) -> String {
 }
 
 /// Packs changes, a table after the other in the order given.
-pub fn upload_tables(schema: &PublicationSchema, changes: &[Change]) -> Vec<UploadTable> {
+pub fn upload_tables(schema: &PublicationSchema, changes: &[RowChange]) -> Vec<UploadTable> {
     let mut tables = Vec::new();
-    let same_table = |left: &Change, right: &Change| left.table() == right.table();
+    let same_table = |left: &RowChange, right: &RowChange| left.table() == right.table();
     for group in changes.chunk_by(same_table) {
         let name = group[0].table();
         let table = schema.table(name);
@@ -194,14 +194,14 @@ pub fn upload_tables(schema: &PublicationSchema, changes: &[Change]) -> Vec<Uplo
         let mut writer = RowsWriter::new(&shape);
         for change in group {
             match change {
-                Change::Insert(_, new) => {
+                RowChange::Insert(_, new) => {
                     writer.row(Op::Insert, &datums(table, &values(table, new)));
                 }
-                Change::Update(_, old, new) => {
+                RowChange::Update(_, old, new) => {
                     let (old, new) = (values(table, old), values(table, new));
                     writer.update(&datums(table, &old), &datums(table, &new));
                 }
-                Change::Delete(_, old) => writer.delete(&datums(table, &values(table, old))),
+                RowChange::Delete(_, old) => writer.delete(&datums(table, &values(table, old))),
             }
         }
         tables.push(UploadTable {
@@ -251,15 +251,15 @@ pub fn fresh_id() -> [u8; 16] {
     bytes
 }
 
-impl Remote {
+impl TestRemote {
     /// A new remote of the user, subscribed to the first publication of the world.
-    pub async fn new<F: Fixture>(world: &World<F>, user: &str) -> Remote {
-        Remote::of(world.schema(), world.worker().await, user)
+    pub async fn new<F: Fixture>(world: &DeployedCentre<F>, user: &str) -> TestRemote {
+        TestRemote::of(world.schema(), world.worker().await, user)
     }
 
     /// A new remote of the user that is served by this worker.
-    pub fn of(schema: Arc<PublicationSchema>, worker: Box<dyn Worker>, user: &str) -> Remote {
-        Remote {
+    pub fn of(schema: Arc<PublicationSchema>, worker: Box<dyn Worker>, user: &str) -> TestRemote {
+        TestRemote {
             id: RemoteId::from_random(fresh_id()),
             user: user.into(),
             worker,
@@ -292,8 +292,8 @@ impl Remote {
     }
 
     /// A new remote that has downloaded for the first time.
-    pub async fn synced<F: Fixture>(world: &World<F>, user: &str) -> Remote {
-        let mut remote = Remote::new(world, user).await;
+    pub async fn synced<F: Fixture>(world: &DeployedCentre<F>, user: &str) -> TestRemote {
+        let mut remote = TestRemote::new(world, user).await;
         remote.download().await;
         remote
     }
@@ -345,7 +345,7 @@ impl Remote {
     }
 
     /// The next upload, not yet applied.
-    pub fn next_upload(&mut self, changes: &[Change]) -> SyncUpload {
+    pub fn next_upload(&mut self, changes: &[RowChange]) -> SyncUpload {
         self.sequence += 1;
         SyncUpload {
             context: self.context(),
@@ -372,7 +372,7 @@ impl Remote {
 
     /// Uploads changes that are applied; gives the result as text. The next download
     /// knows them as its own.
-    pub async fn upload(&mut self, changes: &[Change]) -> Vec<String> {
+    pub async fn upload(&mut self, changes: &[RowChange]) -> Vec<String> {
         let upload = self.next_upload(changes);
         match self.apply(upload).await {
             UploadOutcome::Applied { result, own } => {
@@ -387,7 +387,7 @@ impl Remote {
     }
 
     /// Makes changes, as an application does before they are uploaded.
-    pub fn write(&mut self, changes: &[Change]) {
+    pub fn write(&mut self, changes: &[RowChange]) {
         for change in changes {
             let index = self.index(change.table());
             let table = &self.schema.tables[index];
@@ -400,9 +400,9 @@ impl Remote {
                 (packed, values.clone())
             };
             let (old, new) = match change {
-                Change::Insert(_, new) => (None, Some(of(new))),
-                Change::Update(_, old, new) => (Some(of(old)), Some(of(new))),
-                Change::Delete(_, old) => (Some(of(old)), None),
+                RowChange::Insert(_, new) => (None, Some(of(new))),
+                RowChange::Update(_, old, new) => (Some(of(old)), Some(of(new))),
+                RowChange::Delete(_, old) => (Some(of(old)), None),
             };
             if let Some((key, _)) = old {
                 self.rows[index].remove(&key);
@@ -458,7 +458,7 @@ impl Remote {
     }
 
     /// Downloads comparing these tables, in ranges of so many rows.
-    pub async fn compare(&mut self, tables: &[&str], rows_per_range: usize) -> Received {
+    pub async fn compare(&mut self, tables: &[&str], rows_per_range: usize) -> ReceivedDownload {
         self.compares = self.sums(tables, rows_per_range);
         self.download().await
     }
@@ -485,12 +485,12 @@ impl Remote {
     }
 
     /// Downloads, and applies what comes.
-    pub async fn download(&mut self) -> Received {
+    pub async fn download(&mut self) -> ReceivedDownload {
         self.download_requesting(&[]).await
     }
 
     /// Downloads with requests: `(table, row)`, of whose row only the key counts.
-    pub async fn download_requesting(&mut self, requests: &[(&str, &str)]) -> Received {
+    pub async fn download_requesting(&mut self, requests: &[(&str, &str)]) -> ReceivedDownload {
         self.try_download(requests).await.unwrap()
     }
 
@@ -498,7 +498,7 @@ impl Remote {
     pub async fn try_download(
         &mut self,
         requests: &[(&str, &str)],
-    ) -> Result<Received, CentreError> {
+    ) -> Result<ReceivedDownload, CentreError> {
         let job = self.download_job(requests);
         let mut sink = self.sink();
         self.worker.download_one(job, &mut sink).await?;
@@ -565,12 +565,12 @@ impl Remote {
             refuse_rows: self.refuse_rows,
             meanwhile: self.meanwhile.take(),
             expected_rows: None,
-            received: Received::default(),
+            received: ReceivedDownload::default(),
         }
     }
 
     /// Applies a download that has come whole.
-    fn take(&mut self, sink: Sink) -> Received {
+    fn take(&mut self, sink: Sink) -> ReceivedDownload {
         let outcome = sink.received.outcome.as_ref().expect("end() was called");
         if let Some(checkpoint) = &outcome.checkpoint {
             // What a remote presents has gone over the wire.
@@ -584,8 +584,10 @@ impl Remote {
 
 /// Downloads for several remotes at once, by the worker of the first one; again for those of which
 /// nothing was read.
-pub async fn download_together(remotes: &mut [Remote]) -> Vec<Result<Received, CentreError>> {
-    let mut results: Vec<Option<Result<Received, CentreError>>> = Vec::new();
+pub async fn download_together(
+    remotes: &mut [TestRemote],
+) -> Vec<Result<ReceivedDownload, CentreError>> {
+    let mut results: Vec<Option<Result<ReceivedDownload, CentreError>>> = Vec::new();
     results.resize_with(remotes.len(), || None);
     while results.iter().any(Option::is_none) {
         let mut waiting = Vec::new();
@@ -618,7 +620,7 @@ struct Sink {
     meanwhile: Option<Box<dyn FnOnce() + Send>>,
     /// The rows that are announced and have not come, of ranges of keys.
     expected_rows: Option<u64>,
-    received: Received,
+    received: ReceivedDownload,
 }
 
 impl Sink {

@@ -8,8 +8,8 @@ use tidewater_centre::{
 use tidewater_protocol::Code;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, delete, insert, update};
-use crate::world::{NOW_MS, World, everyone};
+use crate::remote::{TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, NOW_MS, everyone};
 
 const DDL: &str = "
     CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL UNIQUE,
@@ -49,13 +49,13 @@ fn choice(conflict: i64, version: ConflictVersion) -> ConflictChoice {
 }
 
 /// An item that anna has lost against berta, and what is kept of it.
-async fn lost<F: Fixture>(world: &World<F>) -> (Remote, ConflictRecord) {
+async fn lost<F: Fixture>(world: &DeployedCentre<F>) -> (TestRemote, ConflictRecord) {
     world.execute("DELETE FROM line").await;
     world.execute("DELETE FROM item").await;
     world
         .execute("INSERT INTO item VALUES (1, 'tea', 10, 1.5), (2, 'milk', 1, 1)")
         .await;
-    let mut anna = Remote::synced(world, "anna").await;
+    let mut anna = TestRemote::synced(world, "anna").await;
     world
         .execute("UPDATE item SET stock = 8, price = 1.6 WHERE id = 1")
         .await;
@@ -68,7 +68,7 @@ async fn lost<F: Fixture>(world: &World<F>) -> (Remote, ConflictRecord) {
     (anna, kept.remove(0))
 }
 
-async fn settle<F: Fixture>(world: &World<F>, choice: ConflictChoice) -> SettleOutcome {
+async fn settle<F: Fixture>(world: &DeployedCentre<F>, choice: ConflictChoice) -> SettleOutcome {
     let mut worker = world.worker().await;
     worker.settle_conflict(choice).await.unwrap()
 }
@@ -78,7 +78,7 @@ fn json(name: &str, stock: i64, price: &str) -> String {
 }
 
 pub async fn a_version_that_is_chosen_reaches_everybody<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![parked()]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![parked()]).await;
     let given = r#"{"stock": 3, "price": "9.90"}"#;
     for (version, name, stock, price) in [
         // The remote cannot write the price, and so it has said the old one.
@@ -113,11 +113,11 @@ pub async fn a_version_that_is_chosen_reaches_everybody<F: Fixture>() {
 }
 
 pub async fn a_row_that_is_gone_can_be_chosen_and_one_that_is_there_can_go<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![parked()]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![parked()]).await;
     world
         .execute("INSERT INTO item VALUES (1, 'tea', 10, 1.5)")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world.execute("DELETE FROM item").await;
     let mine = "1|TEA|7|1.50";
     let told = anna.upload(&[update("item", OLD, mine)]).await;
@@ -156,11 +156,11 @@ pub async fn what_was_resolved_by_rule_can_be_chosen_otherwise<F: Fixture>() {
         },
         ..everyone("item")
     };
-    let world = World::<F>::new(DDL, vec![table]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![table]).await;
     world
         .execute("INSERT INTO item VALUES (1, 'tea', 10, 1.5)")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("UPDATE item SET stock = 8, price = 1.6")
         .await;
@@ -175,7 +175,7 @@ pub async fn what_was_resolved_by_rule_can_be_chosen_otherwise<F: Fixture>() {
 }
 
 pub async fn a_row_that_was_changed_since_is_not_written_over_unasked<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![parked()]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![parked()]).await;
     let (_, conflict) = lost(&world).await;
     world
         .execute("UPDATE item SET stock = 5 WHERE id = 1")
@@ -199,7 +199,7 @@ pub async fn a_row_that_was_changed_since_is_not_written_over_unasked<F: Fixture
 }
 
 pub async fn what_cannot_be_is_refused_with_its_reason<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![parked(), everyone("line")]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![parked(), everyone("line")]).await;
     let (_, conflict) = lost(&world).await;
     world.execute("INSERT INTO line VALUES (7, 1)").await;
     let given = |row: &str| ConflictVersion::Given(Some(row.into()));
@@ -243,9 +243,9 @@ pub async fn what_cannot_be_is_refused_with_its_reason<F: Fixture>() {
 }
 
 pub async fn conflicts_are_found_by_what_they_are<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![parked(), everyone("line")]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![parked(), everyone("line")]).await;
     let (mut anna, first) = lost(&world).await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     world.execute("INSERT INTO line VALUES (7, 1)").await;
     berta.upload(&[insert("line", "7|2")]).await;
     anna.upload(&[update("item", OLD, "1|tea|3|1.50")]).await;

@@ -19,19 +19,19 @@ pub const PUBLICATION: &str = "sales";
 pub const NOW_MS: i64 = 1_700_000_000_000;
 
 /// A deployed database and the centre that serves it.
-pub struct World<F> {
+pub struct DeployedCentre<F> {
     pub fixture: F,
     pub centre: Arc<dyn Centre>,
     pub specs: Vec<PublicationSpec>,
     pub schemas: Vec<Arc<PublicationSchema>>,
 }
 
-impl<F: Fixture> World<F> {
+impl<F: Fixture> DeployedCentre<F> {
     /// Runs the application's DDL and deploys one publication of the tables.
-    pub async fn new(ddl: &str, tables: Vec<TableSpec>) -> World<F> {
+    pub async fn new(ddl: &str, tables: Vec<TableSpec>) -> DeployedCentre<F> {
         let fixture = F::new().await;
         fixture.execute(ddl).await;
-        let mut world = World {
+        let mut world = DeployedCentre {
             centre: F::connect(&fixture.url()).await.unwrap(),
             fixture,
             specs: vec![publication(PUBLICATION, tables)],

@@ -10,7 +10,7 @@ use futures_util::future::join3;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Statement};
 
-use super::connection::{Connection, refused};
+use super::connection::{PostgresConnection, refused};
 use super::publication::{Publication, PublishedTable};
 use super::quote::{ident, literal};
 use tidewater_centre::SyncContext;
@@ -72,7 +72,7 @@ WHERE c.oid = ANY ($1) AND c.relrowsecurity AND p.polcmd IN ('*', 'r')
 
 /// A role that is assumed for statements on the application's tables; our own one if there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Acting {
+pub(super) struct AssumedRole {
     /// Its name; empty for our own.
     role: String,
     /// The publication that is synced under it.
@@ -81,9 +81,9 @@ pub(super) struct Acting {
     enter: String,
 }
 
-impl Acting {
-    fn new(role: String, publication: &str) -> Acting {
-        Acting {
+impl AssumedRole {
+    fn new(role: String, publication: &str) -> AssumedRole {
+        AssumedRole {
             publication: publication.to_owned(),
             enter: format!("SET LOCAL ROLE {}; ", ident(&role)),
             role,
@@ -171,7 +171,7 @@ pub(super) struct RoleQuery {
 impl RoleQuery {
     /// Prepares the query of a publication; it has none for our own role.
     pub(super) async fn prepare(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         context: &SyncContext,
         publication: &Publication,
     ) -> Result<RoleQuery, CentreError> {
@@ -194,9 +194,9 @@ impl RoleQuery {
     ///
     /// # Errors
     /// [`CentreError::NoRole`] if there is none that can be assumed.
-    pub(super) async fn ask(&self, client: &Client) -> Result<Acting, CentreError> {
+    pub(super) async fn ask(&self, client: &Client) -> Result<AssumedRole, CentreError> {
         let Some((statement, parameters)) = &self.statement else {
-            return Ok(Acting::default());
+            return Ok(AssumedRole::default());
         };
         let parameters = parameters.iter().map(|it| it as &(dyn ToSql + Sync));
         let parameters: Vec<_> = parameters.collect();
@@ -221,7 +221,7 @@ impl RoleQuery {
             message: unfit.message,
             hint: unfit.hint,
         })?;
-        Ok(Acting::new(role, &self.publication))
+        Ok(AssumedRole::new(role, &self.publication))
     }
 }
 
@@ -251,7 +251,7 @@ pub(super) fn sql(asked: RoleSource<'_>) -> String {
 
 /// See [`check_acting`](tidewater_centre::engine::database::Tracking::check_acting).
 pub(super) async fn check(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     named: &str,
     assumed: &RoleAssumption,
     tables: &[PublishedTable],

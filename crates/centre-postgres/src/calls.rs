@@ -14,14 +14,14 @@ use tidewater_protocol::pack::too_long;
 use tidewater_protocol::{ColumnType, Op, RowShape, RowsWriter, Value, ValueRef};
 
 use super::connection::{
-    Connection, MAX_STATEMENTS, centre_error, chain, is_locked, is_stale_plan, refused,
+    MAX_STATEMENTS, PostgresConnection, centre_error, chain, is_locked, is_stale_plan, refused,
 };
 use super::decoder::{RowDecoder, recycle};
 use super::download::WHO;
 use super::interrupt::Interruption;
 use super::own::all_at_once;
 use super::quote::ident;
-use super::values::Kind;
+use super::values::ValueKind;
 use tidewater_centre::engine::procedure::{CallRun, CallRunner, StatementCheck};
 use tidewater_centre::engine::scope::wrong;
 use tidewater_centre::engine::script::Script;
@@ -36,7 +36,7 @@ use tidewater_centre::{
 const NOT_ALLOWED: &str = "tidewater.not_allowed";
 
 /// A procedure whose statements are prepared on a connection.
-pub(super) struct Prepared {
+pub(super) struct PreparedProcedure {
     /// By its address it is found, which is nobody else's as long as it is here.
     _procedure: Arc<CallableProcedure>,
     statement: Option<CallStatement>,
@@ -47,20 +47,20 @@ pub(super) struct Prepared {
 struct CallStatement {
     statement: Statement,
     columns: Arc<[AnswerColumn]>,
-    kinds: Vec<Kind>,
+    kinds: Vec<ValueKind>,
     shape: RowShape,
 }
 
 /// See [`CallRunner`].
 pub(super) struct PostgresCalls<'c> {
-    connection: &'c mut Connection,
+    connection: &'c mut PostgresConnection,
     interruption: Arc<Interruption>,
     /// How often something had been interrupted when the call began.
     fired: u64,
 }
 
 impl<'c> PostgresCalls<'c> {
-    pub(super) fn new(connection: &'c mut Connection) -> PostgresCalls<'c> {
+    pub(super) fn new(connection: &'c mut PostgresConnection) -> PostgresCalls<'c> {
         let interruption = connection.interruption();
         PostgresCalls {
             connection,
@@ -73,7 +73,7 @@ impl<'c> PostgresCalls<'c> {
     async fn prepare(
         &mut self,
         call: &ProcedureCall,
-    ) -> Result<Result<Arc<Prepared>, CallRun>, CentreError> {
+    ) -> Result<Result<Arc<PreparedProcedure>, CallRun>, CentreError> {
         let procedure = &call.procedure;
         let address = Arc::as_ptr(procedure) as usize;
         if let Some(prepared) = self.connection.procedures.get(&address) {
@@ -120,9 +120,9 @@ impl<'c> PostgresCalls<'c> {
 }
 
 impl CallRunner for PostgresCalls<'_> {
-    type Connection = Connection;
+    type Connection = PostgresConnection;
 
-    fn connection(&mut self) -> &mut Connection {
+    fn connection(&mut self) -> &mut PostgresConnection {
         self.connection
     }
 
@@ -244,7 +244,7 @@ impl CallRunner for PostgresCalls<'_> {
 /// Reads in a transaction of its own. The connection lets it only read.
 async fn read(
     client: &Client,
-    prepared: &Prepared,
+    prepared: &PreparedProcedure,
     call: &ProcedureCall,
     interruption: &Arc<Interruption>,
 ) -> Result<CallOutcome, Error> {
@@ -279,7 +279,7 @@ fn decide(
 /// Whether a call is allowed. If not, the transaction is none any more.
 async fn allowed(
     client: &Client,
-    prepared: &Prepared,
+    prepared: &PreparedProcedure,
     call: &ProcedureCall,
 ) -> Result<bool, Error> {
     let (Some(statement), Some(script)) = (&prepared.allow, call.procedure.allow()) else {
@@ -312,7 +312,7 @@ fn is_denial(error: &Error) -> bool {
 /// Runs the statement of a call and reads what it answers. After too many bytes it is ended.
 async fn answer(
     client: &Client,
-    prepared: &Prepared,
+    prepared: &PreparedProcedure,
     call: &ProcedureCall,
     interruption: &Arc<Interruption>,
 ) -> Result<CallOutcome, Error> {
@@ -434,7 +434,10 @@ fn ran(call: &ProcedureCall, others: bool, error: &Error) -> Result<CallRun, Cen
 // ---------------------------------------------------------------------------
 // Preparing
 
-async fn prepare(client: &Client, procedure: &Arc<CallableProcedure>) -> Result<Prepared, Error> {
+async fn prepare(
+    client: &Client,
+    procedure: &Arc<CallableProcedure>,
+) -> Result<PreparedProcedure, Error> {
     let statement = match procedure.statements().first() {
         None => None,
         Some(script) => Some(prepare_statement(client, procedure, script).await?),
@@ -443,7 +446,7 @@ async fn prepare(client: &Client, procedure: &Arc<CallableProcedure>) -> Result<
         None => None,
         Some(script) => Some(prepare_typed(client, procedure, script, &guard(script)).await?),
     };
-    Ok(Prepared {
+    Ok(PreparedProcedure {
         _procedure: procedure.clone(),
         statement,
         allow,
@@ -507,8 +510,8 @@ async fn prepare_statement(
     let kinds = statement
         .columns()
         .iter()
-        .map(|it| Kind::of(it.type_().oid()));
-    let kinds: Vec<Kind> = kinds.collect();
+        .map(|it| ValueKind::of(it.type_().oid()));
+    let kinds: Vec<ValueKind> = kinds.collect();
     let columns = statement.columns().iter().zip(&kinds).zip(names);
     let columns = columns.map(|((column, kind), name)| AnswerColumn {
         name,
@@ -528,7 +531,7 @@ async fn prepare_statement(
 
 /// Whether the values of a type are read as they are sent.
 fn is_legible(of: &Type) -> bool {
-    Kind::of(of.oid()) != Kind::Other
+    ValueKind::of(of.oid()) != ValueKind::Other
         || matches!(of.kind(), TypeKind::Enum(_))
         || matches!(
             *of,
@@ -586,7 +589,7 @@ fn parameter(column_type: ColumnType) -> Type {
 
 /// See [`check_call`](tidewater_centre::engine::database::Tracking::check_call).
 pub(super) async fn check(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     named: &str,
     procedure: &CallableProcedure,
     script: &Script,
@@ -630,7 +633,9 @@ pub(super) fn refused_by_database(named: &str, error: Error) -> CentreError {
 
 /// See [`check_safe_time`](tidewater_centre::engine::database::Tracking::check_safe_time): when the
 /// transactions of other roles began is hidden from most.
-pub(super) async fn check_safe_time(connection: &mut Connection) -> Result<(), CentreError> {
+pub(super) async fn check_safe_time(
+    connection: &mut PostgresConnection,
+) -> Result<(), CentreError> {
     const SEES: &str = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')";
     let answer = connection.client().query_one(SEES, &[]).await;
     let answer = answer.map_err(refused("looking what the server's role may see"))?;
@@ -648,7 +653,7 @@ pub(super) async fn check_safe_time(connection: &mut Connection) -> Result<(), C
 
 /// A value as it is sent.
 #[derive(Debug)]
-pub(super) enum Argument {
+pub(super) enum EncodedArgument {
     Null,
     Binary(Vec<u8>),
     Text(String),
@@ -659,32 +664,32 @@ pub(super) fn of_script(
     statement: &scripts::ScriptStatement,
     values: &[Value],
     prepared: &Statement,
-) -> Vec<Argument> {
+) -> Vec<EncodedArgument> {
     let typed = statement.types.iter().zip(values).zip(prepared.params());
     let arguments = typed.map(|((column_type, value), of)| argument(*column_type, value, of));
     arguments.collect()
 }
 
 /// The parameters of a script for a call.
-fn arguments(call: &ProcedureCall, script: &Script, statement: &Statement) -> Vec<Argument> {
+fn arguments(call: &ProcedureCall, script: &Script, statement: &Statement) -> Vec<EncodedArgument> {
     let values = call.parameters(script).into_iter().zip(statement.params());
     let arguments = values.map(|((column_type, value), of)| argument(column_type, &value, of));
     arguments.collect()
 }
 
 /// A value in the binary form of the type that PostgreSQL wants, or as text that it makes one of.
-fn argument(column_type: ColumnType, value: &Value, of: &Type) -> Argument {
+fn argument(column_type: ColumnType, value: &Value, of: &Type) -> EncodedArgument {
     if *value == Value::Null {
-        return Argument::Null;
+        return EncodedArgument::Null;
     }
     let (datum, _) = column_type.datum(value.as_ref());
-    let kind = Kind::of(of.oid());
+    let kind = ValueKind::of(of.oid());
     let mut encoded = Vec::new();
-    if kind != Kind::Other && kind.encode(&datum, &mut encoded).is_ok() {
+    if kind != ValueKind::Other && kind.encode(&datum, &mut encoded).is_ok() {
         // Without the length.
-        return Argument::Binary(encoded.split_off(4));
+        return EncodedArgument::Binary(encoded.split_off(4));
     }
-    Argument::Text(match datum.stored(&mut String::new()) {
+    EncodedArgument::Text(match datum.stored(&mut String::new()) {
         ValueRef::Blob(bytes) => {
             let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
             format!("\\x{}", digits.collect::<String>())
@@ -692,20 +697,20 @@ fn argument(column_type: ColumnType, value: &Value, of: &Type) -> Argument {
         ValueRef::Text(text) => text.to_owned(),
         ValueRef::Integer(integer) => integer.to_string(),
         ValueRef::Real(real) => real.to_string(),
-        ValueRef::Null => return Argument::Null,
+        ValueRef::Null => return EncodedArgument::Null,
     })
 }
 
-impl ToSql for Argument {
+impl ToSql for EncodedArgument {
     fn to_sql(
         &self,
         _: &Type,
         out: &mut BytesMut,
     ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
         match self {
-            Argument::Null => return Ok(IsNull::Yes),
-            Argument::Binary(bytes) => out.extend_from_slice(bytes),
-            Argument::Text(text) => out.extend_from_slice(text.as_bytes()),
+            EncodedArgument::Null => return Ok(IsNull::Yes),
+            EncodedArgument::Binary(bytes) => out.extend_from_slice(bytes),
+            EncodedArgument::Text(text) => out.extend_from_slice(text.as_bytes()),
         }
         Ok(IsNull::No)
     }
@@ -716,7 +721,7 @@ impl ToSql for Argument {
 
     fn encode_format(&self, _: &Type) -> Format {
         match self {
-            Argument::Text(_) => Format::Text,
+            EncodedArgument::Text(_) => Format::Text,
             _ => Format::Binary,
         }
     }

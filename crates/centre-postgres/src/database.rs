@@ -3,13 +3,13 @@
 use std::sync::{Arc, PoisonError};
 
 use super::calls::PostgresCalls;
-use super::connection::Connection;
+use super::connection::PostgresConnection;
 use super::download::DatabaseSnapshot;
-use super::interrupt::Interrupter;
+use super::interrupt::PostgresInterrupter;
 use super::publication::{Publication, PublishedTable};
 use super::rows::UploadRows;
 use super::waits::watched;
-use super::{Postgres, Served, Shared, download, fill_random, tracked};
+use super::{PostgresCentre, PostgresShared, Served, download, fill_random, tracked};
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, Downloaded, RunningDownloads};
 use tidewater_centre::engine;
@@ -25,12 +25,12 @@ use tidewater_centre::{
 };
 
 /// A connection that runs syncs.
-pub(crate) struct PostgresLane {
-    connection: Connection,
-    shared: Arc<Shared>,
+pub(crate) struct PostgresWorkerConnection {
+    connection: PostgresConnection,
+    shared: Arc<PostgresShared>,
 }
 
-impl PostgresLane {
+impl PostgresWorkerConnection {
     /// Begins a sync.
     async fn enter(&mut self, now_ms: i64) -> Result<(), CentreError> {
         self.connection.enter().await?;
@@ -39,8 +39,8 @@ impl PostgresLane {
     }
 }
 
-impl WorkerConnection for PostgresLane {
-    type Connection = Connection;
+impl WorkerConnection for PostgresWorkerConnection {
+    type Connection = PostgresConnection;
     type Table = PublishedTable;
 
     fn served(&self) -> Arc<Served> {
@@ -54,12 +54,15 @@ impl WorkerConnection for PostgresLane {
 
     fn renew(&mut self) -> CentreResult<'_, ()> {
         Box::pin(async move {
-            self.connection = Connection::open(&self.shared.address).await?;
+            self.connection = PostgresConnection::open(&self.shared.address).await?;
             Ok(())
         })
     }
 
-    fn run<'a, T: Send + 'static>(&'a mut self, job: Job<Connection, T>) -> CentreResult<'a, T> {
+    fn run<'a, T: Send + 'static>(
+        &'a mut self,
+        job: Job<PostgresConnection, T>,
+    ) -> CentreResult<'a, T> {
         Box::pin(self.connection.run(job))
     }
 
@@ -142,7 +145,7 @@ impl WorkerConnection for PostgresLane {
     }
 
     fn interrupter(&self) -> Arc<dyn CallInterrupt> {
-        Arc::new(Interrupter(self.connection.interruption()))
+        Arc::new(PostgresInterrupter(self.connection.interruption()))
     }
 
     fn download<'a, 'd: 'a>(
@@ -174,23 +177,23 @@ impl WorkerConnection for PostgresLane {
     }
 }
 
-impl Database for Postgres {
-    type Lane = PostgresLane;
+impl Database for PostgresCentre {
+    type Lane = PostgresWorkerConnection;
 
-    fn open_lane(&self) -> CentreResult<'_, PostgresLane> {
+    fn open_lane(&self) -> CentreResult<'_, PostgresWorkerConnection> {
         Box::pin(async move {
-            Ok(PostgresLane {
-                connection: Connection::open(&self.shared.address).await?,
+            Ok(PostgresWorkerConnection {
+                connection: PostgresConnection::open(&self.shared.address).await?,
                 shared: self.shared.clone(),
             })
         })
     }
 
-    fn run<T: Send + 'static>(&self, job: Job<Connection, T>) -> CentreResult<'_, T> {
+    fn run<T: Send + 'static>(&self, job: Job<PostgresConnection, T>) -> CentreResult<'_, T> {
         Box::pin(async move { self.shared.pool.get().await?.run(job).await })
     }
 
-    fn run_apart<T: Send + 'static>(&self, job: Job<Connection, T>) -> CentreResult<'_, T> {
+    fn run_apart<T: Send + 'static>(&self, job: Job<PostgresConnection, T>) -> CentreResult<'_, T> {
         self.run(job)
     }
 
@@ -229,8 +232,8 @@ impl Database for Postgres {
 /// Several at once as long as nobody's rows are read under a role: that holds for all of a
 /// transaction. Who syncs is said for each.
 async fn read_downloads(
-    connection: &mut Connection,
-    shared: &Shared,
+    connection: &mut PostgresConnection,
+    shared: &PostgresShared,
     downloads: &mut [RunningDownloads<'_>],
 ) -> Result<SnapshotReading, CentreError> {
     let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
@@ -253,8 +256,8 @@ async fn read_downloads(
 }
 
 async fn read_some(
-    connection: &mut Connection,
-    shared: &Shared,
+    connection: &mut PostgresConnection,
+    shared: &PostgresShared,
     downloads: &mut [RunningDownloads<'_>],
     publications: &[Arc<Publication>],
 ) -> Result<SnapshotReading, CentreError> {

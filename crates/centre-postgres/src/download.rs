@@ -17,10 +17,10 @@ use tidewater_protocol::{Datum, Value};
 
 use self::read::Reader;
 pub(super) use self::read::held_rows;
-use super::Shared;
-use super::acting::{Acting, RoleQuery};
+use super::PostgresShared;
+use super::acting::{AssumedRole, RoleQuery};
 use super::array::Array;
-use super::connection::{Connection, refused};
+use super::connection::{PostgresConnection, refused};
 use super::members;
 use super::publication::{Publication, PublishedTable, TableRule};
 use super::scope::{ScopeQueries, partition_arrays};
@@ -68,15 +68,15 @@ pub(super) const WHO: &str = "SELECT pg_catalog.set_config('tidewater.username',
   pg_catalog.set_config('tidewater.remote_id', $2, true)";
 
 /// What a remote presented and holds, as far as it can be understood.
-struct Known<'c> {
+struct PresentedState<'c> {
     presented: PresentedCheckpoint<'c>,
     snapshot: String,
 }
 
 /// See [`DownloadSnapshot`].
 pub(super) struct DatabaseSnapshot<'p> {
-    connection: &'p mut Connection,
-    shared: &'p Shared,
+    connection: &'p mut PostgresConnection,
+    shared: &'p PostgresShared,
     publications: &'p [Arc<Publication>],
     opened: Vec<OpenedSubscription>,
     /// By subscription.
@@ -96,14 +96,14 @@ struct LogReading {
     /// See [`own_version`].
     own_version: String,
     /// Reads the application's tables.
-    acting: Acting,
+    acting: AssumedRole,
 }
 
 impl<'p> DatabaseSnapshot<'p> {
     /// Opens the snapshot, and looks what each subscription has.
     pub(super) async fn open(
-        connection: &'p mut Connection,
-        shared: &'p Shared,
+        connection: &'p mut PostgresConnection,
+        shared: &'p PostgresShared,
         jobs: &[&DownloadJob],
         publications: &'p [Arc<Publication>],
     ) -> Result<DatabaseSnapshot<'p>, CentreError> {
@@ -154,7 +154,7 @@ impl<'p> DatabaseSnapshot<'p> {
     fn ourselves(&self, place: TablePlace) -> Reader<'p> {
         Reader {
             table: self.table(place),
-            acting: Acting::default(),
+            acting: AssumedRole::default(),
         }
     }
 }
@@ -290,7 +290,7 @@ impl DownloadSnapshot for DatabaseSnapshot<'_> {
 
 /// The publications of some jobs, one for each subscription.
 pub(super) fn publications(
-    shared: &Shared,
+    shared: &PostgresShared,
     jobs: &[&DownloadJob],
 ) -> Result<Vec<Arc<Publication>>, CentreError> {
     let names = jobs.iter().flat_map(|job| &job.subscriptions);
@@ -307,8 +307,8 @@ type Found = Vec<(OpenedSubscription, LogReading)>;
 /// Opens the snapshot; first takes in the partitions that came or went, if it can be done
 /// at once. If not, their tables go whole.
 async fn open_adopting(
-    connection: &mut Connection,
-    shared: &Shared,
+    connection: &mut PostgresConnection,
+    shared: &PostgresShared,
     jobs: &[&DownloadJob],
     publications: &[Arc<Publication>],
 ) -> Result<Found, CentreError> {
@@ -346,8 +346,8 @@ async fn open_adopting(
 /// Opens the snapshot and finds out what each subscription needs; with the change logs
 /// whose table has other partitions than are tracked.
 async fn open(
-    connection: &mut Connection,
-    shared: &Shared,
+    connection: &mut PostgresConnection,
+    shared: &PostgresShared,
     jobs: &[&DownloadJob],
     publications: &[Arc<Publication>],
 ) -> Result<(Found, Vec<i32>), CentreError> {
@@ -368,7 +368,7 @@ async fn open(
         for publication in own {
             roles.push(RoleQuery::prepare(connection, &job.context, publication).await?);
         }
-        asking.push(Asking {
+        asking.push(JobQuestions {
             user: &job.context.user,
             remote: job.context.remote_id.to_string(),
             queries,
@@ -377,9 +377,12 @@ async fn open(
     }
     let served = distinct(publications);
     let state = connection.prepare(STATE, &[]).await?;
-    let partitioned = Partitioned::of(connection, &served).await?;
-    let helds: Vec<Option<Known<'_>>> = subscriptions.iter().map(|(_, it)| Known::of(it)).collect();
-    let news = News::of(connection, &served, publications, &subscriptions, &helds).await?;
+    let partitioned = MembersQuestion::of(connection, &served).await?;
+    let helds: Vec<Option<PresentedState<'_>>> = subscriptions
+        .iter()
+        .map(|(_, it)| PresentedState::of(it))
+        .collect();
+    let news = NewsQuestion::of(connection, &served, publications, &subscriptions, &helds).await?;
     let client = connection.client();
     let known = || helds.iter().map(Option::as_ref);
     let marks = known().map(|it| it.map(|it| it.presented.watermark.mark.as_slice()));
@@ -406,7 +409,7 @@ async fn open(
             join(
                 join(
                     join_all(news.iter().map(|it| it.ask(client))),
-                    Partitioned::changed(partitioned.as_ref(), client),
+                    MembersQuestion::changed(partitioned.as_ref(), client),
                 ),
                 join_all(asking.iter().map(|it| it.ask(client, &who))),
             ),
@@ -500,7 +503,7 @@ fn distinct(publications: &[Arc<Publication>]) -> Vec<&Publication> {
 }
 
 /// What is asked for one job, in the name of its user.
-struct Asking<'j> {
+struct JobQuestions<'j> {
     user: &'j str,
     remote: String,
     queries: ScopeQueries<'j>,
@@ -508,13 +511,13 @@ struct Asking<'j> {
     roles: Vec<RoleQuery>,
 }
 
-impl Asking<'_> {
+impl JobQuestions<'_> {
     /// Says who syncs, and asks what he holds and under which roles he reads.
     async fn ask(
         &self,
         client: &Client,
         who: &Statement,
-    ) -> Result<(Vec<Arc<Partitions>>, Vec<Acting>), CentreError> {
+    ) -> Result<(Vec<Arc<Partitions>>, Vec<AssumedRole>), CentreError> {
         let parameters: [&(dyn ToSql + Sync); 2] = [&self.user, &self.remote];
         let roles = self.roles.iter().map(|role| role.ask(client));
         let (said, results, roles) = join3(
@@ -562,16 +565,16 @@ fn begin(publications: &[&Publication]) -> String {
 }
 
 /// The question whether partitioned tables still have the partitions that are tracked.
-struct Partitioned {
+struct MembersQuestion {
     statement: Statement,
     logs: Vec<i32>,
 }
 
-impl Partitioned {
+impl MembersQuestion {
     async fn of(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         publications: &[&Publication],
-    ) -> Result<Option<Partitioned>, CentreError> {
+    ) -> Result<Option<MembersQuestion>, CentreError> {
         let tables = publications.iter().flat_map(|it| &it.tables);
         let logs = tables.flat_map(|it| &it.rules);
         let logs = logs.filter(|rule| rule.log.as_ref().is_some_and(|log| log.partitioned));
@@ -580,7 +583,7 @@ impl Partitioned {
             return Ok(None);
         }
         let statement = connection.prepare(&members::changed(), &[]).await?;
-        Ok(Some(Partitioned { statement, logs }))
+        Ok(Some(MembersQuestion { statement, logs }))
     }
 
     async fn changed(this: Option<&Self>, client: &Client) -> Result<Vec<i32>, CentreError> {
@@ -594,7 +597,7 @@ impl Partitioned {
 }
 
 /// The partitions of a rule in a statement: each part begins with what joins it to what is before.
-struct Asked {
+struct PartitionJoin {
     /// Array parameters.
     parameters: String,
     /// The names `s0`, `s1` and so on, unnested.
@@ -603,10 +606,10 @@ struct Asked {
     conditions: String,
 }
 
-impl Asked {
+impl PartitionJoin {
     /// Of a rule whose partition values are parameters from `first` on.
-    fn of(rule: &TableRule, first: usize) -> Asked {
-        let mut asked = Asked {
+    fn of(rule: &TableRule, first: usize) -> PartitionJoin {
+        let mut asked = PartitionJoin {
             parameters: String::new(),
             names: String::new(),
             conditions: String::new(),
@@ -627,7 +630,7 @@ impl Asked {
 /// `$1` the watermark's snapshot, `$2` its xmin, `$3` the upload's own version,
 /// partition values from the parameter `first` on.
 pub(super) fn new_entries(rule: &TableRule, first: usize) -> String {
-    let asked = Asked::of(rule, first);
+    let asked = PartitionJoin::of(rule, first);
     let mut from = String::new();
     if !rule.columns.is_empty() {
         let (parameters, names) = (&asked.parameters[2..], &asked.names[2..]);
@@ -656,7 +659,7 @@ fn own_version(subscription: &DownloadSubscription) -> String {
 }
 
 /// The question for which of some subscriptions the log of a rule has anything new.
-struct News {
+struct NewsQuestion {
     statement: Statement,
     /// Of the subscriptions that may: their numbers, the snapshots that they know, the versions that
     /// they leave out; for each partition that they hold.
@@ -666,15 +669,15 @@ struct News {
     partitions: Vec<Array>,
 }
 
-impl News {
+impl NewsQuestion {
     /// The questions that have to be asked.
     async fn of(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         served: &[&Publication],
         publications: &[Arc<Publication>],
         subscriptions: &[(usize, &DownloadSubscription)],
-        helds: &[Option<Known<'_>>],
-    ) -> Result<Vec<News>, CentreError> {
+        helds: &[Option<PresentedState<'_>>],
+    ) -> Result<Vec<NewsQuestion>, CentreError> {
         let mut questions = Vec::new();
         for publication in served {
             let tables = publication.tables.iter().flat_map(|it| &it.rules);
@@ -707,7 +710,7 @@ impl News {
                 let known = |&number: &usize| helds[number].as_ref();
                 let snapshots = numbers.iter().filter_map(known);
                 let own_versions = numbers.iter().map(|&it| own_version(subscriptions[it].1));
-                questions.push(News {
+                questions.push(NewsQuestion {
                     statement: connection.prepare(&news(table), &[]).await?,
                     snapshots: snapshots.map(|it| it.snapshot.clone()).collect(),
                     own_versions: own_versions.collect(),
@@ -733,14 +736,14 @@ impl News {
     }
 }
 
-/// The text of [`News`]. By the log's index for each partition, however many entries there are:
+/// The text of [`NewsQuestion`]. By the log's index for each partition, however many entries there are:
 /// LIMIT keeps PostgreSQL from reading all of the log once instead.
 fn news(rule: &TableRule) -> String {
-    let Asked {
+    let PartitionJoin {
         parameters,
         names,
         conditions,
-    } = Asked::of(rule, 4);
+    } = PartitionJoin::of(rule, 4);
     format!(
         "SELECT s.n FROM (SELECT n, known::pg_snapshot AS known, \
          pg_catalog.pg_snapshot_xmin(known::pg_snapshot) AS low, own::xid8 AS own{names} \
@@ -752,15 +755,15 @@ fn news(rule: &TableRule) -> String {
     )
 }
 
-impl<'c> Known<'c> {
+impl<'c> PresentedState<'c> {
     /// What a remote presented, unless it presented nothing, or something of another database.
-    fn of(subscription: &'c DownloadSubscription) -> Option<Known<'c>> {
+    fn of(subscription: &'c DownloadSubscription) -> Option<PresentedState<'c>> {
         let presented = subscription
             .checkpoint
             .as_ref()
             .and_then(PresentedCheckpoint::of)?;
         let snapshot = snapshot(&presented.watermark.position)?.to_owned();
-        Some(Known {
+        Some(PresentedState {
             presented,
             snapshot,
         })
@@ -770,7 +773,7 @@ impl<'c> Known<'c> {
     /// partitions. If these changed, everybody knows that there is something to do.
     async fn has_news_of_many(
         &self,
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         publication: &Publication,
         scope: &Scope,
         own_version: &str,

@@ -5,17 +5,17 @@ use tokio_postgres::{Client, Statement};
 
 use tidewater_protocol::{Datum, Value};
 
-use super::Postgres;
-use super::acting::{Acting, RoleQuery};
+use super::PostgresCentre;
+use super::acting::{AssumedRole, RoleQuery};
 use super::array::Array;
-use super::catalog::Catalog;
-use super::connection::{Connection, refused};
+use super::catalog::PostgresCatalog;
+use super::connection::{PostgresConnection, refused};
 use super::decoder::RowDecoder;
 use super::download::{WHO, held_rows};
 use super::publication::{PgColumn, Publication, PublishedTable};
 use super::scope::ScopeQueries;
 use super::triggers::log_column;
-use super::values::Kind;
+use super::values::ValueKind;
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::inspect::{
     ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,
@@ -47,9 +47,9 @@ const COMMITTED: &str = "(CASE WHEN pg_catalog.current_setting('track_commit_tim
   THEN (extract(epoch FROM pg_catalog.pg_xact_commit_timestamp(
     (l.version::text::int8 % 4294967296)::text::xid)) * 1000)::int8 END)";
 
-impl DatabaseInspection for Postgres {
+impl DatabaseInspection for PostgresCentre {
     async fn scope(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         publication: &Publication,
         context: &SyncContext,
         purpose: ScopePurpose,
@@ -61,8 +61,8 @@ impl DatabaseInspection for Postgres {
     }
 
     async fn cells(
-        connection: &mut Connection,
-        catalog: &Catalog,
+        connection: &mut PostgresConnection,
+        catalog: &PostgresCatalog,
         row: &KeyedRow<'_, PublishedTable>,
         cells: &[InspectedCell],
     ) -> Result<Option<Vec<Value>>> {
@@ -78,7 +78,7 @@ impl DatabaseInspection for Postgres {
             let column = &catalog.tables[cell.table].columns[cell.column];
             (column.output(&format!("{alias}.")), column.kind)
         });
-        let (outputs, kinds): (Vec<String>, Vec<Kind>) = columns.unzip();
+        let (outputs, kinds): (Vec<String>, Vec<ValueKind>) = columns.unzip();
         let sql = format!(
             "SELECT {} FROM {} JOIN {} ON {}",
             outputs.join(", "),
@@ -99,7 +99,7 @@ impl DatabaseInspection for Postgres {
     }
 
     async fn seen(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         row: &KeyedRow<'_, PublishedTable>,
         context: &SyncContext,
     ) -> Result<Option<(String, bool)>> {
@@ -124,7 +124,7 @@ impl DatabaseInspection for Postgres {
     }
 
     async fn entries(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         row: &KeyedRow<'_, PublishedTable>,
         rule: usize,
         until_ms: i64,
@@ -137,7 +137,7 @@ impl DatabaseInspection for Postgres {
         let partition = of_rule.columns.iter().enumerate().map(|(at, column)| {
             let read = match column.kind {
                 // It has no equality.
-                Kind::Json => "text",
+                ValueKind::Json => "text",
                 kind => kind.parameter().1,
             };
             format!(", l.{}::{read}", log_column(at))
@@ -173,7 +173,7 @@ impl DatabaseInspection for Postgres {
     }
 
     async fn difference(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         context: &SyncContext,
         sides: [Option<ConfigurationSide<'_, PublishedTable>>; 2],
         rows: usize,
@@ -250,7 +250,7 @@ async fn prepared(client: &Client, sql: &str) -> Result<Statement> {
 }
 
 /// Says for whom queries are run, for the application's policies and functions.
-async fn say_who(connection: &mut Connection, context: &SyncContext) -> Result<()> {
+async fn say_who(connection: &mut PostgresConnection, context: &SyncContext) -> Result<()> {
     let who = connection.prepare(WHO, &[]).await?;
     let remote = context.remote_id.to_string();
     let parameters: [&(dyn ToSql + Sync); 2] = [&context.user, &remote];
@@ -260,10 +260,10 @@ async fn say_who(connection: &mut Connection, context: &SyncContext) -> Result<(
 
 /// The role under which a remote reads a publication.
 async fn acting(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     publication: &Publication,
     context: &SyncContext,
-) -> Result<Acting> {
+) -> Result<AssumedRole> {
     let role = RoleQuery::prepare(connection, context, publication).await?;
     role.ask(connection.client()).await
 }

@@ -1,6 +1,6 @@
 //! Numbers for the rows that remotes insert.
 
-use super::connection::{Connection, refused};
+use super::connection::{PostgresConnection, refused};
 use super::publication::PublishedTable;
 use super::quote::ident;
 use tidewater_centre::engine::database::NumberBlockRequest;
@@ -36,7 +36,7 @@ fn ahead(column: &str, table: &PublishedTable) -> String {
 /// Takes numbers from the column's sequence, one by one as everybody does: then whoever inserts at
 /// the same time gets others. Where there is none, those above all that there are.
 pub(super) async fn take(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     asked: NumberBlockRequest<'_>,
     table: &PublishedTable,
 ) -> Result<Vec<(i64, i64)>, CentreError> {

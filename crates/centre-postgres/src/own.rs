@@ -12,7 +12,7 @@ use tokio_postgres::{Client, Statement};
 
 use tidewater_protocol::Value;
 
-use super::connection::{Connection, centre_error, refused};
+use super::connection::{PostgresConnection, centre_error, refused};
 use tidewater_centre::engine::connection::{
     self, Durability, ResultRow, StatementResult, SystemStatement, split_rows,
 };
@@ -41,9 +41,9 @@ pub(super) fn spell(sql: &str) -> String {
 
 /// A parameter, encoded as the type that PostgreSQL gave it.
 #[derive(Debug)]
-struct Bound<'a>(&'a Value);
+struct EncodedParameter<'a>(&'a Value);
 
-impl ToSql for Bound<'_> {
+impl ToSql for EncodedParameter<'_> {
     fn to_sql(
         &self,
         kind: &Type,
@@ -72,11 +72,11 @@ impl ToSql for Bound<'_> {
 }
 
 /// A value of a result.
-struct Read(Value);
+struct ResultCell(Value);
 
-impl<'a> FromSql<'a> for Read {
-    fn from_sql(kind: &Type, bytes: &'a [u8]) -> Result<Read, Box<dyn Error + Sync + Send>> {
-        Ok(Read(match *kind {
+impl<'a> FromSql<'a> for ResultCell {
+    fn from_sql(kind: &Type, bytes: &'a [u8]) -> Result<ResultCell, Box<dyn Error + Sync + Send>> {
+        Ok(ResultCell(match *kind {
             Type::BOOL => Value::Integer(i64::from(bool::from_sql(kind, bytes)?)),
             Type::INT2 => Value::Integer(i64::from(i16::from_sql(kind, bytes)?)),
             Type::INT4 => Value::Integer(i64::from(i32::from_sql(kind, bytes)?)),
@@ -87,8 +87,8 @@ impl<'a> FromSql<'a> for Read {
         }))
     }
 
-    fn from_sql_null(_: &Type) -> Result<Read, Box<dyn Error + Sync + Send>> {
-        Ok(Read(Value::Null))
+    fn from_sql_null(_: &Type) -> Result<ResultCell, Box<dyn Error + Sync + Send>> {
+        Ok(ResultCell(Value::Null))
     }
 
     fn accepts(_: &Type) -> bool {
@@ -103,11 +103,11 @@ async fn run(
 ) -> Result<StatementResult, tokio_postgres::Error> {
     let rows = match split_rows(own.sql) {
         None => {
-            let parameters = own.parameters.iter().map(Bound);
+            let parameters = own.parameters.iter().map(EncodedParameter);
             client.query_raw(statement, parameters).await?
         }
         Some((_, types, _)) => {
-            let column = |at: usize| own.rows.iter().map(move |row| Bound(&row[at]));
+            let column = |at: usize| own.rows.iter().map(move |row| EncodedParameter(&row[at]));
             let arrays = (0..types.count()).map(|at| column(at).collect::<Vec<_>>());
             client.query_raw(statement, arrays).await?
         }
@@ -116,7 +116,7 @@ async fn run(
     let mut answer = StatementResult::default();
     while let Some(row) = rows.next().await {
         let row = row?;
-        let values = (0..row.len()).map(|index| Ok(row.try_get::<_, Read>(index)?.0));
+        let values = (0..row.len()).map(|index| Ok(row.try_get::<_, ResultCell>(index)?.0));
         let values: Result<_, tokio_postgres::Error> = values.collect();
         answer.rows.push(ResultRow(values?));
     }
@@ -142,7 +142,7 @@ pub(super) async fn all_at_once<T>(futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     outputs
 }
 
-/// Runs statements that [`Connection::prepare_own`] has prepared, all in one flight.
+/// Runs statements that [`PostgresConnection::prepare_own`] has prepared, all in one flight.
 pub(super) async fn run_all(
     client: &Client,
     prepared: &[Statement],
@@ -154,7 +154,7 @@ pub(super) async fn run_all(
     answers.collect()
 }
 
-impl Connection {
+impl PostgresConnection {
     pub(super) async fn prepare_own(
         &mut self,
         statements: &[SystemStatement],
@@ -167,7 +167,7 @@ impl Connection {
     }
 }
 
-impl connection::DatabaseConnection for Connection {
+impl connection::DatabaseConnection for PostgresConnection {
     async fn flight(
         &mut self,
         what: &'static str,

@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Statement};
 use tidewater_protocol::Datum;
 
 use super::array::Array;
-use super::connection::{Connection, refused};
+use super::connection::{PostgresConnection, refused};
 use super::decoder::RowDecoder;
 use super::publication::{PgColumn, Publication, TableRule};
 use tidewater_centre::SyncContext;
@@ -30,7 +30,7 @@ pub(super) struct ScopeQueries<'p> {
 impl<'p> ScopeQueries<'p> {
     /// Prepares the queries.
     pub(super) async fn prepare(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         context: &SyncContext,
         publications: &[&'p Publication],
         purpose: ScopePurpose,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use tokio_postgres::{Row, SimpleQueryMessage};
 
-use super::connection::{Connection, refused};
+use super::connection::{PostgresConnection, refused};
 use super::quote::ident;
 use tidewater_centre::engine::deploy::{DeploymentStep, ScopeSources};
 use tidewater_centre::engine::scope::ScopeQuery;
@@ -53,7 +53,7 @@ ORDER BY 2";
 
 /// See [`Tracking::scope_sources`](tidewater_centre::engine::database::Tracking::scope_sources).
 pub(super) async fn find(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     queries: &[&ScopeQuery],
 ) -> Result<ScopeSources, CentreError> {
     let mut read = BTreeSet::new();
@@ -120,7 +120,7 @@ fn settle(row: &Row, sources: &mut ScopeSources) {
 
 /// Adds the tables that a query reads, by schema and name; says why PostgreSQL does not tell them.
 async fn read_by(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     query: &ScopeQuery,
     read: &mut BTreeSet<(String, String)>,
 ) -> Result<Option<String>, CentreError> {

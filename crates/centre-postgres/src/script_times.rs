@@ -10,7 +10,7 @@ use tokio_postgres::Statement;
 use tokio_postgres::types::Type;
 
 use super::calls::refused_by_database;
-use super::connection::{Connection, refused};
+use super::connection::{PostgresConnection, refused};
 use tidewater_centre::engine::script::{Script, ScriptParameter};
 use tidewater_centre::engine::scripts::{CheckedScript, parameter_type};
 use tidewater_centre::error::CentreError;
@@ -42,7 +42,7 @@ fn types(script: &Script) -> Vec<Type> {
 
 /// The statement of a script.
 pub(super) async fn prepare(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     script: &Script,
 ) -> Result<Statement, CentreError> {
     let types = types(script);
@@ -60,7 +60,7 @@ pub(super) async fn prepare(
 
 /// See [`check_script`](tidewater_centre::engine::database::Tracking::check_script).
 pub(super) async fn check_script(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     named: &str,
     script: &Script,
 ) -> Result<CheckedScript, CentreError> {
@@ -95,7 +95,7 @@ fn is_zoneless(of: &Type) -> bool {
 
 /// What is told of a time that is compared with one without a zone.
 async fn warning(
-    connection: &Connection,
+    connection: &PostgresConnection,
     script: &Script,
     parameter: &ScriptParameter,
 ) -> Result<String, CentreError> {

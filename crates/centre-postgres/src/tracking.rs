@@ -8,17 +8,17 @@ use std::collections::HashSet;
 use tidewater_protocol::Table;
 use tokio_postgres::{GenericClient, Row};
 
-use super::catalog::Catalog;
-use super::connection::{Connection, refused};
+use super::catalog::PostgresCatalog;
+use super::connection::{PostgresConnection, refused};
 use super::members::{self, Members};
 use super::publication::{Publication, PublishedTable};
 use super::quote::literal;
 use super::rows::script;
 use super::state::{self, ADVISORY_LOCK, PLACE};
-use super::tracked::{self, Lost};
+use super::tracked::{self, IncompleteLog};
 use super::triggers::{LogSpec, marker};
 use super::{
-    FINGERPRINTS, Postgres, VERSION, acting, calls, grants, in_place, numbers, rights, scope,
+    FINGERPRINTS, PostgresCentre, VERSION, acting, calls, grants, in_place, numbers, rights, scope,
     scope_sources, script_times, waits, watermark,
 };
 use tidewater_centre::MissingRight;
@@ -46,10 +46,10 @@ use tidewater_centre::records::BlockingTransaction;
 /// How long deploying waits for a table that is in use.
 const LOCK_TIMEOUT_MS: u32 = 5_000;
 
-impl ChangeTracking for Postgres {
-    type Connection = Connection;
+impl ChangeTracking for PostgresCentre {
+    type Connection = PostgresConnection;
 
-    type Catalog = Catalog;
+    type Catalog = PostgresCatalog;
     type Table = PublishedTable;
     type Log = LogSpec;
 
@@ -71,11 +71,15 @@ impl ChangeTracking for Postgres {
         Some(format!("(${number}::{cast})"))
     }
 
-    async fn catalog(connection: &mut Connection) -> Result<Catalog, CentreError> {
-        Catalog::read(connection.client()).await
+    async fn catalog(connection: &mut PostgresConnection) -> Result<PostgresCatalog, CentreError> {
+        PostgresCatalog::read(connection.client()).await
     }
 
-    fn table(published: &CompiledTable<'_>, _: &Table, catalog: &Catalog) -> PublishedTable {
+    fn table(
+        published: &CompiledTable<'_>,
+        _: &Table,
+        catalog: &PostgresCatalog,
+    ) -> PublishedTable {
         PublishedTable::of(published, catalog)
     }
 
@@ -92,7 +96,7 @@ impl ChangeTracking for Postgres {
     }
 
     async fn take_numbers(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         asked: NumberBlockRequest<'_>,
         table: &PublishedTable,
     ) -> Result<Vec<(i64, i64)>, CentreError> {
@@ -100,7 +104,7 @@ impl ChangeTracking for Postgres {
     }
 
     async fn check_query(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         (place, query, which): (&str, &ScopeQuery, WhichRule),
         _: &CompiledTable<'_>,
         _: &[TableInfo],
@@ -111,15 +115,15 @@ impl ChangeTracking for Postgres {
     }
 
     async fn scope_sources(
-        connection: &mut Connection,
-        _: &Catalog,
+        connection: &mut PostgresConnection,
+        _: &PostgresCatalog,
         queries: &[&ScopeQuery],
     ) -> Result<ScopeSources, CentreError> {
         scope_sources::find(connection, queries).await
     }
 
     async fn check_allowed(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         named: &str,
         query: &ScopeQuery,
     ) -> Result<(), CentreError> {
@@ -127,7 +131,7 @@ impl ChangeTracking for Postgres {
     }
 
     async fn check_call(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         named: &str,
         procedure: &CallableProcedure,
         statement: &Script,
@@ -135,7 +139,7 @@ impl ChangeTracking for Postgres {
         calls::check(connection, named, procedure, statement).await
     }
 
-    async fn check_safe_time(connection: &mut Connection) -> Result<(), CentreError> {
+    async fn check_safe_time(connection: &mut PostgresConnection) -> Result<(), CentreError> {
         calls::check_safe_time(connection).await
     }
 
@@ -144,7 +148,7 @@ impl ChangeTracking for Postgres {
     }
 
     async fn check_script(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         named: &str,
         script: &Script,
         _: &[SetColumn],
@@ -157,7 +161,7 @@ impl ChangeTracking for Postgres {
     }
 
     async fn check_acting(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         named: &str,
         assumed: &RoleAssumption,
         tables: &[PublishedTable],
@@ -170,24 +174,27 @@ impl ChangeTracking for Postgres {
     }
 
     async fn found_tables(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         wanted: &[&'static str],
     ) -> Result<Vec<&'static str>, CentreError> {
         found_tables(connection.client(), wanted).await
     }
 
-    async fn prepare(connection: &mut Connection, _: bool) -> Result<Vec<DeployStep>, CentreError> {
+    async fn prepare(
+        connection: &mut PostgresConnection,
+        _: bool,
+    ) -> Result<Vec<DeployStep>, CentreError> {
         check_encoding(connection.client()).await?;
         Ok(Vec::new())
     }
 
-    async fn begin_alone(connection: &mut Connection) -> Result<(), CentreError> {
+    async fn begin_alone(connection: &mut PostgresConnection) -> Result<(), CentreError> {
         begin_alone(connection, LOCK_TIMEOUT_MS).await
     }
 
     async fn in_place(
-        connection: &mut Connection,
-        catalog: &Catalog,
+        connection: &mut PostgresConnection,
+        catalog: &PostgresCatalog,
         wanted: &[LogSpec],
     ) -> Result<ExistingChangeLogs, CentreError> {
         find_in_place(connection.client(), catalog, wanted).await
@@ -200,7 +207,7 @@ impl ChangeTracking for Postgres {
         }
     }
 
-    fn make_log(log: &LogSpec, id: i64, catalog: &Catalog) -> String {
+    fn make_log(log: &LogSpec, id: i64, catalog: &PostgresCatalog) -> String {
         let (spec, id) = (log, id as i32);
         let text = |text: &str| literal(text).unwrap_or_else(|| "''".into());
         let partition: Vec<String> = spec.partition.iter().map(|name| text(name)).collect();
@@ -249,8 +256,10 @@ impl ChangeTracking for Postgres {
         tracked::remember_all(publications)
     }
 
-    async fn traces(connection: &mut Connection) -> Result<Vec<DeploymentStep>, CentreError> {
-        let catalog = Catalog::read(connection.client()).await?;
+    async fn traces(
+        connection: &mut PostgresConnection,
+    ) -> Result<Vec<DeploymentStep>, CentreError> {
+        let catalog = PostgresCatalog::read(connection.client()).await?;
         let triggers = catalog.tables.iter().filter_map(|table| {
             let drops = in_place::drops(table);
             let title = &table.title;
@@ -260,7 +269,7 @@ impl ChangeTracking for Postgres {
             })
         });
         let mut steps: Vec<DeploymentStep> = triggers.collect();
-        let found = found_tables(connection.client(), &own_tables::<Postgres>()).await?;
+        let found = found_tables(connection.client(), &own_tables::<PostgresCentre>()).await?;
         if !found.is_empty() {
             let description = "remove the schema tidewater with everything in it".to_owned();
             let drop = "DROP SCHEMA tidewater CASCADE".to_owned();
@@ -270,23 +279,25 @@ impl ChangeTracking for Postgres {
     }
 
     async fn rights(
-        connection: &mut Connection,
-        asked: RightsPurpose<'_, Postgres>,
+        connection: &mut PostgresConnection,
+        asked: RightsPurpose<'_, PostgresCentre>,
     ) -> Result<RoleRights, CentreError> {
         rights::of_deploying(connection, asked).await
     }
 
-    async fn removal_rights(connection: &mut Connection) -> Result<Vec<MissingRight>, CentreError> {
+    async fn removal_rights(
+        connection: &mut PostgresConnection,
+    ) -> Result<Vec<MissingRight>, CentreError> {
         rights::of_undeploying(connection).await
     }
 
-    async fn other_sessions(connection: &mut Connection) -> Result<u64, CentreError> {
+    async fn other_sessions(connection: &mut PostgresConnection) -> Result<u64, CentreError> {
         rights::other_sessions(connection).await
     }
 
     /// Remembers how tables are now, to notice in every upload if they no longer are.
     async fn complete(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         publications: &mut [Publication],
     ) -> Result<(), CentreError> {
         let tables = publications.iter().flat_map(|it| &it.tables);
@@ -301,7 +312,7 @@ impl ChangeTracking for Postgres {
     }
 
     async fn version<'t>(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         tables: impl Iterator<Item = &'t PublishedTable> + Send,
     ) -> Result<String, CentreError> {
         let oids: Vec<u32> = tables.map(|table| table.oid).collect();
@@ -325,7 +336,9 @@ impl ChangeTracking for Postgres {
         row.map_or(Ok(false), |row| row.get(0))
     }
 
-    async fn log_sizes(connection: &mut Connection) -> Result<Vec<(String, u64)>, CentreError> {
+    async fn log_sizes(
+        connection: &mut PostgresConnection,
+    ) -> Result<Vec<(String, u64)>, CentreError> {
         // Statistics know new entries at once, and the size of a log they never saw is
         // better than counting millions of them.
         let sizes = own!(
@@ -339,17 +352,19 @@ impl ChangeTracking for Postgres {
         rows.map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
     }
 
-    async fn load(connection: &mut Connection) -> Result<(Option<i64>, Option<u64>), CentreError> {
+    async fn load(
+        connection: &mut PostgresConnection,
+    ) -> Result<(Option<i64>, Option<u64>), CentreError> {
         waits::load(connection).await
     }
 
     async fn blockers(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
     ) -> Result<Vec<BlockingTransaction>, CentreError> {
         waits::blockers(connection).await
     }
 
-    async fn begin_pruning(connection: &mut Connection) -> Result<bool, CentreError> {
+    async fn begin_pruning(connection: &mut PostgresConnection) -> Result<bool, CentreError> {
         connection.begin().await?;
         let lock = own!(
             "SELECT pg_catalog.pg_try_advisory_xact_lock(?1)",
@@ -368,7 +383,7 @@ impl ChangeTracking for Postgres {
     }
 
     async fn end_pruning(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         result: Result<(), CentreError>,
     ) -> Result<(), CentreError> {
         result?;
@@ -376,7 +391,7 @@ impl ChangeTracking for Postgres {
     }
 
     async fn prune_logs(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         before_ms: i64,
         now_ms: i64,
         _: [u8; 16],
@@ -448,7 +463,7 @@ impl ChangeTracking for Postgres {
 /// them. What is dropped had ended before the horizon, what stays for it began after that: so no
 /// watermark sees the one that stays and not the other. A download that is being read sees both.
 async fn compact(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     log: i32,
     (oldest_running, next_to_begin): &(String, String),
 ) -> Result<u64, CentreError> {
@@ -489,7 +504,7 @@ async fn compact(
 }
 
 /// A change log, as the registry says.
-struct Registered {
+struct RegisteredLog {
     id: i32,
     table_oid: u32,
     table_name: String,
@@ -501,9 +516,9 @@ struct Registered {
     functions: i64,
 }
 
-impl Registered {
-    fn of(row: &Row) -> Registered {
-        Registered {
+impl RegisteredLog {
+    fn of(row: &Row) -> RegisteredLog {
+        RegisteredLog {
             id: row.get(0),
             table_oid: row.get(1),
             table_name: row.get(2),
@@ -514,7 +529,7 @@ impl Registered {
         }
     }
 
-    async fn all(client: &impl GenericClient) -> Result<Vec<Registered>, CentreError> {
+    async fn all(client: &impl GenericClient) -> Result<Vec<RegisteredLog>, CentreError> {
         let sql = "SELECT id, table_oid, table_name, partition_columns, definition,
                CASE WHEN to_regclass('tidewater.log_' || id) IS NULL THEN 0 ELSE
                  (SELECT count(*) FROM pg_catalog.pg_proc p
@@ -524,15 +539,15 @@ impl Registered {
              FROM tidewater.change_log ORDER BY id";
         let rows = client.query(sql, &[]).await;
         let rows = rows.map_err(refused("reading the deployed state"))?;
-        Ok(rows.iter().map(Registered::of).collect())
+        Ok(rows.iter().map(RegisteredLog::of).collect())
     }
 
     /// What has to be done about a log that is all there itself.
     fn mend(
         &self,
         spec: &LogSpec,
-        lost: &[Lost],
-        catalog: &Catalog,
+        lost: &[IncompleteLog],
+        catalog: &PostgresCatalog,
         mends: &mut Vec<DeploymentStep>,
     ) {
         let id = self.id;
@@ -554,13 +569,13 @@ impl Registered {
                 missing.table,
                 missing.names.join(", ")
             );
-            let lock = Postgres::lock(StepLock::Everybody, &missing.table);
+            let lock = PostgresCentre::lock(StepLock::Everybody, &missing.table);
             let sql = missing.sql + &everything(id.into());
             mends.push(DeploymentStep::sql(description, lock, sql));
         }
         let registered = self.members.as_deref();
         if let Some(change) = registered.and_then(|it| members::settle(spec, id, it, catalog)) {
-            let lock = Postgres::lock(StepLock::Writers, "the partitions");
+            let lock = PostgresCentre::lock(StepLock::Writers, "the partitions");
             mends.push(DeploymentStep::sql(change.description, lock, change.sql).unneeded());
         }
     }
@@ -569,10 +584,10 @@ impl Registered {
 /// What there is of change logs, and what else has to be done in the database.
 async fn find_in_place(
     client: &impl GenericClient,
-    catalog: &Catalog,
+    catalog: &PostgresCatalog,
     wanted: &[LogSpec],
 ) -> Result<ExistingChangeLogs, CentreError> {
-    let registered = Registered::all(client).await?;
+    let registered = RegisteredLog::all(client).await?;
     let lost = tracked::lost(client).await?;
     let at_home = format!("SELECT place = {PLACE} FROM tidewater.history");
     let at_home = client.query_one(&at_home, &[]).await;
@@ -617,7 +632,11 @@ async fn find_in_place(
 }
 
 /// Removes triggers from tables that are tracked no more.
-fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> Vec<DeploymentStep> {
+fn strays(
+    registered: &[RegisteredLog],
+    catalog: &PostgresCatalog,
+    wanted: &[LogSpec],
+) -> Vec<DeploymentStep> {
     let mut tracked: HashSet<u32> = registered.iter().map(|log| log.table_oid).collect();
     for spec in wanted {
         tracked.extend(spec.route.steps().iter().map(|it| it.oid));
@@ -629,7 +648,7 @@ fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> V
     }
     let strays = in_place::strays(&tracked, catalog).map(|(table, drops)| {
         let title = &table.title;
-        let is_new = |log: &Registered| log.table_name == *title && log.table_oid != table.oid;
+        let is_new = |log: &RegisteredLog| log.table_name == *title && log.table_oid != table.oid;
         let description = match registered.iter().any(is_new) {
             true => format!(
                 "remove the old triggers from {title}: the table was made anew (restored from a \
@@ -639,7 +658,7 @@ fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> V
         };
         DeploymentStep::sql(
             description,
-            Postgres::lock(StepLock::Everybody, title),
+            PostgresCentre::lock(StepLock::Everybody, title),
             drops,
         )
         .unneeded()
@@ -647,7 +666,7 @@ fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> V
     strays.collect()
 }
 
-fn members_of<'c>(spec: &LogSpec, catalog: &'c Catalog) -> Option<&'c Members> {
+fn members_of<'c>(spec: &LogSpec, catalog: &'c PostgresCatalog) -> Option<&'c Members> {
     catalog.by_oid(spec.table_oid)?.members.as_ref()
 }
 
@@ -698,7 +717,7 @@ async fn found_tables(
 
 /// Begins a transaction that alone may change what is deployed.
 pub(super) async fn begin_alone(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     lock_timeout_ms: u32,
 ) -> Result<(), CentreError> {
     connection.begin().await?;

@@ -2,10 +2,10 @@
 //!
 //! What is in place and what has to be made is `deploy`'s affair.
 
-use super::catalog::{Catalog, Table};
+use super::catalog::{PostgresCatalog, PostgresTable};
 use super::publication::PgColumn;
 use super::quote::{ident, qualified};
-use super::route::{Route, Watched, differ};
+use super::route::{Route, WatchedColumn, differ};
 use super::state::SCHEMA;
 use tidewater_centre::engine::compile::CompiledRule;
 use tidewater_centre::engine::database::ChangeLog;
@@ -30,7 +30,7 @@ pub(crate) struct LogSpec {
     /// The way to the table that decides.
     pub(super) route: Route,
     /// The columns of the tracked table that triggers look at.
-    pub(super) watched: Vec<Watched>,
+    pub(super) watched: Vec<WatchedColumn>,
     columns: Vec<LogColumn>,
     /// The key's columns that somebody writes.
     written_key: Vec<String>,
@@ -84,9 +84,9 @@ impl LogSpec {
     /// The log that a rule of a table needs: the partition columns first, then the key's
     /// columns that are not among them.
     pub(super) fn new(
-        table: &Table,
+        table: &PostgresTable,
         rule: &CompiledRule,
-        catalog: &Catalog,
+        catalog: &PostgresCatalog,
         tracking: TrackingMode,
     ) -> LogSpec {
         let route = Route::of(table, rule, catalog);
@@ -125,7 +125,7 @@ impl LogSpec {
             by_row: tracking == TrackingMode::Row,
             partitioned: table.members.is_some(),
             generated: watched.iter().any(|it| it.generated),
-            watched: watched.into_iter().map(Watched::of).collect(),
+            watched: watched.into_iter().map(WatchedColumn::of).collect(),
             columns: columns.collect(),
             written_key: key()
                 .filter(|it| !it.generated)

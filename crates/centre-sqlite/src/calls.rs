@@ -16,7 +16,7 @@ use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::pack::too_long;
 use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Value, ValueRef};
 
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::{failure, values};
 use tidewater_centre::engine::connection::{DatabaseConnection as _, own};
 use tidewater_centre::engine::procedure::{CallRun, CallRunner, StatementCheck};
@@ -36,9 +36,9 @@ pub(super) const STEPS: i32 = 1_000;
 const ROWS_AT_ONCE: usize = 4_000;
 
 /// Interrupts the calls of a worker: each looks by itself.
-pub(super) struct Interrupter;
+pub(super) struct SqliteInterrupter;
 
-impl CallInterrupt for Interrupter {
+impl CallInterrupt for SqliteInterrupter {
     fn interrupt(&self, call: &Cancel) {
         call.set();
     }
@@ -46,20 +46,20 @@ impl CallInterrupt for Interrupter {
 
 /// See [`CallRunner`].
 pub(super) struct SqliteCalls<'c> {
-    connection: &'c mut Connection,
+    connection: &'c mut SqliteConnection,
 }
 
 /// What a statement of a call comes to.
 type Answered = Result<CallOutcome, rusqlite::Error>;
 
 impl<'c> SqliteCalls<'c> {
-    pub(super) fn new(connection: &'c mut Connection) -> SqliteCalls<'c> {
+    pub(super) fn new(connection: &'c mut SqliteConnection) -> SqliteCalls<'c> {
         SqliteCalls { connection }
     }
 
     /// Does something for a call that ends when the call is not wanted any more, or has taken too
     /// long.
-    fn watched<T>(&self, call: &ProcedureCall, work: impl FnOnce(&Connection) -> T) -> T {
+    fn watched<T>(&self, call: &ProcedureCall, work: impl FnOnce(&SqliteConnection) -> T) -> T {
         let cancel = call.cancel.clone();
         let until = Instant::now().checked_add(call.timeout);
         let is_over = move || cancel.is_set() || until.is_some_and(|it| Instant::now() >= it);
@@ -92,9 +92,9 @@ impl<'c> SqliteCalls<'c> {
 }
 
 impl CallRunner for SqliteCalls<'_> {
-    type Connection = Connection;
+    type Connection = SqliteConnection;
 
-    fn connection(&mut self) -> &mut Connection {
+    fn connection(&mut self) -> &mut SqliteConnection {
         self.connection
     }
 
@@ -151,7 +151,7 @@ impl CallRunner for SqliteCalls<'_> {
 }
 
 /// Runs the statements of a call, if it is allowed.
-fn answer(connection: &Connection, call: &ProcedureCall) -> Answered {
+fn answer(connection: &SqliteConnection, call: &ProcedureCall) -> Answered {
     if let Some(allow) = call.procedure.allow() {
         let mut statement = connection.prepare_cached(&allow.sql)?;
         let parameters = parameters(call, allow, statement.parameter_count());
@@ -181,7 +181,7 @@ fn answer(connection: &Connection, call: &ProcedureCall) -> Answered {
 
 /// Runs one statement to its end.
 fn run(
-    connection: &Connection,
+    connection: &SqliteConnection,
     call: &ProcedureCall,
     script: &Script,
     returns: Returns,
@@ -437,7 +437,7 @@ fn name(code: i32) -> String {
 /// See [`check_call`](tidewater_centre::engine::database::Tracking::check_call); with so many
 /// parameters beside its own for rows.
 pub(super) fn check(
-    connection: &Connection,
+    connection: &SqliteConnection,
     named: &str,
     script: &Script,
     rows: usize,

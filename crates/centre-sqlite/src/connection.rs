@@ -14,9 +14,9 @@ use tidewater_centre::engine::connection::{
 use tidewater_centre::error::CentreError;
 
 /// A connection to the file.
-pub(crate) struct Connection(pub(super) rusqlite::Connection);
+pub(crate) struct SqliteConnection(pub(super) rusqlite::Connection);
 
-impl Deref for Connection {
+impl Deref for SqliteConnection {
     type Target = rusqlite::Connection;
 
     fn deref(&self) -> &rusqlite::Connection {
@@ -24,7 +24,7 @@ impl Deref for Connection {
     }
 }
 
-impl DerefMut for Connection {
+impl DerefMut for SqliteConnection {
     fn deref_mut(&mut self) -> &mut rusqlite::Connection {
         &mut self.0
     }
@@ -48,9 +48,9 @@ pub(super) fn spell(sql: &str) -> String {
 }
 
 /// A parameter.
-struct Bound<'a>(&'a Value);
+struct BoundParameter<'a>(&'a Value);
 
-impl rusqlite::ToSql for Bound<'_> {
+impl rusqlite::ToSql for BoundParameter<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match self.0 {
             Value::Null => Stored::Null,
@@ -101,7 +101,7 @@ fn run_once<'v>(
     parameters: impl Iterator<Item = &'v Value>,
 ) -> rusqlite::Result<StatementResult> {
     let columns = statement.column_count();
-    let parameters = params_from_iter(parameters.map(Bound));
+    let parameters = params_from_iter(parameters.map(BoundParameter));
     if columns == 0 {
         let changed = statement.execute(parameters)? as u64;
         return Ok(StatementResult {
@@ -123,7 +123,7 @@ fn run_once<'v>(
     Ok(StatementResult { rows, changed })
 }
 
-impl connection::DatabaseConnection for Connection {
+impl connection::DatabaseConnection for SqliteConnection {
     async fn flight(
         &mut self,
         what: &'static str,

@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::calls::{Interrupter, SqliteCalls};
-use super::connection::Connection;
+use super::calls::{SqliteCalls, SqliteInterrupter};
+use super::connection::SqliteConnection;
 use super::download::FileSnapshot;
 use super::file::{DatabaseFile, OpenFile};
 use super::publication::PublishedTable;
@@ -28,15 +28,15 @@ use tidewater_centre::{
 };
 
 /// A connection that runs syncs.
-pub(crate) struct SqliteLane {
+pub(crate) struct SqliteWorkerConnection {
     thread: ConnectionThread<OpenFile>,
     file: DatabaseFile,
     marker: Marker,
     served: SharedServed,
 }
 
-impl WorkerConnection for SqliteLane {
-    type Connection = Connection;
+impl WorkerConnection for SqliteWorkerConnection {
+    type Connection = SqliteConnection;
     type Table = PublishedTable;
 
     fn served(&self) -> Arc<ServedPublications<PublishedTable>> {
@@ -57,7 +57,10 @@ impl WorkerConnection for SqliteLane {
         })
     }
 
-    fn run<'a, T: Send + 'static>(&'a mut self, job: Job<Connection, T>) -> CentreResult<'a, T> {
+    fn run<'a, T: Send + 'static>(
+        &'a mut self,
+        job: Job<SqliteConnection, T>,
+    ) -> CentreResult<'a, T> {
         Box::pin(self.thread.run(|connection| at_once(job(connection))))
     }
 
@@ -122,7 +125,7 @@ impl WorkerConnection for SqliteLane {
     }
 
     fn interrupter(&self) -> Arc<dyn CallInterrupt> {
-        Arc::new(Interrupter)
+        Arc::new(SqliteInterrupter)
     }
 
     fn download<'a, 'd: 'a>(
@@ -144,12 +147,12 @@ impl WorkerConnection for SqliteLane {
 }
 
 impl Database for SqliteCentre {
-    type Lane = SqliteLane;
+    type Lane = SqliteWorkerConnection;
 
-    fn open_lane(&self) -> CentreResult<'_, SqliteLane> {
+    fn open_lane(&self) -> CentreResult<'_, SqliteWorkerConnection> {
         let (file, marker, served) = (self.file.clone(), self.marker.clone(), self.served.clone());
         Box::pin(self.file.environment().jobs.blocking(move || {
-            Ok(SqliteLane {
+            Ok(SqliteWorkerConnection {
                 thread: ConnectionThread::start(file.open()?, &file.environment().jobs)?,
                 file,
                 marker,
@@ -158,11 +161,11 @@ impl Database for SqliteCentre {
         }))
     }
 
-    fn run<T: Send + 'static>(&self, job: Job<Connection, T>) -> CentreResult<'_, T> {
+    fn run<T: Send + 'static>(&self, job: Job<SqliteConnection, T>) -> CentreResult<'_, T> {
         Box::pin(self.admin.run(|connection| at_once(job(connection))))
     }
 
-    fn run_apart<T: Send + 'static>(&self, job: Job<Connection, T>) -> CentreResult<'_, T> {
+    fn run_apart<T: Send + 'static>(&self, job: Job<SqliteConnection, T>) -> CentreResult<'_, T> {
         let file = self.file.clone();
         let run = move || file.open()?.run(|connection| at_once(job(connection)));
         Box::pin(self.file.environment().jobs.blocking(run))

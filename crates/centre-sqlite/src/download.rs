@@ -6,12 +6,12 @@ use rusqlite::{Row, params_from_iter};
 
 use tidewater_protocol::{Code, ColumnType, Datum, Value, ValueRef};
 
-use super::connection::{Connection, run};
+use super::connection::{SqliteConnection, run};
 use super::publication::{Publication, PublishedTable, TableRule};
 use super::scope;
 use super::served::Served;
-use super::triggers::Log;
-use super::watermark::{self, Marker, Position, Positions as Logs};
+use super::triggers::RecordedLog;
+use super::watermark::{self, LogPosition, LogPositions as Logs, Marker};
 use super::{calls, failure, quote, state, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::centre::CentreResult;
@@ -35,7 +35,7 @@ const DAY_MICROS: i64 = 86_400_000_000;
 
 /// See [`DownloadSnapshot`].
 pub(super) struct FileSnapshot<'p> {
-    connection: &'p mut Connection,
+    connection: &'p mut SqliteConnection,
     served: &'p Served,
     marker: &'p Marker,
     publications: Vec<&'p Publication>,
@@ -47,7 +47,7 @@ pub(super) struct FileSnapshot<'p> {
 impl<'p> FileSnapshot<'p> {
     /// Takes the snapshot, and looks what each subscription has.
     pub(super) fn open<'j>(
-        connection: &'p mut Connection,
+        connection: &'p mut SqliteConnection,
         served: &'p Served,
         marker: &'p Marker,
         jobs: impl Iterator<Item = &'j DownloadJob>,
@@ -94,7 +94,7 @@ impl<'p> FileSnapshot<'p> {
         let known = known.and_then(|it| Logs::decode(&*it.watermark.position).ok());
         let known = known.unwrap_or_default();
         let mut held = Vec::with_capacity(publication.rules.len());
-        let mut logs: Vec<Position> = Vec::new();
+        let mut logs: Vec<LogPosition> = Vec::new();
         let mut since = vec![0; publication.rules.len()];
         let mut news = false;
         let tables = publication.tables.iter().flat_map(|it| &it.rules);
@@ -103,7 +103,7 @@ impl<'p> FileSnapshot<'p> {
             if let Some(log) = &table.log {
                 let position = state::log_position(self.connection, log.id)?;
                 if logs.iter().all(|it| it.log != log.id) {
-                    logs.push(Position {
+                    logs.push(LogPosition {
                         log: log.id,
                         position,
                     });
@@ -148,7 +148,7 @@ impl<'p> FileSnapshot<'p> {
     }
 
     /// Whether a log has everything since a position.
-    fn goes_back_to(&self, position: &Position) -> Result<bool> {
+    fn goes_back_to(&self, position: &LogPosition) -> Result<bool> {
         state::goes_back_to(self.connection, position.log, position.position)
     }
 
@@ -156,7 +156,7 @@ impl<'p> FileSnapshot<'p> {
     fn has_news(
         &self,
         table: &TableRule,
-        log: &Log,
+        log: &RecordedLog,
         partitions: &Partitions,
         since: i64,
     ) -> Result<bool> {
@@ -451,7 +451,7 @@ impl DownloadSnapshot for FileSnapshot<'_> {
 }
 
 fn query_rows(
-    connection: &Connection,
+    connection: &SqliteConnection,
     sql: &str,
     parameters: Vec<Native>,
     types: &[ColumnType],
@@ -471,7 +471,7 @@ fn query_rows(
 /// A row as a remote keeps it: a number in a column that is text there becomes text, as
 /// SQLite spells it, and may be a value of the column's type then.
 fn with_kept<R>(
-    connection: &Connection,
+    connection: &SqliteConnection,
     types: &[ColumnType],
     row: &[Datum<'_>],
     take: impl FnOnce(&[Datum<'_>]) -> R,

@@ -6,11 +6,11 @@ use rusqlite::types::Value as Native;
 
 use tidewater_protocol::{ColumnType, Datum, Value};
 
-use super::catalog::Catalog;
-use super::connection::Connection;
+use super::catalog::SqliteCatalog;
+use super::connection::SqliteConnection;
 use super::download::{key_parameters, partition_values, values as read_values, window_value};
 use super::publication::{Publication, PublishedTable, alias, equals};
-use super::watermark::Positions;
+use super::watermark::LogPositions;
 use super::{SqliteCentre, failure, quote, scope, state, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::inspect::{
@@ -29,7 +29,7 @@ const SIDES: [&str; 2] = ["temp.tidewater_before", "temp.tidewater_now"];
 
 impl DatabaseInspection for SqliteCentre {
     async fn scope(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         publication: &Publication,
         context: &SyncContext,
         purpose: ScopePurpose,
@@ -38,8 +38,8 @@ impl DatabaseInspection for SqliteCentre {
     }
 
     async fn cells(
-        connection: &mut Connection,
-        catalog: &Catalog,
+        connection: &mut SqliteConnection,
+        catalog: &SqliteCatalog,
         row: &KeyedRow<'_, PublishedTable>,
         cells: &[InspectedCell],
     ) -> Result<Option<Vec<Value>>> {
@@ -73,7 +73,7 @@ impl DatabaseInspection for SqliteCentre {
     }
 
     async fn entries(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         row: &KeyedRow<'_, PublishedTable>,
         rule: usize,
         until_ms: i64,
@@ -119,7 +119,7 @@ impl DatabaseInspection for SqliteCentre {
     }
 
     async fn difference(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         _: &SyncContext,
         sides: [Option<ConfigurationSide<'_, PublishedTable>>; 2],
         rows: usize,
@@ -164,7 +164,7 @@ struct LogMark {
     position: i64,
 }
 
-fn marks(connection: &Connection, log: i64) -> Result<Vec<LogMark>> {
+fn marks(connection: &SqliteConnection, log: i64) -> Result<Vec<LogMark>> {
     let reading = failure("reading marks");
     let sql = "SELECT created_ms, positions FROM tidewater_centre_mark";
     let mut statement = connection.prepare(sql).map_err(reading)?;
@@ -172,7 +172,7 @@ fn marks(connection: &Connection, log: i64) -> Result<Vec<LogMark>> {
     let mut marks = Vec::new();
     while let Some(row) = rows.next().map_err(reading)? {
         let positions: Vec<u8> = row.get(1).map_err(reading)?;
-        let Ok(positions) = Positions::decode(&*positions) else {
+        let Ok(positions) = LogPositions::decode(&*positions) else {
             continue;
         };
         // A log that was made since was nowhere then.
@@ -187,7 +187,7 @@ fn marks(connection: &Connection, log: i64) -> Result<Vec<LogMark>> {
 
 /// Notes the keys of the rows that a side has.
 fn fill(
-    connection: &Connection,
+    connection: &SqliteConnection,
     name: &str,
     side: &ConfigurationSide<'_, PublishedTable>,
 ) -> Result<()> {
@@ -249,7 +249,7 @@ fn is_behind(window: &Window, column: &str, low: i64) -> String {
 
 /// How many keys are in the first of two tables only, and which the first of them are.
 fn only_in(
-    connection: &Connection,
+    connection: &SqliteConnection,
     [these, others]: [&str; 2],
     types: &[ColumnType],
     rows: usize,

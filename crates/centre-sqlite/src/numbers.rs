@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use super::quote;
-use super::upstream::{self, Upstream};
+use super::upstream::{self, BranchSubscription};
 use tidewater_centre::engine::database::NumberBlockRequest;
 
 /// Takes numbers above all that there are, and has the table's own go on behind them, where it
@@ -13,7 +13,7 @@ pub(super) fn take(
     asked: NumberBlockRequest<'_>,
     table: &str,
 ) -> rusqlite::Result<Vec<(i64, i64)>> {
-    if Upstream::read(connection)?.numbers(table, asked.column) {
+    if BranchSubscription::read(connection)?.numbers(table, asked.column) {
         return upstream::take_numbers(connection, table, asked.count);
     }
     let sql = format!("SELECT max({}) FROM {}", quote(asked.column), quote(table));

@@ -7,7 +7,7 @@ use rusqlite::types::Value as Native;
 
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, UnpackedRow};
 
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::publication::{Publication, PublishedTable};
 use super::{deferred_violations, download, failure, row_error, values};
 use tidewater_centre::engine::upload::incoming;
@@ -19,7 +19,7 @@ pub(super) type Incoming<'u> = incoming::IncomingTable<'u, PublishedTable>;
 
 /// What became of a row.
 #[derive(Debug)]
-pub(super) enum Fate {
+pub(super) enum RowFate {
     /// The centre has what the remote wants.
     Applied,
     /// The centre has something else, or a row where there should be none.
@@ -51,7 +51,7 @@ impl From<CentreError> for RowError {
 
 /// Writes rows of a table.
 pub(super) struct TableWriter<'a> {
-    connection: &'a Connection,
+    connection: &'a SqliteConnection,
     publication: &'a Publication,
     table: &'a Incoming<'a>,
     /// Whether keys that could wait are checked after each row.
@@ -68,7 +68,7 @@ pub(super) struct TableWriter<'a> {
 
 impl<'a> TableWriter<'a> {
     pub(super) fn new(
-        connection: &'a Connection,
+        connection: &'a SqliteConnection,
         publication: &'a Publication,
         table: &'a Incoming<'a>,
         immediate: bool,
@@ -89,23 +89,25 @@ impl<'a> TableWriter<'a> {
 
     /// Writes a row, so that nothing is left behind if it fails. An error is nothing that this row
     /// is to blame for.
-    pub(super) fn write(&mut self, row: &UnpackedRow<'_>) -> Result<Fate, RowError> {
+    pub(super) fn write(&mut self, row: &UnpackedRow<'_>) -> Result<RowFate, RowError> {
         let is_guarded = self.immediate || self.table.table.guarded;
         if is_guarded {
             self.savepoint("SAVEPOINT tidewater_row")?;
         }
         let mut fate = self.try_to_write(row)?;
-        if self.immediate && matches!(fate, Fate::Applied) && deferred_violations(self.connection)?
+        if self.immediate
+            && matches!(fate, RowFate::Applied)
+            && deferred_violations(self.connection)?
         {
             let name = &self.publication.schema.tables[self.table.index].name;
-            fate = Fate::Failed(RefusalReason {
+            fate = RowFate::Failed(RefusalReason {
                 code: Code::RowForeignKey,
                 reason: row_error::foreign_key_reason(name, row.op == Some(Op::Delete)),
                 database_code: None,
             });
         }
         if is_guarded {
-            if matches!(fate, Fate::Failed(_)) {
+            if matches!(fate, RowFate::Failed(_)) {
                 self.savepoint("ROLLBACK TO tidewater_row")?;
             }
             self.savepoint("RELEASE tidewater_row")?;
@@ -113,30 +115,30 @@ impl<'a> TableWriter<'a> {
         Ok(fate)
     }
 
-    fn try_to_write(&mut self, row: &UnpackedRow<'_>) -> Result<Fate, RowError> {
+    fn try_to_write(&mut self, row: &UnpackedRow<'_>) -> Result<RowFate, RowError> {
         let op = row.op.unwrap_or(Op::Insert);
         let Some(key) = self.row_key(row) else {
             return Ok(match op {
                 Op::Insert => self.bad_key(&row.key),
-                _ => Fate::Missing,
+                _ => RowFate::Missing,
             });
         };
         let Some(central) = self.central(&key)? else {
             return match op {
                 Op::Insert => self.insert(&row.new),
-                _ => Ok(Fate::Missing),
+                _ => Ok(RowFate::Missing),
             };
         };
         // Nobody could be told what a change of it lost against.
         if !central.is_whole {
-            return Ok(Fate::PassedOver);
+            return Ok(RowFate::PassedOver);
         }
         let now = central.values(self.row_types())?;
         let old = self.settle(&row.old);
         match op {
             Op::Update if self.insists || matches(&old, &now) => self.update(&key, &now, &row.new),
             Op::Delete if self.insists || matches(&old, &now) => self.delete(key),
-            _ => Ok(Fate::PassedOver),
+            _ => Ok(RowFate::PassedOver),
         }
     }
 
@@ -247,11 +249,11 @@ impl<'a> TableWriter<'a> {
         });
     }
 
-    fn insert(&mut self, new: &[Datum<'_>]) -> Result<Fate, RowError> {
+    fn insert(&mut self, new: &[Datum<'_>]) -> Result<RowFate, RowError> {
         self.note_exactness(new);
         match self.bind(&self.table.written, &self.settle(new)) {
             Ok(values) => self.execute(&self.insert, values, false),
-            Err(refusal) => Ok(Fate::Refused(refusal)),
+            Err(refusal) => Ok(RowFate::Refused(refusal)),
         }
     }
 
@@ -261,7 +263,7 @@ impl<'a> TableWriter<'a> {
         key: &[Native],
         now: &[Datum<'_>],
         new: &[Datum<'_>],
-    ) -> Result<Fate, RowError> {
+    ) -> Result<RowFate, RowError> {
         self.note_exactness(new);
         let new = self.settle(new);
         let columns = new.iter().enumerate().filter_map(|(column, value)| {
@@ -270,11 +272,11 @@ impl<'a> TableWriter<'a> {
         });
         let columns: Vec<_> = columns.collect();
         if columns.is_empty() {
-            return Ok(Fate::Applied);
+            return Ok(RowFate::Applied);
         }
         let mut values = match self.bind(&columns, &new) {
             Ok(values) => values,
-            Err(refusal) => return Ok(Fate::Refused(refusal)),
+            Err(refusal) => return Ok(RowFate::Refused(refusal)),
         };
         values.extend(key.iter().cloned());
         if !self.updates.contains_key(&columns) {
@@ -285,31 +287,31 @@ impl<'a> TableWriter<'a> {
         self.execute(&self.updates[&columns], values, false)
     }
 
-    fn delete(&self, key: Vec<Native>) -> Result<Fate, RowError> {
+    fn delete(&self, key: Vec<Native>) -> Result<RowFate, RowError> {
         let deleted = self.execute(&self.table.table.delete_key, key.clone(), true)?;
         match deleted {
-            Fate::Kept if self.central(&key)?.is_none() => Ok(Fate::Applied),
+            RowFate::Kept if self.central(&key)?.is_none() => Ok(RowFate::Applied),
             fate => Ok(fate),
         }
     }
 
-    fn execute(&self, sql: &str, values: Vec<Native>, deleting: bool) -> Result<Fate, RowError> {
+    fn execute(&self, sql: &str, values: Vec<Native>, deleting: bool) -> Result<RowFate, RowError> {
         let table = &self.publication.schema.tables[self.table.index].name;
         let mut statement = self
             .connection
             .prepare_cached(sql)
             .map_err(failure("preparing to write a row"))?;
         match statement.execute(params_from_iter(values)) {
-            Ok(0) if deleting => Ok(Fate::Kept),
-            Ok(0) => Ok(Fate::Failed(RefusalReason {
+            Ok(0) if deleting => Ok(RowFate::Kept),
+            Ok(0) => Ok(RowFate::Failed(RefusalReason {
                 code: Code::RowConstraint,
                 reason: format!("a trigger of {table} ignored the change"),
                 database_code: None,
             })),
-            Ok(_) => Ok(Fate::Applied),
+            Ok(_) => Ok(RowFate::Applied),
             Err(error) => match row_error::classify(&error, table, deleting) {
                 Some(refusal) if self.connection.is_autocommit() => Err(RowError::Ended(refusal)),
-                Some(refusal) => Ok(Fate::Failed(refusal)),
+                Some(refusal) => Ok(RowFate::Failed(refusal)),
                 None => Err(failure("writing a row")(error).into()),
             },
         }
@@ -341,17 +343,17 @@ impl<'a> TableWriter<'a> {
         }
     }
 
-    fn bad_key(&self, key: &[Datum<'_>]) -> Fate {
+    fn bad_key(&self, key: &[Datum<'_>]) -> RowFate {
         let table = self.table.table;
         let schema = &self.publication.schema.tables[self.table.index];
         let parts = schema.key.iter().zip(key).zip(&table.key_types);
         for ((&column, value), &column_type) in parts {
             let (_, as_text) = table.declared[column];
             if let Err(why) = values::bind(column_type, as_text, value) {
-                return Fate::Refused(self.bad_value(column, value, why));
+                return RowFate::Refused(self.bad_value(column, value, why));
             }
         }
-        Fate::Refused(RefusalReason {
+        RowFate::Refused(RefusalReason {
             code: Code::RowBadValue,
             reason: "the key cannot be stored".into(),
             database_code: None,
@@ -360,7 +362,7 @@ impl<'a> TableWriter<'a> {
 }
 
 /// Sets a savepoint, goes back to it, or lets go of it.
-pub(super) fn savepoint(connection: &Connection, sql: &str) -> Result<(), CentreError> {
+pub(super) fn savepoint(connection: &SqliteConnection, sql: &str) -> Result<(), CentreError> {
     let result = connection.prepare_cached(sql);
     result
         .and_then(|mut statement| statement.execute([]).map(drop))

@@ -16,9 +16,9 @@ use rusqlite::types::Value as Native;
 use tidewater_protocol::{Datum, Op, Value};
 
 use self::script::EndingScripts;
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::publication::{Publication, PublishedTable};
-use super::row::{Fate, Incoming, RowError, TableWriter, savepoint};
+use super::row::{Incoming, RowError, RowFate, TableWriter, savepoint};
 use super::scope;
 use super::served::Served;
 use super::upstream;
@@ -54,7 +54,7 @@ type Place = (usize, usize, RowRef);
 
 /// Writes uploads on a connection.
 pub(super) struct UploadRows<'c> {
-    connection: &'c mut Connection,
+    connection: &'c mut SqliteConnection,
     served: &'c Served,
     publication: Option<&'c Publication>,
     /// The transaction has begun.
@@ -90,7 +90,7 @@ impl TargetTable for PublishedTable {
 }
 
 impl<'c> UploadRows<'c> {
-    pub(super) fn new(connection: &'c mut Connection, served: &'c Served) -> UploadRows<'c> {
+    pub(super) fn new(connection: &'c mut SqliteConnection, served: &'c Served) -> UploadRows<'c> {
         UploadRows {
             connection,
             served,
@@ -187,7 +187,7 @@ fn ended() -> CentreError {
 }
 
 impl<'c> UploadWriter for UploadRows<'c> {
-    type Connection = Connection;
+    type Connection = SqliteConnection;
     type Table = PublishedTable;
 
     fn has_headquarters(&mut self) -> Result<bool> {
@@ -205,7 +205,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
         !self.connection.is_autocommit()
     }
 
-    fn connection(&mut self) -> &mut Connection {
+    fn connection(&mut self) -> &mut SqliteConnection {
         self.connection
     }
 
@@ -347,15 +347,15 @@ impl<'c> UploadWriter for UploadRows<'c> {
             let at = rows[number];
             let ending = self.ending(table, at).cloned();
             let fate = match ending {
-                Some(refusal) => Ok(Fate::Refused(refusal)),
+                Some(refusal) => Ok(RowFate::Refused(refusal)),
                 None => writer.write(row),
             };
             match fate {
-                Ok(Fate::Applied) => written.applied += 1,
-                Ok(Fate::Kept) => written.kept.push(at),
-                Ok(Fate::PassedOver | Fate::Missing) => written.passed_over.push(at),
-                Ok(Fate::Refused(refusal)) => written.refused.push(FailedRow::new(at, refusal)),
-                Ok(Fate::Failed(refusal)) => written.failed.push(FailedRow::new(at, refusal)),
+                Ok(RowFate::Applied) => written.applied += 1,
+                Ok(RowFate::Kept) => written.kept.push(at),
+                Ok(RowFate::PassedOver | RowFate::Missing) => written.passed_over.push(at),
+                Ok(RowFate::Refused(refusal)) => written.refused.push(FailedRow::new(at, refusal)),
+                Ok(RowFate::Failed(refusal)) => written.failed.push(FailedRow::new(at, refusal)),
                 Err(RowError::Centre(error)) => return Err(error),
                 Err(RowError::Ended(refusal)) => {
                     ended.push((at, refusal));

@@ -6,7 +6,7 @@ use rusqlite::params_from_iter;
 
 use tidewater_protocol::Datum;
 
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::publication::Publication;
 use super::{failure, values};
 use tidewater_centre::SyncContext;
@@ -19,7 +19,7 @@ use tidewater_centre::scope::{Partitions, Scope};
 
 /// The partitions that the user holds now, in the connection's snapshot.
 pub(super) fn current(
-    connection: &Connection,
+    connection: &SqliteConnection,
     publication: &Publication,
     context: &SyncContext,
     purpose: ScopePurpose,
@@ -31,7 +31,7 @@ pub(super) fn current(
 }
 
 fn answer(
-    connection: &Connection,
+    connection: &SqliteConnection,
     publication: &Publication,
     question: &ScopeQuestion<'_>,
 ) -> Result<Arc<Partitions>, CentreError> {
@@ -80,7 +80,7 @@ fn answer(
 
 /// The answer to a question for a rank.
 fn ranked(
-    connection: &Connection,
+    connection: &SqliteConnection,
     question: &ScopeQuestion<'_>,
 ) -> Result<Arc<Partitions>, CentreError> {
     let run = || -> rusqlite::Result<Option<String>> {
@@ -105,7 +105,7 @@ fn ranked(
 
 /// The answer to a question that permits something.
 fn permitted(
-    connection: &Connection,
+    connection: &SqliteConnection,
     question: &ScopeQuestion<'_>,
 ) -> Result<Arc<Partitions>, CentreError> {
     let run = || -> rusqlite::Result<bool> {
@@ -122,7 +122,7 @@ fn permitted(
 
 /// Checks that a query can be run, and yields what the partition columns are.
 pub(super) fn check(
-    connection: &Connection,
+    connection: &SqliteConnection,
     named: &str,
     query: &ScopeQuery,
     columns: &[&ColumnInfo],
@@ -152,7 +152,7 @@ pub(super) fn check(
 
 /// Checks that the query for the values of a parameter can be run, and yields one column.
 pub(super) fn check_allowed(
-    connection: &Connection,
+    connection: &SqliteConnection,
     named: &str,
     query: &ScopeQuery,
 ) -> Result<(), CentreError> {
@@ -163,7 +163,7 @@ pub(super) fn check_allowed(
 
 /// A query that changes nothing.
 fn prepared<'c>(
-    connection: &'c Connection,
+    connection: &'c SqliteConnection,
     named: &str,
     sql: &str,
 ) -> Result<rusqlite::Statement<'c>, CentreError> {

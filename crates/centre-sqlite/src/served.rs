@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::publication::PublishedTable;
 use super::{SqliteCentre, failure};
 use tidewater_centre::engine::deploy::{ServedPublications, reload};
@@ -20,7 +20,7 @@ pub(super) type Served = ServedPublications<PublishedTable>;
 /// [`CentreError::NotDeployed`] when the file does not fit any more. Deploying has
 /// remotes fetch what may have been missed.
 pub(super) fn refresh(
-    connection: &mut Connection,
+    connection: &mut SqliteConnection,
     shared: &RwLock<Arc<Served>>,
 ) -> Result<Arc<Served>, CentreError> {
     let served = Arc::clone(&*shared.read().unwrap_or_else(PoisonError::into_inner));
@@ -49,7 +49,7 @@ fn changed_since(error: CentreError) -> CentreError {
 }
 
 /// SQLite's counter of schema changes.
-pub(super) fn schema_version(connection: &Connection) -> Result<String, CentreError> {
+pub(super) fn schema_version(connection: &SqliteConnection) -> Result<String, CentreError> {
     connection
         .prepare_cached("PRAGMA schema_version")
         .and_then(|mut statement| statement.query_row([], |row| row.get::<_, i64>(0)))

@@ -5,14 +5,14 @@ use rusqlite::OptionalExtension;
 
 use tidewater_protocol::Table;
 
-use super::catalog::{self, Catalog};
-use super::connection::Connection;
+use super::catalog::{self, SqliteCatalog};
+use super::connection::SqliteConnection;
 use super::connection::spell;
 use super::publication::{Publication, PublishedTable};
 use super::rows::script;
 use super::served::schema_version;
-use super::triggers::Log;
-use super::watermark::Positions;
+use super::triggers::RecordedLog;
+use super::watermark::LogPositions;
 use super::{SqliteCentre, calls, failure, numbers, prune, quote, scope, scope_sources, state};
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
@@ -49,10 +49,10 @@ fn has_same_columns(before: &str, now: &str) -> bool {
 }
 
 impl ChangeTracking for SqliteCentre {
-    type Connection = Connection;
-    type Catalog = Catalog;
+    type Connection = SqliteConnection;
+    type Catalog = SqliteCatalog;
     type Table = PublishedTable;
-    type Log = Log;
+    type Log = RecordedLog;
 
     const DIALECT: SqlDialect = SqlDialect::Sqlite;
     const UNSEEN: Option<&str> = None;
@@ -62,11 +62,15 @@ impl ChangeTracking for SqliteCentre {
         format!("?{number}")
     }
 
-    async fn catalog(connection: &mut Connection) -> Result<Catalog, CentreError> {
-        Catalog::read(connection)
+    async fn catalog(connection: &mut SqliteConnection) -> Result<SqliteCatalog, CentreError> {
+        SqliteCatalog::read(connection)
     }
 
-    fn table(published: &CompiledTable<'_>, schema: &Table, catalog: &Catalog) -> PublishedTable {
+    fn table(
+        published: &CompiledTable<'_>,
+        schema: &Table,
+        catalog: &SqliteCatalog,
+    ) -> PublishedTable {
         PublishedTable::new(published, schema, catalog)
     }
 
@@ -83,7 +87,7 @@ impl ChangeTracking for SqliteCentre {
     }
 
     async fn take_numbers(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         asked: NumberBlockRequest<'_>,
         table: &PublishedTable,
     ) -> Result<Vec<(i64, i64)>, CentreError> {
@@ -91,7 +95,7 @@ impl ChangeTracking for SqliteCentre {
     }
 
     async fn check_query(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         (place, query, which): (&str, &ScopeQuery, WhichRule),
         published: &CompiledTable<'_>,
         catalog: &[TableInfo],
@@ -106,8 +110,8 @@ impl ChangeTracking for SqliteCentre {
     }
 
     async fn scope_sources(
-        connection: &mut Connection,
-        catalog: &Catalog,
+        connection: &mut SqliteConnection,
+        catalog: &SqliteCatalog,
         queries: &[&ScopeQuery],
     ) -> Result<ScopeSources, CentreError> {
         let found = scope_sources::find(connection, catalog, queries);
@@ -115,7 +119,7 @@ impl ChangeTracking for SqliteCentre {
     }
 
     async fn check_call(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         named: &str,
         _: &CallableProcedure,
         statement: &Script,
@@ -128,7 +132,7 @@ impl ChangeTracking for SqliteCentre {
     }
 
     async fn check_script(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         named: &str,
         script: &Script,
         set: &[SetColumn],
@@ -141,7 +145,7 @@ impl ChangeTracking for SqliteCentre {
     }
 
     async fn check_allowed(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         named: &str,
         query: &ScopeQuery,
     ) -> Result<(), CentreError> {
@@ -153,7 +157,7 @@ impl ChangeTracking for SqliteCentre {
     }
 
     async fn found_tables(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         wanted: &[&'static str],
     ) -> Result<Vec<&'static str>, CentreError> {
         let found = state::found(connection, wanted);
@@ -161,13 +165,13 @@ impl ChangeTracking for SqliteCentre {
     }
 
     async fn prepare(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         dry_run: bool,
     ) -> Result<Vec<DeployStep>, CentreError> {
         use_write_ahead_log(connection, dry_run)
     }
 
-    async fn begin_alone(connection: &mut Connection) -> Result<(), CentreError> {
+    async fn begin_alone(connection: &mut SqliteConnection) -> Result<(), CentreError> {
         let begun = connection::DatabaseConnection::begin(connection).await;
         begun.map_err(|error| match error {
             CentreError::Locked { .. } => CentreError::Locked {
@@ -179,9 +183,9 @@ impl ChangeTracking for SqliteCentre {
     }
 
     async fn in_place(
-        connection: &mut Connection,
-        catalog: &Catalog,
-        wanted: &[Log],
+        connection: &mut SqliteConnection,
+        catalog: &SqliteCatalog,
+        wanted: &[RecordedLog],
     ) -> Result<ExistingChangeLogs, CentreError> {
         let found = in_place(connection, catalog, wanted);
         found.map_err(failure("reading the list of change logs"))
@@ -191,8 +195,8 @@ impl ChangeTracking for SqliteCentre {
         "writers wait until it is done".into()
     }
 
-    fn make_log(log: &Log, id: i64, catalog: &Catalog) -> String {
-        let log = Log { id, ..log.clone() };
+    fn make_log(log: &RecordedLog, id: i64, catalog: &SqliteCatalog) -> String {
+        let log = RecordedLog { id, ..log.clone() };
         let objects = log.objects(catalog).into_iter().map(|it| it.sql + ";\n");
         let sql: String = objects.collect();
         format!(
@@ -217,7 +221,7 @@ impl ChangeTracking for SqliteCentre {
         format!("UPDATE tidewater_centre_change_log SET columns = ({COLUMNS})")
     }
 
-    async fn traces(connection: &mut Connection) -> Result<Vec<DeploymentStep>, CentreError> {
+    async fn traces(connection: &mut SqliteConnection) -> Result<Vec<DeploymentStep>, CentreError> {
         let reading = failure("looking for what is deployed");
         let step = |what: &str, sql| {
             DeploymentStep::sql(what.to_owned(), Self::lock(StepLock::Everybody, ""), sql)
@@ -243,19 +247,19 @@ impl ChangeTracking for SqliteCentre {
         Ok(steps)
     }
 
-    async fn complete(_: &mut Connection, _: &mut [Publication]) -> Result<(), CentreError> {
+    async fn complete(_: &mut SqliteConnection, _: &mut [Publication]) -> Result<(), CentreError> {
         Ok(())
     }
 
     async fn version<'t>(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         _: impl Iterator<Item = &'t PublishedTable> + Send,
     ) -> Result<String, CentreError> {
         schema_version(connection)
     }
 
     fn ask_pruned(position: &[u8]) -> Vec<SystemStatement> {
-        let positions = Positions::decode(position).unwrap_or_default();
+        let positions = LogPositions::decode(position).unwrap_or_default();
         let pruned = "SELECT v.n FROM {rows INTEGER INTEGER}
             JOIN tidewater.change_log ON id = v.c1 AND floor > v.c2";
         let logs = positions.logs.iter();
@@ -268,28 +272,30 @@ impl ChangeTracking for SqliteCentre {
     }
 
     async fn keyless_rows(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         tables: &[String],
     ) -> Result<Vec<KeylessRows>, CentreError> {
         catalog::keyless_rows(connection, tables)
     }
 
-    async fn log_sizes(connection: &mut Connection) -> Result<Vec<(String, u64)>, CentreError> {
+    async fn log_sizes(
+        connection: &mut SqliteConnection,
+    ) -> Result<Vec<(String, u64)>, CentreError> {
         prune::log_sizes(connection)
     }
 
     async fn about_log_sizes(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
     ) -> Result<Vec<(String, u64)>, CentreError> {
         prune::about_log_sizes(connection)
     }
 
-    async fn begin_pruning(connection: &mut Connection) -> Result<bool, CentreError> {
+    async fn begin_pruning(connection: &mut SqliteConnection) -> Result<bool, CentreError> {
         prune::begin(connection)
     }
 
     async fn end_pruning(
-        _: &mut Connection,
+        _: &mut SqliteConnection,
         result: Result<(), CentreError>,
     ) -> Result<(), CentreError> {
         match result {
@@ -302,7 +308,7 @@ impl ChangeTracking for SqliteCentre {
     }
 
     async fn prune_logs(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         before_ms: i64,
         now_ms: i64,
         random: [u8; 16],
@@ -314,7 +320,7 @@ impl ChangeTracking for SqliteCentre {
 
 /// Readers must not wait for writers: that takes the write-ahead log.
 pub(super) fn use_write_ahead_log(
-    connection: &Connection,
+    connection: &SqliteConnection,
     dry_run: bool,
 ) -> Result<Vec<DeployStep>, CentreError> {
     let switching = failure("switching to the write-ahead log");
@@ -344,9 +350,9 @@ pub(super) fn literal(text: &str) -> String {
 
 /// See [`ChangeTracking::in_place`].
 fn in_place(
-    connection: &Connection,
-    catalog: &Catalog,
-    wanted: &[Log],
+    connection: &SqliteConnection,
+    catalog: &SqliteCatalog,
+    wanted: &[RecordedLog],
 ) -> rusqlite::Result<ExistingChangeLogs> {
     let mut statement = connection
         .prepare(&format!(
@@ -361,7 +367,7 @@ fn in_place(
         let (id, table, identity, has_same_columns): (i64, String, String, bool) = listed?;
         let found = objects(connection, &state::log_table(id))?;
         let log = wanted.iter().find(|it| it.identity() == identity);
-        let log = log.map(|log| Log { id, ..log.clone() });
+        let log = log.map(|log| RecordedLog { id, ..log.clone() });
         let whole = log.map(|log| log.objects(catalog));
         let is_whole = whole.is_some_and(|whole| {
             let is_there = |name: &str, sql: &str| {
@@ -392,14 +398,14 @@ fn in_place(
 }
 
 /// Something of a change log that is in the file.
-struct Found {
+struct LogRemnant {
     kind: String,
     name: String,
     sql: String,
 }
 
 /// The parts of the change log of a name, triggers first.
-fn objects(connection: &Connection, name: &str) -> rusqlite::Result<Vec<Found>> {
+fn objects(connection: &SqliteConnection, name: &str) -> rusqlite::Result<Vec<LogRemnant>> {
     connection
         .prepare_cached(
             "SELECT type, name, sql FROM sqlite_schema
@@ -407,7 +413,7 @@ fn objects(connection: &Connection, name: &str) -> rusqlite::Result<Vec<Found>> 
              ORDER BY type DESC, name",
         )?
         .query_map([name], |row| {
-            Ok(Found {
+            Ok(LogRemnant {
                 kind: row.get(0)?,
                 name: row.get(1)?,
                 sql: row.get(2)?,
@@ -417,7 +423,7 @@ fn objects(connection: &Connection, name: &str) -> rusqlite::Result<Vec<Found>> 
 }
 
 /// The SQL that removes parts of change logs; an index goes with its table.
-fn removal(found: &[Found]) -> String {
+fn removal(found: &[LogRemnant]) -> String {
     let found = found.iter().filter(|it| it.kind != "index");
     let drops = found.map(|it| format!("DROP {} {};\n", it.kind, quote(&it.name)));
     drops.collect()

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prost::Message;
 use rusqlite::{OptionalExtension, TransactionBehavior, params};
 
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::environment::{Jobs, SqliteEnvironment};
 use super::file::{DatabaseFile, OpenFile};
 use super::{connection, failure, state};
@@ -29,14 +29,14 @@ use tidewater_centre::error::CentreError;
 
 /// How far change logs go.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Positions {
+pub(super) struct LogPositions {
     #[prost(message, repeated, tag = "1")]
-    pub(super) logs: Vec<Position>,
+    pub(super) logs: Vec<LogPosition>,
 }
 
 /// How far one goes.
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Position {
+pub(super) struct LogPosition {
     #[prost(int64, tag = "1")]
     pub(super) log: i64,
     #[prost(int64, tag = "2")]
@@ -102,7 +102,7 @@ fn make(
 }
 
 fn commit(
-    connection: &mut Connection,
+    connection: &mut SqliteConnection,
     id: [u8; 16],
     asked: &[Request],
 ) -> Result<Vec<DurableMark>, CentreError> {
@@ -133,7 +133,10 @@ fn commit(
 }
 
 /// When a mark was made; `None` if this history of the file has no such mark.
-pub(super) fn mark_created(connection: &Connection, id: &[u8]) -> Result<Option<i64>, CentreError> {
+pub(super) fn mark_created(
+    connection: &SqliteConnection,
+    id: &[u8],
+) -> Result<Option<i64>, CentreError> {
     connection
         .prepare_cached("SELECT created_ms FROM tidewater_centre_mark WHERE id = ?1")
         .and_then(|mut statement| statement.query_row([id], |row| row.get(0)).optional())
@@ -147,12 +150,12 @@ pub(super) fn insert_mark(
     now_ms: i64,
 ) -> Result<(), CentreError> {
     let marking = failure("making a mark");
-    let mut positions = Positions::default();
+    let mut positions = LogPositions::default();
     let mut stamp = 0;
     for log in state::logs(connection)? {
         let position = state::log_position(connection, log)?;
         stamp += position;
-        positions.logs.push(Position { log, position });
+        positions.logs.push(LogPosition { log, position });
     }
     connection
         .prepare_cached("INSERT INTO tidewater_centre_mark VALUES (?1, ?2, ?3, ?4)")

@@ -25,14 +25,14 @@ use tidewater_protocol::{Datum, Op, Value};
 use self::fitness::{is_exact, unfit_value};
 use self::refusal::may_be_data_error;
 use self::sql::Incoming;
-use super::acting::{Acting, RoleQuery};
-use super::connection::{Connection, centre_error, refused};
+use super::acting::{AssumedRole, RoleQuery};
+use super::connection::{PostgresConnection, centre_error, refused};
 use super::download::WHO;
 use super::own::run_all;
 use super::publication::{Publication, PublishedTable};
 use super::scope::ScopeQueries;
 use super::waits::HURRIED_MS;
-use super::{FINGERPRINTS, Shared, fill_random};
+use super::{FINGERPRINTS, PostgresShared, fill_random};
 use tidewater_centre::engine::connection::SystemStatement;
 use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::scripts;
@@ -66,8 +66,8 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// Writes uploads on a connection.
 pub(super) struct UploadRows<'c> {
-    connection: &'c mut Connection,
-    shared: &'c Shared,
+    connection: &'c mut PostgresConnection,
+    shared: &'c PostgresShared,
     /// When the list was handed over.
     now_ms: i64,
     /// The transaction has begun.
@@ -77,9 +77,9 @@ pub(super) struct UploadRows<'c> {
     /// The transaction's.
     version: u64,
     /// Reads and writes the application's tables for this upload.
-    acting: Acting,
+    acting: AssumedRole,
     /// The tables of the upload as they are now.
-    live: Vec<Live>,
+    live: Vec<LiveTable>,
     /// Whether every row so far is in the centre as it was uploaded.
     exact: bool,
     /// Room to try values in.
@@ -88,7 +88,7 @@ pub(super) struct UploadRows<'c> {
 
 /// A table as it is now; nobody can change it before the transaction ends.
 #[derive(Clone, Copy, Default)]
-struct Live {
+struct LiveTable {
     oid: u32,
     /// Whether table and triggers are still those that were loaded.
     as_loaded: bool,
@@ -107,11 +107,11 @@ struct Live {
     has_policies: bool,
 }
 
-impl Live {
+impl LiveTable {
     /// Reads what [`FINGERPRINTS`] tells of tables.
-    fn read(live: &[tokio_postgres::Row], tables: &[Incoming<'_>]) -> Vec<Live> {
+    fn read(live: &[tokio_postgres::Row], tables: &[Incoming<'_>]) -> Vec<LiveTable> {
         let table = |oid: u32| tables.iter().find(|it| it.table.oid == oid);
-        let live = live.iter().map(|row| Live {
+        let live = live.iter().map(|row| LiveTable {
             oid: row.get(0),
             as_loaded: table(row.get(0))
                 .is_some_and(|it| row.get::<_, &str>(1) == it.table.fingerprint),
@@ -142,8 +142,8 @@ impl TargetTable for PublishedTable {
 
 impl<'c> UploadRows<'c> {
     pub(super) fn new(
-        connection: &'c mut Connection,
-        shared: &'c Shared,
+        connection: &'c mut PostgresConnection,
+        shared: &'c PostgresShared,
         now_ms: i64,
     ) -> UploadRows<'c> {
         UploadRows {
@@ -153,7 +153,7 @@ impl<'c> UploadRows<'c> {
             has_begun: false,
             hurries: false,
             version: 0,
-            acting: Acting::default(),
+            acting: AssumedRole::default(),
             live: Vec::new(),
             exact: true,
             encoded: Vec::new(),
@@ -166,21 +166,21 @@ impl<'c> UploadRows<'c> {
     }
 
     /// The table as it is now.
-    fn live(&self, table: &PublishedTable) -> Live {
+    fn live(&self, table: &PublishedTable) -> LiveTable {
         let found = self.live.iter().find(|it| it.oid == table.oid);
         found.copied().unwrap_or_default()
     }
 }
 
 impl UploadWriter for UploadRows<'_> {
-    type Connection = Connection;
+    type Connection = PostgresConnection;
     type Table = PublishedTable;
 
     fn is_usable(&self) -> bool {
         !self.connection.is_closed()
     }
 
-    fn connection(&mut self) -> &mut Connection {
+    fn connection(&mut self) -> &mut PostgresConnection {
         self.connection
     }
 
@@ -251,7 +251,7 @@ impl UploadWriter for UploadRows<'_> {
         tables: &[Incoming<'u>],
     ) -> Result<Vec<Option<ClaimedSequence>>> {
         let error = |error| refused("admitting an upload")(error);
-        self.acting = Acting::default();
+        self.acting = AssumedRole::default();
         let connection = &mut *self.connection;
         let publications = [publication];
         let mut queries = Vec::with_capacity(uploads.len());
@@ -298,7 +298,7 @@ impl UploadWriter for UploadRows<'_> {
         }
         let version: String = transaction.map_err(error)?.get(0);
         self.version = version.parse().unwrap_or(0);
-        self.live = Live::read(&live.map_err(error)?, tables);
+        self.live = LiveTable::read(&live.map_err(error)?, tables);
         self.acting = acting.transpose()?.unwrap_or_default();
         let mut admitted = Vec::with_capacity(uploads.len());
         for ((serials, queries), results) in taken.into_iter().zip(&queries).zip(results?) {
@@ -315,7 +315,7 @@ impl UploadWriter for UploadRows<'_> {
 
     async fn enter(&mut self, _: &Publication, tables: &[Incoming<'_>]) -> Result<()> {
         let error = |error| refused("opening tables")(error);
-        self.acting = Acting::default();
+        self.acting = AssumedRole::default();
         let connection = &mut *self.connection;
         let transaction = connection.prepare(TRANSACTION, &[]).await?;
         let fingerprints = connection.prepare(FINGERPRINTS, &[]).await?;
@@ -331,7 +331,7 @@ impl UploadWriter for UploadRows<'_> {
         locked.map_err(error)?;
         let version: String = transaction.map_err(error)?.get(0);
         self.version = version.parse().unwrap_or(0);
-        self.live = Live::read(&live.map_err(error)?, tables);
+        self.live = LiveTable::read(&live.map_err(error)?, tables);
         Ok(())
     }
 

@@ -11,14 +11,14 @@ use tidewater_protocol::{Code, Value};
 use super::refusal::{may_be_data_error, reason};
 use super::{Result, UploadRows};
 use crate::array::Array;
-use crate::calls::{Argument, of_script};
+use crate::calls::{EncodedArgument, of_script};
 use crate::connection::{centre_error, refused};
 use crate::decoder::RowDecoder;
 use crate::own::all_at_once;
 use crate::publication::PublishedTable;
 use crate::quote::ident;
 use crate::script_times;
-use crate::values::Kind;
+use crate::values::ValueKind;
 use tidewater_centre::engine::scripts::{self, SCRIPT_TIMEOUT, SetColumn};
 use tidewater_centre::engine::upload::rows::{RefusalReason, RowSet, ScriptOutcome};
 
@@ -191,7 +191,7 @@ async fn run(
     client: &Client,
     prepared: &Statement,
     statement: &scripts::ScriptStatement,
-    arguments: Vec<Argument>,
+    arguments: Vec<EncodedArgument>,
 ) -> Ran {
     run_with(client, prepared, statement, arguments, &[]).await
 }
@@ -200,7 +200,7 @@ async fn run_with(
     client: &Client,
     prepared: &Statement,
     statement: &scripts::ScriptStatement,
-    arguments: Vec<Argument>,
+    arguments: Vec<EncodedArgument>,
     arrays: &[Array],
 ) -> Ran {
     let arguments = arguments.iter().map(|it| it as &(dyn ToSql + Sync));
@@ -210,7 +210,7 @@ async fn run_with(
     pin_mut!(rows);
     let mut first = None;
     let columns = prepared.columns().iter();
-    let kinds = columns.map(|it| Kind::of(it.type_().oid()));
+    let kinds = columns.map(|it| ValueKind::of(it.type_().oid()));
     let mut decoder = RowDecoder::new(kinds);
     while let Some(row) = rows.next().await {
         let row = row?;

@@ -10,7 +10,7 @@ use tokio_postgres::{Row as ResultRow, Statement};
 
 use tidewater_protocol::{Code, ColumnType, Datum, Op, UnpackedRow, pack};
 
-use super::execute::Executed;
+use super::execute::StatementOutcome;
 use super::fitness::{obstacle, unfit};
 use super::sql::{self, Incoming};
 use super::{Result, UploadRows};
@@ -35,7 +35,7 @@ pub(super) const KEEP: &str = "RELEASE tidewater_guard";
 pub(super) const UNDO: &str = "ROLLBACK TO tidewater_guard; RELEASE tidewater_guard";
 
 /// One statement for rows of a batch.
-struct Writing<'b, 'u> {
+struct BatchStatement<'b, 'u> {
     table: &'b Incoming<'u>,
     op: Op,
     changed: &'b [usize],
@@ -74,7 +74,7 @@ impl UploadRows<'_> {
             Op::Update => sql::update(table, changed, 1, insists.then_some(key)),
             _ => sql::delete(table, 1, insists),
         };
-        let writing = Writing {
+        let writing = BatchStatement {
             table,
             op,
             changed,
@@ -103,11 +103,11 @@ impl UploadRows<'_> {
     /// Runs a batch, and what fails again in halves.
     async fn bisect(
         &mut self,
-        writing: &Writing<'_, '_>,
+        writing: &BatchStatement<'_, '_>,
         batch: &[RowRef],
         written: &mut BatchOutcome,
     ) -> Result<()> {
-        let &Writing {
+        let &BatchStatement {
             table,
             op,
             changed,
@@ -132,7 +132,7 @@ impl UploadRows<'_> {
             };
             let executed = self.execute(&writing.statement, &parameters).await?;
             if gives_keys {
-                let is_elsewhere = matches!(&executed, Executed::Rows(result)
+                let is_elsewhere = matches!(&executed, StatementOutcome::Rows(result)
                     if result.iter().any(|row| !row.get::<_, bool>(1)));
                 self.savepoint(if is_elsewhere { UNDO } else { KEEP })
                     .await?;
@@ -142,7 +142,7 @@ impl UploadRows<'_> {
                 }
             }
             if is_guarded {
-                if let Executed::Rows(result) = &executed
+                if let StatementOutcome::Rows(result) = &executed
                     && let Some(others) = again(table, rows, result, is_strict, written)?
                 {
                     self.savepoint(UNDO).await?;
@@ -152,10 +152,12 @@ impl UploadRows<'_> {
                 self.savepoint(KEEP).await?;
             }
             match executed {
-                Executed::Rows(result) if is_guarded && has_other_keys(table, rows, &result)? => {
+                StatementOutcome::Rows(result)
+                    if is_guarded && has_other_keys(table, rows, &result)? =>
+                {
                     written.elsewhere.extend(rows);
                 }
-                Executed::Rows(result) => {
+                StatementOutcome::Rows(result) => {
                     let passed_over = passed_over(table, op, rows, &result)?;
                     written.applied += (rows.len() - passed_over.len()) as u64;
                     if is_guarded {
@@ -170,7 +172,7 @@ impl UploadRows<'_> {
                     written.kept.extend::<Vec<RowRef>>(kept);
                     pass_over(written, table, is_strict, passed_over);
                 }
-                Executed::Failed(refusal) => match rows {
+                StatementOutcome::Failed(refusal) => match rows {
                     // Nothing was passed over, so it may be the key that is taken.
                     [at] if op == Op::Insert
                         && !is_strict
@@ -190,7 +192,7 @@ impl UploadRows<'_> {
                         }
                     }
                 },
-                Executed::Denied(refusal) => {
+                StatementOutcome::Denied(refusal) => {
                     let failed = rows.iter().map(|&at| FailedRow::new(at, refusal.clone()));
                     written.failed.extend(failed);
                 }

@@ -2,7 +2,7 @@
 
 use tidewater_protocol::Op;
 
-use super::execute::Executed;
+use super::execute::StatementOutcome;
 use super::sql;
 use super::statements::{GUARD, KEEP, UNDO, parameters};
 use super::{Result, UploadRows};
@@ -32,7 +32,7 @@ impl UploadRows<'_> {
         let statement = self.connection.prepare(&text, &[]).await?;
         self.savepoint(GUARD).await?;
         let mut written = vec![0; parts.len()];
-        if let Executed::Rows(result) = self.execute(&statement, &arrays).await? {
+        if let StatementOutcome::Rows(result) = self.execute(&statement, &arrays).await? {
             for row in result {
                 written[row.get::<_, i32>(0) as usize] += usize::from(row.get::<_, bool>(1));
             }

@@ -16,7 +16,7 @@ use serde_json::{Value as Json, json};
 use tidewater_protocol::{Code, Value};
 
 use crate::calls::{STEPS, bound, of_script};
-use crate::connection::Connection;
+use crate::connection::SqliteConnection;
 use crate::row::savepoint;
 use crate::row_error::classify;
 use crate::{download, failure, quote};
@@ -56,7 +56,7 @@ impl EndingScripts {
 }
 
 /// What became of a run.
-enum Outcome {
+enum RunOutcome {
     Ran(ScriptOutcome),
     /// The transaction is gone.
     Ended(RefusalReason),
@@ -65,7 +65,7 @@ enum Outcome {
 /// Runs the statements of a script for each row; what is refused of one is undone alone. `None` if
 /// one has ended the transaction.
 pub(super) fn run(
-    connection: &Connection,
+    connection: &SqliteConnection,
     statements: &[ScriptStatement],
     rows: &[Vec<Vec<Value>>],
     endings: &mut EndingScripts,
@@ -91,8 +91,8 @@ pub(super) fn run(
             Ok(ScriptOutcome::Done { changed, row })
         });
         match outcome? {
-            Outcome::Ran(ran) => all.push(ran),
-            Outcome::Ended(refusal) => {
+            RunOutcome::Ran(ran) => all.push(ran),
+            RunOutcome::Ended(refusal) => {
                 endings.refusals.insert(name(), refusal);
                 return Ok(None);
             }
@@ -103,7 +103,7 @@ pub(super) fn run(
 
 /// Runs them once for all rows of a set. `None` if that has ended the transaction.
 pub(super) fn run_set(
-    connection: &Connection,
+    connection: &SqliteConnection,
     statements: &[ScriptStatement],
     set: &RowSet,
     endings: &mut EndingScripts,
@@ -141,8 +141,8 @@ pub(super) fn run_set(
         Ok(ScriptOutcome::Done { changed, row: None })
     });
     match outcome? {
-        Outcome::Ran(ran) => Ok(Some(ran)),
-        Outcome::Ended(refusal) => {
+        RunOutcome::Ran(ran) => Ok(Some(ran)),
+        RunOutcome::Ended(refusal) => {
             endings.refusals.insert(name(), refusal);
             Ok(None)
         }
@@ -151,9 +151,9 @@ pub(super) fn run_set(
 
 /// Runs something in a savepoint of its own; if SQLite refuses it, it is undone.
 fn apart(
-    connection: &Connection,
+    connection: &SqliteConnection,
     work: impl FnOnce() -> rusqlite::Result<ScriptOutcome>,
-) -> Result<Outcome> {
+) -> Result<RunOutcome> {
     savepoint(connection, "SAVEPOINT tidewater_script")?;
     let until = Instant::now().checked_add(SCRIPT_TIMEOUT);
     let is_over = move || until.is_some_and(|it| Instant::now() >= it);
@@ -169,19 +169,19 @@ fn apart(
                 refusal.reason = FOREIGN_KEY.to_owned();
             }
             if connection.is_autocommit() {
-                return Ok(Outcome::Ended(refusal));
+                return Ok(RunOutcome::Ended(refusal));
             }
             savepoint(connection, "ROLLBACK TO tidewater_script")?;
             ScriptOutcome::Refused(refusal)
         }
     };
     savepoint(connection, "RELEASE tidewater_script")?;
-    Ok(Outcome::Ran(ran))
+    Ok(RunOutcome::Ran(ran))
 }
 
 /// Runs one statement to its end: how many rows it has changed, and the first one that it yields.
 fn one(
-    connection: &Connection,
+    connection: &SqliteConnection,
     statement: &ScriptStatement,
     natives: Vec<Native>,
 ) -> rusqlite::Result<(u64, Option<Vec<Value>>)> {

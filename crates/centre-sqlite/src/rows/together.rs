@@ -6,7 +6,7 @@ use tidewater_protocol::Op;
 use super::{Result, UploadRows, ended};
 use crate::deferred_violations;
 use crate::publication::PublishedTable;
-use crate::row::{Fate, Incoming, RowError};
+use crate::row::{Incoming, RowError, RowFate};
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::CyclePart;
 
@@ -72,7 +72,7 @@ impl UploadRows<'_> {
                 return Ok(());
             }
             match writer.write(row) {
-                Ok(Fate::Applied) => {}
+                Ok(RowFate::Applied) => {}
                 Ok(_) => left.push(at),
                 Err(RowError::Centre(error)) => return Err(error),
                 Err(RowError::Ended(refusal)) => end = Some((at, refusal)),

@@ -5,7 +5,7 @@ use tidewater_centre_postgres::connect;
 use tidewater_testing::postgres::connect as connect_application;
 use tidewater_testing::{Postgres, PostgresOptions};
 
-use tidewater_centre_conformance::remote::Remote;
+use tidewater_centre_conformance::remote::TestRemote;
 use tidewater_centre_conformance::world::{NOW_MS, everyone, publication};
 
 const DDL: &str = "
@@ -46,7 +46,7 @@ async fn what_logical_replication_brings_reaches_remotes_with_row_tracking() {
     let centre = connect(&target_url).await.unwrap();
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     let subscribe =
         format!("CREATE SUBSCRIPTION s CONNECTION '{source_url}' PUBLICATION all_of_it");

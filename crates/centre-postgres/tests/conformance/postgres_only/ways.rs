@@ -5,8 +5,8 @@ use tidewater_centre::{TableSpec, TrackingMode};
 
 use super::{PostgresWorld, major_version};
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::Remote;
-use tidewater_centre_conformance::world::{World, everyone, partitioned};
+use tidewater_centre_conformance::remote::TestRemote;
+use tidewater_centre_conformance::world::{DeployedCentre, everyone, partitioned};
 
 /// Tables that refer to each other in every way, and one of two levels of partitions.
 const WAYS_DDL: &str = "
@@ -51,8 +51,8 @@ const TABLES: [(&str, bool); 5] = [
 /// Two remotes of different regions.
 struct Pair {
     world: PostgresWorld,
-    anna: Remote,
-    berta: Remote,
+    anna: TestRemote,
+    berta: TestRemote,
 }
 
 impl Pair {
@@ -65,10 +65,11 @@ impl Pair {
                 false => everyone(table),
             }
         };
-        let world: PostgresWorld = World::new(WAYS_DDL, TABLES.iter().map(spec).collect()).await;
+        let world: PostgresWorld =
+            DeployedCentre::new(WAYS_DDL, TABLES.iter().map(spec).collect()).await;
         world.execute(ROWS).await;
-        let anna = Remote::synced(&world, "anna").await;
-        let berta = Remote::synced(&world, "berta").await;
+        let anna = TestRemote::synced(&world, "anna").await;
+        let berta = TestRemote::synced(&world, "berta").await;
         Pair { world, anna, berta }
     }
 
