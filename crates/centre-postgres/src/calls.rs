@@ -19,8 +19,8 @@ use super::connection::{
 use super::decoder::{RowDecoder, recycle};
 use super::download::WHO;
 use super::interrupt::Interruption;
-use super::own::all_at_once;
 use super::quote::ident;
+use super::system_statement::all_at_once;
 use super::values::ValueKind;
 use tidewater_centre::engine::procedure::{CallRun, CallRunner, StatementCheck};
 use tidewater_centre::engine::scope::wrong;

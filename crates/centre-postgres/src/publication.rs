@@ -13,7 +13,7 @@ use tidewater_centre::OnUnseenChildren;
 use tidewater_centre::engine::catalog::CatalogReader as _;
 use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::publication::{self, ServedTable};
-use tidewater_centre::engine::upload::rows::OnDelete;
+use tidewater_centre::engine::upload::upload_writer::OnDelete;
 
 /// A publication, ready to be served.
 pub(super) type Publication = publication::Publication<PublishedTable>;

@@ -12,7 +12,7 @@ use super::connection::{PostgresConnection, refused};
 use super::grants;
 use super::state::SCHEMA;
 use super::triggers::LogSpec;
-use super::{PostgresCentre, in_place};
+use super::{PostgresCentre, existing_triggers};
 use tidewater_centre::MissingRight;
 use tidewater_centre::engine::database::{RightsPurpose, RoleRights};
 use tidewater_centre::error::CentreError;
@@ -199,7 +199,7 @@ fn oids<'l>(logs: impl Iterator<Item = &'l &'l LogSpec>) -> impl Iterator<Item =
 async fn with_triggers(connection: &PostgresConnection) -> Result<Vec<(u32, String)>> {
     let catalog = PostgresCatalog::read(connection.client()).await?;
     let tables = catalog.tables.iter();
-    let tables = tables.filter(|table| !in_place::drops(table).is_empty());
+    let tables = tables.filter(|table| !existing_triggers::drops(table).is_empty());
     Ok(tables.map(|it| (it.oid, it.title.clone())).collect())
 }
 

@@ -20,7 +20,7 @@ use super::connection::{PostgresConnection, refused};
 use super::publication::Publication;
 use super::quote::literal;
 use super::triggers::LogSpec;
-use super::{PostgresShared, in_place, tracking};
+use super::{PostgresShared, existing_triggers, tracking};
 use tidewater_centre::engine::connection::DatabaseConnection as _;
 use tidewater_centre::engine::records::insert_incident;
 use tidewater_centre::error::CentreError;
@@ -269,7 +269,7 @@ impl ServedLog {
         let id = self.lost.id;
         let members = connection.client().query_one(registry, &[&id]).await;
         let members: Option<String> = members.map_err(error)?.get(0);
-        let missing = in_place::missing(&self.spec, id, members.as_deref(), catalog);
+        let missing = existing_triggers::missing(&self.spec, id, members.as_deref(), catalog);
         let title = &self.spec.title;
         let table = catalog.by_oid(self.spec.table_oid);
         let is_there = table.is_some_and(|live| live.title == self.spec.title);

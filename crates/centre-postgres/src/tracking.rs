@@ -18,8 +18,8 @@ use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, IncompleteLog};
 use super::triggers::{LogSpec, marker};
 use super::{
-    FINGERPRINTS, PostgresCentre, VERSION, acting, calls, grants, in_place, numbers, rights, scope,
-    scope_sources, script_times, waits, watermark,
+    FINGERPRINTS, PostgresCentre, VERSION, acting, calls, existing_triggers, grants, numbers,
+    rights, scope, scope_sources, script_times, waits, watermark,
 };
 use tidewater_centre::MissingRight;
 use tidewater_centre::engine::acting::RoleAssumption;
@@ -261,7 +261,7 @@ impl ChangeTracking for PostgresCentre {
     ) -> Result<Vec<DeploymentStep>, CentreError> {
         let catalog = PostgresCatalog::read(connection.client()).await?;
         let triggers = catalog.tables.iter().filter_map(|table| {
-            let drops = in_place::drops(table);
+            let drops = existing_triggers::drops(table);
             let title = &table.title;
             let description = format!("remove the triggers from {title}");
             (!drops.is_empty()).then(|| {
@@ -551,7 +551,7 @@ impl RegisteredLog {
         mends: &mut Vec<DeploymentStep>,
     ) {
         let id = self.id;
-        let missing = in_place::missing(spec, id, self.members.as_deref(), catalog);
+        let missing = existing_triggers::missing(spec, id, self.members.as_deref(), catalog);
         // Restored triggers have all rows sent again as well.
         let lost = lost.iter().find(|lost| lost.id == id);
         if let Some(lost) = lost.filter(|it| missing.is_empty() && !it.goes_whole()) {
@@ -646,7 +646,7 @@ fn strays(
                 .flat_map(Members::oids),
         );
     }
-    let strays = in_place::strays(&tracked, catalog).map(|(table, drops)| {
+    let strays = existing_triggers::strays(&tracked, catalog).map(|(table, drops)| {
         let title = &table.title;
         let is_new = |log: &RegisteredLog| log.table_name == *title && log.table_oid != table.oid;
         let description = match registered.iter().any(is_new) {

@@ -11,7 +11,7 @@ use tidewater_centre::OnUnseenChildren;
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::publication::ServedTable;
-use tidewater_centre::engine::upload::rows::OnDelete;
+use tidewater_centre::engine::upload::upload_writer::OnDelete;
 
 /// A publication as it is served.
 pub(super) type Publication = tidewater_centre::engine::publication::Publication<PublishedTable>;

@@ -10,12 +10,14 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, UnpackedRow};
 use super::connection::SqliteConnection;
 use super::publication::{Publication, PublishedTable};
 use super::{deferred_violations, download, failure, row_error, values};
-use tidewater_centre::engine::upload::incoming;
-use tidewater_centre::engine::upload::rows::{CentralRow, MetRow, RefusalReason, RowImage};
+use tidewater_centre::engine::upload::incoming_rows;
+use tidewater_centre::engine::upload::upload_writer::{
+    CentralRow, MetRow, RefusalReason, RowImage,
+};
 use tidewater_centre::error::CentreError;
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming::IncomingTable<'u, PublishedTable>;
+pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, PublishedTable>;
 
 /// What became of a row.
 #[derive(Debug)]

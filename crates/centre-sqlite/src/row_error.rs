@@ -8,7 +8,7 @@ use rusqlite::ffi;
 
 use tidewater_protocol::Code;
 
-use tidewater_centre::engine::upload::rows::RefusalReason;
+use tidewater_centre::engine::upload::upload_writer::RefusalReason;
 
 /// SQLITE_CONSTRAINT_DATATYPE, of STRICT tables; the bindings are older.
 const CONSTRAINT_DATATYPE: i32 = 3091;

@@ -27,8 +27,8 @@ use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatem
 use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
-use tidewater_centre::engine::upload::incoming::RowRef;
-use tidewater_centre::engine::upload::rows::{
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::upload_writer::{
     BatchOutcome, ClaimedSequence, CyclePart, FailedRow, MayWrite, MetRow, OnDelete,
     ParentReference, RefusalReason, RowBatch, RowImage, RowSet, ScriptOutcome, TargetTable,
     UploadWriter,

@@ -16,8 +16,8 @@ use crate::connection::{PostgresConnection, refused};
 use crate::decoder::recycle;
 use crate::quote::ident_list;
 use crate::values::ValueKind;
-use tidewater_centre::engine::upload::incoming::malformed;
-use tidewater_centre::engine::upload::rows::MayWrite;
+use tidewater_centre::engine::upload::incoming_rows::malformed;
+use tidewater_centre::engine::upload::upload_writer::MayWrite;
 use tidewater_centre::error::CentreError;
 
 /// What goes into one message of COPY.

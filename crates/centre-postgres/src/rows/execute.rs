@@ -8,7 +8,7 @@ use super::statements::as_parameters;
 use super::{Result, UploadRows};
 use crate::array::Array;
 use crate::connection::{centre_error, refused};
-use tidewater_centre::engine::upload::rows::RefusalReason;
+use tidewater_centre::engine::upload::upload_writer::RefusalReason;
 
 /// The outcome of a statement in a savepoint.
 pub(super) enum StatementOutcome {

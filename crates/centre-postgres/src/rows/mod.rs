@@ -28,17 +28,17 @@ use self::sql::Incoming;
 use super::acting::{AssumedRole, RoleQuery};
 use super::connection::{PostgresConnection, centre_error, refused};
 use super::download::WHO;
-use super::own::run_all;
 use super::publication::{Publication, PublishedTable};
 use super::scope::ScopeQueries;
+use super::system_statement::run_all;
 use super::waits::HURRIED_MS;
 use super::{FINGERPRINTS, PostgresShared, fill_random};
 use tidewater_centre::engine::connection::SystemStatement;
 use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
-use tidewater_centre::engine::upload::incoming::RowRef;
-use tidewater_centre::engine::upload::rows::{
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::upload_writer::{
     BatchOutcome, ClaimedSequence, CyclePart, MayWrite, MetRow, OnDelete, ParentReference,
     RowBatch, RowImage, RowSet, ScriptOutcome, TargetTable, UploadWriter,
 };

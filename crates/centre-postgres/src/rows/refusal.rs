@@ -5,7 +5,7 @@ use tokio_postgres::error::DbError;
 use tidewater_protocol::Code;
 
 use crate::connection::is_stale_plan;
-use tidewater_centre::engine::upload::rows::RefusalReason;
+use tidewater_centre::engine::upload::upload_writer::RefusalReason;
 
 /// Whether an error is about the rows of a statement. All others are about the
 /// database or us, and end the attempt.

@@ -9,11 +9,11 @@ use crate::array::Array;
 use crate::publication::{ChildKey, PublishedTable, TableRule};
 use crate::quote::ident_list;
 use crate::triggers::log_column;
-use tidewater_centre::engine::upload::incoming;
-use tidewater_centre::engine::upload::rows::{CyclePart, RowImage};
+use tidewater_centre::engine::upload::incoming_rows;
+use tidewater_centre::engine::upload::upload_writer::{CyclePart, RowImage};
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming::IncomingTable<'u, PublishedTable>;
+pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, PublishedTable>;
 
 fn alias(image: RowImage, column: usize) -> String {
     match image {

@@ -18,8 +18,8 @@ use crate::array::Array;
 use crate::connection::refused;
 use crate::decoder::{RowDecoder, recycle};
 use crate::publication::PublishedTable;
-use tidewater_centre::engine::upload::incoming::RowRef;
-use tidewater_centre::engine::upload::rows::{
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::upload_writer::{
     BatchOutcome, CentralRow, FailedRow, MetRow, RefusalReason, RowBatch, RowImage,
 };
 use tidewater_centre::error::CentreError;

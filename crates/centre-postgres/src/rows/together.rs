@@ -7,8 +7,8 @@ use super::sql;
 use super::statements::{GUARD, KEEP, UNDO, parameters};
 use super::{Result, UploadRows};
 use crate::publication::PublishedTable;
-use tidewater_centre::engine::upload::incoming::RowRef;
-use tidewater_centre::engine::upload::rows::CyclePart;
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::upload_writer::CyclePart;
 
 /// About the most bytes of rows that go into one statement: a message to PostgreSQL has less than
 /// a GiB.

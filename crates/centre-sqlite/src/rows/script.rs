@@ -21,7 +21,7 @@ use crate::row::savepoint;
 use crate::row_error::classify;
 use crate::{download, failure, quote};
 use tidewater_centre::engine::scripts::{SCRIPT_TIMEOUT, ScriptStatement, SetColumn};
-use tidewater_centre::engine::upload::rows::{RefusalReason, RowSet, ScriptOutcome};
+use tidewater_centre::engine::upload::upload_writer::{RefusalReason, RowSet, ScriptOutcome};
 use tidewater_centre::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;

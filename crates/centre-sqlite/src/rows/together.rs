@@ -7,8 +7,8 @@ use super::{Result, UploadRows, ended};
 use crate::deferred_violations;
 use crate::publication::PublishedTable;
 use crate::row::{Incoming, RowError, RowFate};
-use tidewater_centre::engine::upload::incoming::RowRef;
-use tidewater_centre::engine::upload::rows::CyclePart;
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::upload_writer::CyclePart;
 
 impl UploadRows<'_> {
     /// See [`Rows::together`](tidewater_centre::engine::upload::rows::Rows::together).

@@ -11,7 +11,7 @@ mod output;
 mod plan;
 mod reading;
 mod resuming;
-mod shared;
+mod shared_readings;
 mod table;
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use tidewater_protocol::{Datum, PublicationSchema, RowShape, Value};
 use self::output::SentCounts;
 use self::plan::SubscriptionPlan;
 use self::reading::SubscriptionReading;
-use self::shared::SharedReadings;
+use self::shared_readings::SharedReadings;
 use super::connection::{StatementResult, SystemStatement};
 use super::evolution::PastSchemas;
 use super::publication::RowRule;

@@ -7,38 +7,38 @@
 //! [`apply()`].
 
 mod apply;
-mod chosen;
-mod circles;
-pub mod columns;
-mod decided;
-mod families;
-mod given;
-pub mod incoming;
-mod made;
-mod operator;
+mod authorization;
+mod batching;
+pub mod column_map;
+mod computed_values;
+mod dependent_refusals;
+mod echo_filter;
+mod foreign_keys;
+mod given_rows;
+mod handler_decisions;
+pub mod incoming_rows;
+mod key_cascades;
+mod key_cycles;
+mod operator_change;
+mod operator_choice;
 pub mod orphans;
 mod outcomes;
-mod own;
-mod replayed;
-mod resolved;
+mod replay;
+mod resolver_output;
 mod result;
 mod retry;
 pub(crate) mod row_json;
 mod row_writers;
-pub mod rows;
-mod scoped;
 mod scripted;
 mod sent_before;
 mod settle;
-mod settled;
-mod shared;
-mod ties;
-mod unpublished;
-mod verdicts;
+mod settled_refusals;
+mod unpublished_rows;
+pub mod upload_writer;
 
 pub use apply::apply;
-pub use chosen::settle;
-pub use replayed::settle as settle_refused;
+pub use operator_choice::settle;
+pub use replay::settle as settle_refused;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ pub struct Admission {
     /// Whether no scope counts.
     is_operators: bool,
     /// What scripts that say who gets which rows give of those that the upload meets.
-    given: given::GivenRows,
+    given: given_rows::GivenRows,
 }
 
 impl Admission {
@@ -211,7 +211,7 @@ impl Admission {
             gained: Vec::new(),
             held: None,
             is_operators: true,
-            given: given::GivenRows::default(),
+            given: given_rows::GivenRows::default(),
         }
     }
 
@@ -243,7 +243,7 @@ impl Admission {
             gained,
             held: checkpoint.map(|checkpoint| checkpoint.serial),
             is_operators: false,
-            given: given::GivenRows::default(),
+            given: given_rows::GivenRows::default(),
         }
     }
 
@@ -449,7 +449,7 @@ impl RecordedImage for UploadConflict {
             self.winner,
             self.replaced,
             self.outcome.name(),
-            operator::sync_notes(&upload.context, &upload.publication),
+            operator_change::sync_notes(&upload.context, &upload.publication),
         ]
     }
 }
@@ -477,7 +477,7 @@ impl RecordedImage for UploadRefusal {
             self.pre_image,
             self.parent.as_ref().map(|it| text(&it.0)),
             self.parent.as_ref().map(|it| it.1.clone()),
-            operator::sync_notes(&upload.context, &upload.publication),
+            operator_change::sync_notes(&upload.context, &upload.publication),
         ]
     }
 }

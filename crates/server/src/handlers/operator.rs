@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tidewater_centre::engine::upload::columns::{AnnouncedColumns, ColumnMap};
+use tidewater_centre::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use tidewater_centre::{
     CentreError, ConflictChoice, ContendedChange, RefusedChoice, Resolutions, SettleOutcome,
     SyncUpload, Verdicts, Worker,

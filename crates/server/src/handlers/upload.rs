@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde_json::{Map, Value as Json};
 
-use tidewater_centre::engine::upload::columns::ColumnMap;
+use tidewater_centre::engine::upload::column_map::ColumnMap;
 use tidewater_centre::{CentreError, RowVerdict, TableVerdicts, UploadTable, nearest};
 use tidewater_protocol::argument::{coerce, type_name};
 use tidewater_protocol::{Code, Datum, Op, RowsReader, Table, UnpackedRow, Value, json};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::{Map, Value as Json};
 
-use tidewater_centre::engine::upload::columns::{AnnouncedColumns, ColumnMap};
+use tidewater_centre::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use tidewater_centre::{
     ContendedChange, GivenTable, Resolutions, RowsChunk, SyncUpload, TableRequest, TableVerdicts,
     UploadTable, Verdicts,

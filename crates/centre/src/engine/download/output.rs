@@ -7,7 +7,7 @@ use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, RowShape, RowsWriter, Table};
 
 use super::resuming::ReadPosition;
-use super::shared::{NotedPiece, NotedRows};
+use super::shared_readings::{NotedPiece, NotedRows};
 use crate::download::{DownloadSink, MarkFrequency};
 use crate::engine::too_long;
 use crate::error::CentreError;

@@ -7,14 +7,14 @@ use tidewater_protocol::PublicationSchema;
 use super::output::{Output, SentCounts};
 use super::plan::{SubscriptionPlan, TablePlan};
 use super::resuming::ReadPosition;
-use super::shared::SharedReadings;
+use super::shared_readings::SharedReadings;
 use super::table::TableReading;
 use super::{DownloadSnapshot, PublishedSchema, TablePlace};
 use crate::download::{DownloadSink, DownloadSubscription, GivenTable, TableRequest};
 use crate::engine::comparing::{self, RangeSums};
 use crate::engine::publication::rules_of;
 use crate::engine::scripts::ScriptEnvironment;
-use crate::engine::upload::columns::{AnnouncedColumns, ColumnMap};
+use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;

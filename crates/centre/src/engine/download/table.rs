@@ -12,7 +12,7 @@ use crate::engine::comparing::RangeSums;
 use crate::engine::exact::{Membership, pack_exact, pack_row, types_of};
 use crate::engine::publication::RowRule;
 use crate::engine::scripts::{ScriptEnvironment, ScriptTimer};
-use crate::engine::upload::columns::ColumnMap;
+use crate::engine::upload::column_map::ColumnMap;
 use crate::error::CentreError;
 use crate::scope::RuleScope;
 use crate::upload::{OwnUpload, RowsChunk};

@@ -1,8 +1,8 @@
 //! Explaining why a row is, is not, or was removed from a remote: one snapshot of what the centre has
 //! anyway, judged by the rules that downloads and uploads are judged by.
 
-mod asked;
-mod rules;
+mod inspected_row;
+mod subject;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, Datum, RemoteId, Value};
 
-use self::asked::Subject;
-pub(super) use self::rules::unknown_parameters;
-use self::rules::{InspectedRow, held_text};
+pub(super) use self::inspected_row::unknown_parameters;
+use self::inspected_row::{InspectedRow, held_text};
+use self::subject::Subject;
 use self::verdict::{VerdictFacts, judge};
 use super::compile::{CompiledTable, compile};
 use super::connection::{DatabaseConnection, own};
@@ -477,7 +477,7 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
             let values = served.columns.iter().map(|&it| row[it].to_string());
             values.collect::<Vec<String>>()
         });
-        let is_in_windows = rules::windows(infos, (compiled, rule), (served, held), row);
+        let is_in_windows = inspected_row::windows(infos, (compiled, rule), (served, held), row);
         let alone = std::slice::from_ref(served);
         let mut membership = Membership::new(alone, std::slice::from_ref(held));
         let is_in = row.map(|row| membership.has(row));

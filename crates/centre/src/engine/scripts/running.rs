@@ -9,7 +9,7 @@ use super::{
 };
 use crate::engine::connection::{DatabaseConnection as _, own};
 use crate::engine::script::ScriptParameter;
-use crate::engine::upload::rows::{RefusalReason, ScriptOutcome, UploadWriter, try_again};
+use crate::engine::upload::upload_writer::{RefusalReason, ScriptOutcome, UploadWriter, try_again};
 use crate::error::CentreError;
 use crate::scripting::{RunTimes, ScriptReport, ScriptRun};
 

@@ -15,7 +15,7 @@ use crate::engine::database::ChangeTracking;
 use crate::engine::publication::{ServedTable, compile_one};
 use crate::engine::script::{Script, ScriptParameter};
 use crate::engine::upload::row_json;
-use crate::engine::upload::rows::{RowSet, ScriptOutcome, UploadWriter};
+use crate::engine::upload::upload_writer::{RowSet, ScriptOutcome, UploadWriter};
 use crate::error::CentreError;
 use crate::publication::PublicationSpec;
 use crate::trying::{ScriptTrial, ScriptsToTry, TriedScript, TriedStatement};

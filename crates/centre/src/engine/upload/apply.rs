@@ -5,7 +5,7 @@
 //! same upload may move these elsewhere, so they are tried again. Then, parents before children, rows that get another key,
 //! inserts and updates. What failed so far is the affair of [`super::retry`].
 //! If a constraint is violated at the end, or if rows were taken that should not have been
-//! ([`super::decided`]), all is undone and done again: with constraints checked at once, or without
+//! ([`super::dependent_refusals`]), all is undone and done again: with constraints checked at once, or without
 //! these rows.
 
 use std::collections::HashMap;
@@ -13,28 +13,28 @@ use std::sync::Arc;
 
 use tidewater_protocol::{Code, Datum, Op};
 
-use super::given::find_given;
-use super::incoming::{FEW_INSERTS, IncomingTable, RowRef};
-use super::made;
+use super::authorization::BeforeHandingOver;
+use super::batching;
+use super::computed_values;
+use super::echo_filter;
+use super::given_rows::find_given;
+use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef};
 use super::outcomes::Outcomes;
-use super::own;
 use super::row_writers;
-use super::rows::{
+use super::settled_refusals;
+use super::upload_writer::{
     ClaimedSequence, FailedRow, OnDelete, RefusalReason, TargetTable, UploadWriter, try_again,
 };
-use super::scoped::BeforeHandingOver;
-use super::settled;
-use super::shared;
 use super::{Admission, DOWNLOAD_ONLY, Serials, UploadRecords, last, note_given_back, store};
 use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::publication::Publication;
 use crate::engine::scope::ScopeDifferences;
 use crate::engine::scripts::ScriptEnvironment;
-use crate::engine::upload::columns::{AnnouncedColumns, ColumnMap, UnpublishedRows};
-use crate::engine::upload::decided::DependentRefusals;
-use crate::engine::upload::families::KeyCascades;
+use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap, UnpublishedRows};
+use crate::engine::upload::dependent_refusals::DependentRefusals;
+use crate::engine::upload::handler_decisions::{HandlerDecisions, JudgedUpload};
+use crate::engine::upload::key_cascades::KeyCascades;
 use crate::engine::upload::sent_before::SentBefore;
-use crate::engine::upload::verdicts::{HandlerDecisions, JudgedUpload};
 use crate::engine::watermark::held;
 use crate::error::CentreError;
 use crate::publication::OnReject;
@@ -71,7 +71,7 @@ async fn try_apply(
     if uploads.is_empty() {
         return Ok(Vec::new());
     }
-    let mut outcomes = shared::apply(rows, uploads).await?;
+    let mut outcomes = batching::apply(rows, uploads).await?;
     for (number, upload) in uploads.iter().enumerate() {
         if outcomes.contains_key(&number) {
             continue;
@@ -367,7 +367,8 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 &*upload.publication,
                 &*upload.given_up,
             );
-            let refused = settled::refused_parents(connection, of, schema, ties, &uploaded);
+            let refused =
+                settled_refusals::refused_parents(connection, of, schema, ties, &uploaded);
             let refused = refused.await?;
             round
                 .decided
@@ -453,7 +454,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             return Ok(ApplyOutcome::Decided(decided));
         }
         let admission = later.as_ref().unwrap_or(self.admission);
-        made::note(
+        computed_values::note(
             self.rows,
             self.publication,
             self.tables,
@@ -496,8 +497,9 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let (schema, admission) = (&self.publication.schema, later.as_ref());
         let admission = admission.unwrap_or(self.admission);
         let connection = self.rows.connection();
-        let open = settled::settle(connection, self.upload, schema, self.tables, &records).await?;
-        settled::name_parents(schema, &open, &mut records);
+        let open = settled_refusals::settle(connection, self.upload, schema, self.tables, &records)
+            .await?;
+        settled_refusals::name_parents(schema, &open, &mut records);
         // As people put them in order.
         records.refused.sort_by_key(|it| it.parent.is_some());
         records.store(self.rows.connection(), self.upload).await?;
@@ -599,7 +601,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             true => HashMap::new(),
             false => {
                 let shapes = &self.publication.shapes;
-                let own = own::rows(shapes, self.tables, |_, _| 0, &[result])?;
+                let own = echo_filter::rows(shapes, self.tables, |_, _| 0, &[result])?;
                 own.into_iter().next().unwrap_or_default()
             }
         };

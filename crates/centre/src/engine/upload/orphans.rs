@@ -10,9 +10,9 @@ use std::collections::HashMap;
 use tidewater_protocol::{Code, Datum, Op, Table};
 
 use super::apply::UploadRun;
-use super::incoming::{IncomingTable, RowRef};
-use super::rows::{FailedRow, ParentReference, UploadWriter};
-use super::ties::PublishedForeignKey;
+use super::foreign_keys::PublishedForeignKey;
+use super::incoming_rows::{IncomingTable, RowRef};
+use super::upload_writer::{FailedRow, ParentReference, UploadWriter};
 use crate::error::CentreError;
 
 /// The most characters of a value that a reason has.

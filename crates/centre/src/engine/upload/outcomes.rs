@@ -4,16 +4,18 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
 
-use super::incoming::{IncomingTable, RowRef, UploadedImages};
-use super::resolved::ResolutionRecord;
-use super::rows::{FailedRow, RefusalReason};
+use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
+use super::resolver_output::ResolutionRecord;
+use super::upload_writer::{FailedRow, RefusalReason};
 use super::{UploadConflict, UploadRecords, UploadRefusal};
-use crate::engine::upload::columns::UnpublishedRows;
-use crate::engine::upload::decided::{AbortedUpload, DependentRefusals, RowDecision, pack_key};
+use crate::engine::upload::column_map::UnpublishedRows;
+use crate::engine::upload::dependent_refusals::{
+    AbortedUpload, DependentRefusals, RowDecision, pack_key,
+};
+use crate::engine::upload::handler_decisions::HandlerDecisions;
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
-use crate::engine::upload::unpublished;
-use crate::engine::upload::verdicts::HandlerDecisions;
+use crate::engine::upload::unpublished_rows;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::upload::{UploadResult, UploadTable};
@@ -202,7 +204,7 @@ impl<'p> Outcomes<'p> {
         table: &UploadTable,
         unpublished: &UnpublishedRows,
     ) -> Result<(), CentreError> {
-        unpublished::refuse(table, unpublished, &mut self.builder, &mut self.records)
+        unpublished_rows::refuse(table, unpublished, &mut self.builder, &mut self.records)
     }
 
     /// Records what was changed in columns that are not published any more.
@@ -210,7 +212,7 @@ impl<'p> Outcomes<'p> {
         &mut self,
         incoming: &IncomingTable<'_, T>,
     ) -> Result<(), CentreError> {
-        unpublished::record_dropped(incoming.upload(), &incoming.map, &mut self.records)
+        unpublished_rows::record_dropped(incoming.upload(), &incoming.map, &mut self.records)
     }
 
     /// What is known so far.

@@ -1,5 +1,5 @@
 //! Rows that failed are tried again: what failed alone may pass when others are in, and rows that
-//! need each other pass together ([`super::circles`]).
+//! need each other pass together ([`super::key_cycles`]).
 //!
 //! A round costs in proportion to the rows that are tried in it, and all rounds of an upload
 //! together in proportion to its rows.
@@ -9,9 +9,9 @@ use std::collections::{BTreeSet, HashSet};
 use tidewater_protocol::{Code, Op};
 
 use super::apply::{Earlier, TableRefusals, UploadProgress, UploadRun};
-use super::circles::KeyCycles;
-use super::incoming::{IncomingTable, RowRef};
-use super::rows::{CyclePart, FailedRow, UploadWriter};
+use super::incoming_rows::{IncomingTable, RowRef};
+use super::key_cycles::KeyCycles;
+use super::upload_writer::{CyclePart, FailedRow, UploadWriter};
 use crate::error::CentreError;
 
 /// How many rows are tried again, for each row of the upload.

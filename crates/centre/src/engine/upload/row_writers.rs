@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, HashMap};
 
 use tidewater_protocol::{Datum, RowShape, Table};
 
-use super::incoming::{IncomingTable, RowRef, UploadedImages};
-use super::made;
+use super::computed_values;
+use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::outcomes::Outcomes;
-use super::rows::{MetRow, UploadWriter};
+use super::upload_writer::{MetRow, UploadWriter};
 use crate::engine::connection::{DatabaseConnection as _, each, own_row};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{RowWriter, Winner};
-use crate::engine::upload::decided::pack_key;
+use crate::engine::upload::dependent_refusals::pack_key;
 use crate::error::CentreError;
 use crate::scope::{Digest, digest};
 use crate::upload::SyncUpload;
@@ -96,14 +96,14 @@ pub(super) async fn record<R: UploadWriter>(
         let schema = &publication.schema.tables[table.index];
         let shape = &publication.shapes[table.index];
         let mut written = BTreeMap::new();
-        for (op, taken) in made::taken(publication, table, outcomes, true)? {
+        for (op, taken) in computed_values::taken(publication, table, outcomes, true)? {
             let mut take =
                 |_: RowRef, _: &UploadedImages<'_, '_>, central: Option<&[Datum<'_>]>| {
                     if let Some(central) = central.map(|it| &it[..shape.columns.len()]) {
                         written.insert(key_of(schema, central), image(shape, central));
                     }
                 };
-            made::find_all(rows, publication, table, (op, &taken), &mut take).await?;
+            computed_values::find_all(rows, publication, table, (op, &taken), &mut take).await?;
         }
         let rank = ranks.get(table.index).copied().flatten();
         let records = written.into_iter().map(|(key, image)| {

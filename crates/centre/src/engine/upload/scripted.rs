@@ -8,14 +8,14 @@ use std::collections::HashSet;
 use tidewater_protocol::{ColumnType, Datum, Op, Table, Value, pack};
 
 use super::apply::{ApplyStep, Steps, UploadProgress, UploadRun, order, rows_first, with_events};
-use super::decided::pack_key;
-use super::incoming::{IncomingTable, RowRef, UploadedImages};
+use super::dependent_refusals::pack_key;
+use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::outcomes::VainChanges;
-use super::resolved::ResolutionRecord;
-use super::rows::{
+use super::resolver_output::ResolutionRecord;
+use super::settle::ROWS_AT_ONCE;
+use super::upload_writer::{
     FailedRow, MetRow, RefusalReason, RowImage, RowSet, ScriptOutcome, UploadWriter,
 };
-use super::settle::ROWS_AT_ONCE;
 use crate::engine::exact::canonical;
 use crate::engine::resolve::Winner;
 use crate::engine::script::ScriptParameter;

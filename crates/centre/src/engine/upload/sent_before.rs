@@ -8,9 +8,9 @@
 
 use tidewater_protocol::{Datum, PublicationSchema, Table};
 
-use super::decided::{RowKeys, pack_key};
-use super::operator::datum;
-use super::rows::UploadWriter;
+use super::dependent_refusals::{RowKeys, pack_key};
+use super::operator_change::datum;
+use super::upload_writer::UploadWriter;
 use super::{row_json, text};
 use crate::engine::connection::{DatabaseConnection, own};
 use crate::engine::publication::Publication;

@@ -6,17 +6,17 @@ use std::collections::{HashMap, HashSet};
 use tidewater_protocol::{Code, Datum, Op, pack};
 
 use super::apply::{Earlier, UploadProgress, UploadRun, WritePurpose};
-use super::incoming::{IncomingTable, RowRef, UploadedImages};
-use super::resolved::ResolverOutput;
+use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
+use super::resolver_output::ResolverOutput;
 use super::row_writers;
-use super::rows::{
+use super::upload_writer::{
     BatchOutcome, FailedRow, MetRow, OnDelete, RefusalReason, RowBatch, RowImage, TargetTable,
     UploadWriter,
 };
 use crate::engine::exact::{Barrier, canonical};
 use crate::engine::publication::Publication;
 use crate::engine::resolve::Winner;
-use crate::engine::upload::decided::{RowDecision, pack_key};
+use crate::engine::upload::dependent_refusals::{RowDecision, pack_key};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 

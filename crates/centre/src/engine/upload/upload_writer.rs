@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Value, pack};
 
 use super::Serials;
-use super::incoming::{IncomingTable, RowRef};
+use super::incoming_rows::{IncomingTable, RowRef};
 use crate::engine::connection::{DatabaseConnection, SystemStatement};
 use crate::engine::exact::{Barrier, pack_row, unpack};
 use crate::engine::publication::Publication;

@@ -10,16 +10,16 @@ use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Table, Value, pack};
 
 use super::apply::{UploadProgress, UploadRun, WritePurpose};
-use super::incoming::{IncomingTable, RowRef, UploadedImages};
+use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::row_writers::RowWriters;
-use super::rows::{
+use super::settle::{ReadyRows, find_changed, obstacle};
+use super::upload_writer::{
     BatchOutcome, FailedRow, OnDelete, RefusalReason, RowBatch, RowImage, TargetTable, UploadWriter,
 };
-use super::settle::{ReadyRows, find_changed, obstacle};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{ResolvedRow, Resolver, Sides, Winner};
-use crate::engine::upload::decided::pack_key;
+use crate::engine::upload::dependent_refusals::pack_key;
 use crate::engine::upload::sent_before::SentBefore;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;

@@ -11,16 +11,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use tidewater_protocol::{Datum, Op};
 
 use super::apply::{ApplyStep, admission, fails_alone, judgeable, order, undo};
-use super::columns::{AnnouncedColumns, ColumnMap};
-use super::incoming::{FEW_INSERTS, IncomingTable, RowRef, UploadedImages};
-use super::made;
+use super::authorization::decides_scopes;
+use super::column_map::{AnnouncedColumns, ColumnMap};
+use super::computed_values;
+use super::echo_filter;
+use super::handler_decisions;
+use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef, UploadedImages};
 use super::outcomes::SumComparison;
-use super::own;
 use super::result::ResultBuilder;
-use super::rows::{BatchOutcome, OnDelete, RowBatch, RowImage, TargetTable, UploadWriter};
-use super::scoped::decides_scopes;
 use super::settle::{ROWS_AT_ONCE, ReadyRows, find_changed, obstacle};
-use super::verdicts;
+use super::upload_writer::{BatchOutcome, OnDelete, RowBatch, RowImage, TargetTable, UploadWriter};
 use super::{Admission, store};
 use crate::engine::connection::{DatabaseConnection as _, each, own_row};
 use crate::engine::exact::{Membership, pack_exact, types_of};
@@ -128,7 +128,7 @@ async fn try_all<R: UploadWriter>(
         }
     }
     let judged = uploads.iter().enumerate();
-    let judged = judged.filter(|(_, it)| verdicts::concern(&publication, it));
+    let judged = judged.filter(|(_, it)| handler_decisions::concern(&publication, it));
     apart.extend(judged.map(|(place, _)| place));
     if !apart.is_empty() {
         return Ok(SharedTryOutcome::Apart(apart));
@@ -540,7 +540,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
                     let Some(central) = central.filter(|it| memberships[owner].has(it)) else {
                         return;
                     };
-                    if made::compare_sums(publication, table, uploaded, central)
+                    if computed_values::compare_sums(publication, table, uploaded, central)
                         == SumComparison::Differ
                     {
                         apart.insert(owner);
@@ -548,7 +548,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
                     builders[owner].made(table.index, Op::Made, &central[..columns]);
                 };
                 let taken = (op, &*refs);
-                made::find(self.rows, publication, table, taken, &mut made).await?;
+                computed_values::find(self.rows, publication, table, taken, &mut made).await?;
             }
         }
         Ok(builders.into_iter().map(ResultBuilder::finish).collect())
@@ -564,7 +564,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             false => {
                 let (shapes, results) = (&self.publication.shapes, results.iter());
                 let owner = |table: &IncomingTable<'_, _>, row| self.owner(table, row);
-                own::rows(shapes, self.tables, owner, &results.collect::<Vec<_>>())?
+                echo_filter::rows(shapes, self.tables, owner, &results.collect::<Vec<_>>())?
             }
         };
         let own = rows.into_iter().map(|rows| OwnUpload {

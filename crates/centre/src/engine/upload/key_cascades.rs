@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{Datum, ForeignKeyAction, Op, PublicationSchema};
 
-use crate::engine::upload::decided::{RowKeys, UploadedTable, pack_key};
-use crate::engine::upload::ties::PublishedForeignKey;
+use crate::engine::upload::dependent_refusals::{RowKeys, UploadedTable, pack_key};
+use crate::engine::upload::foreign_keys::PublishedForeignKey;
 use crate::error::CentreError;
 
 /// What becomes of values to which children refer.

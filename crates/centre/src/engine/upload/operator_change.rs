@@ -13,10 +13,10 @@ use tidewater_protocol::{
 };
 
 use super::apply::{UploadRun, WritePurpose};
-use super::columns::ColumnMap;
-use super::incoming::IncomingTable;
-use super::rows::{CentralRow, RowImage, TargetTable, UploadWriter};
-use super::verdicts::JudgedUpload;
+use super::column_map::ColumnMap;
+use super::handler_decisions::JudgedUpload;
+use super::incoming_rows::IncomingTable;
+use super::upload_writer::{CentralRow, RowImage, TargetTable, UploadWriter};
 use super::{Admission, Serials, UploadRecords, row_json};
 use crate::context::{Parameters, SyncContext};
 use crate::engine::connection::DatabaseConnection;
@@ -24,8 +24,8 @@ use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
 use crate::engine::records::claims_of;
 use crate::engine::scripts::{self, ScriptEnvironment};
-use crate::engine::upload::columns::AnnouncedColumns;
-use crate::engine::upload::families::KeyCascades;
+use crate::engine::upload::column_map::AnnouncedColumns;
+use crate::engine::upload::key_cascades::KeyCascades;
 use crate::engine::upload::sent_before::SentBefore;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, Datum, Op, Table, Value, pack};
 
-use super::incoming::{IncomingTable, RowRef};
-use super::rows::{RowImage, ScriptOutcome, UploadWriter};
+use super::incoming_rows::{IncomingTable, RowRef};
 use super::settle::ROWS_AT_ONCE;
+use super::upload_writer::{RowImage, ScriptOutcome, UploadWriter};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::scripts::{ScriptEnvironment, ScriptStatement};
-use crate::engine::upload::decided::pack_key;
+use crate::engine::upload::dependent_refusals::pack_key;
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use tidewater_protocol::{Code, Datum, Op, RowsWriter, pack};
 
-use super::columns::ColumnMap;
-use super::decided::{RowDecision, RowKey, RowKeys, pack_key};
-use super::rows::RefusalReason;
+use super::column_map::ColumnMap;
+use super::dependent_refusals::{RowDecision, RowKey, RowKeys, pack_key};
+use super::upload_writer::RefusalReason;
 use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
 use crate::error::CentreError;

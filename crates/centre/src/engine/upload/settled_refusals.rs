@@ -7,10 +7,10 @@ use serde_json::{Map, Value as Json};
 use tidewater_protocol::message::GivenUp;
 use tidewater_protocol::{Code, Op, PublicationSchema, RemoteId};
 
-use super::decided::{RefusedParent, RefusedParents, UploadedTable};
-use super::incoming::{IncomingTable, UploadedImages};
-use super::rows::TargetTable;
-use super::ties::PublishedForeignKey;
+use super::dependent_refusals::{RefusedParent, RefusedParents, UploadedTable};
+use super::foreign_keys::PublishedForeignKey;
+use super::incoming_rows::{IncomingTable, UploadedImages};
+use super::upload_writer::TargetTable;
 use super::{UploadRecords, row_json, text};
 use crate::engine::connection::{DatabaseConnection, own};
 use crate::engine::refusals;

@@ -20,14 +20,14 @@ use tidewater_protocol::{
 };
 
 use super::UploadRefusal;
-use super::rows::RefusalReason;
-use super::scoped::Barred;
-use super::verdicts::HandlerDecisions;
+use super::authorization::Barred;
+use super::handler_decisions::HandlerDecisions;
+use super::upload_writer::RefusalReason;
 use crate::engine::exact::Barrier;
-use crate::engine::upload::columns::ColumnMap;
+use crate::engine::upload::column_map::ColumnMap;
+use crate::engine::upload::foreign_keys::PublishedForeignKey;
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
-use crate::engine::upload::ties::PublishedForeignKey;
 use crate::error::CentreError;
 use crate::upload::UploadTable;
 

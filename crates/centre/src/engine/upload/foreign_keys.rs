@@ -4,7 +4,7 @@
 use tidewater_protocol::pack::pack_values;
 use tidewater_protocol::{ColumnType, Datum, ForeignKeyAction, PublicationSchema, Value};
 
-use crate::engine::upload::columns::ColumnMap;
+use crate::engine::upload::column_map::ColumnMap;
 
 /// A foreign key whose columns, on both sides, are published.
 #[derive(Debug)]

@@ -11,13 +11,13 @@ use tidewater_protocol::{Datum, Op, pack};
 
 use super::Admission;
 use super::apply::{UploadProgress, UploadRun, WritePurpose, admission};
-use super::incoming::{IncomingTable, RowRef};
-use super::made;
-use super::rows::{RowImage, UploadWriter};
+use super::computed_values;
+use super::incoming_rows::{IncomingTable, RowRef};
 use super::settle::ROWS_AT_ONCE;
+use super::upload_writer::{RowImage, UploadWriter};
 use crate::engine::exact::{Barrier, Membership};
 use crate::engine::publication::{Publication, RowRule};
-use crate::engine::upload::decided::{RowKey, RowKeys, pack_key};
+use crate::engine::upload::dependent_refusals::{RowKey, RowKeys, pack_key};
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -161,7 +161,9 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let admission = self.admission_now().await?;
         let mut own = RowKeys::new();
         for table in self.open_tables() {
-            for (op, rows) in made::taken(self.publication, table, &progress.outcomes, true)? {
+            for (op, rows) in
+                computed_values::taken(self.publication, table, &progress.outcomes, true)?
+            {
                 let rows = self.undecided(table, rows)?;
                 let images = (op, RowImage::New);
                 let (inside, _) = self.judged(table, images, &rows, &admission).await?;
@@ -271,7 +273,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let mut found = Barred::new();
         let before = progress.before_handing_over.as_ref();
         for table in self.open_tables() {
-            let taken = made::taken(self.publication, table, &progress.outcomes, true)?;
+            let taken = computed_values::taken(self.publication, table, &progress.outcomes, true)?;
             for (op, rows) in taken {
                 if self.hands_over(table, op) {
                     continue;

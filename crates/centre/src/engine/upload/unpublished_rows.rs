@@ -3,13 +3,13 @@
 //! A table may leave the publication, or change, while remotes still have changes of it.
 //! Their uploads are accepted all the same: these rows are refused under the header that
 //! the remote sent, so that it finds them, and kept with their values for people. Which
-//! rows these are is [`crate::engine::upload::columns`]' affair. Changes of single columns that have left are
+//! rows these are is [`crate::engine::upload::column_map`]' affair. Changes of single columns that have left are
 //! only recorded: the rest of their rows is applied.
 
 use tidewater_protocol::pack::same;
 use tidewater_protocol::{Code, Datum, Op, RowsWriter, UnpackedRow};
 
-use crate::engine::upload::columns::{ColumnMap, UnpublishedRows};
+use crate::engine::upload::column_map::{ColumnMap, UnpublishedRows};
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
 use crate::engine::upload::{UploadRecords, UploadRefusal};

@@ -4,10 +4,10 @@ use bytes::Bytes;
 
 use tidewater_protocol::{Code, Datum, Op, RowsReader, UnpackedRow};
 
-use super::rows::TargetTable;
+use super::upload_writer::TargetTable;
 use crate::engine::publication::Publication;
-use crate::engine::upload::columns::{AnnouncedColumns, ColumnMap};
-use crate::engine::upload::decided::{UploadedTable, gives_another_key};
+use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
+use crate::engine::upload::dependent_refusals::{UploadedTable, gives_another_key};
 use crate::error::CentreError;
 use crate::upload::UploadTable;
 

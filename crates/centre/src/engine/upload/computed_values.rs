@@ -5,14 +5,14 @@
 use tidewater_protocol::{Datum, Op, RowShape};
 
 use super::Admission;
-use super::given::RowsToTell;
-use super::incoming::{IncomingTable, RowRef, UploadedImages};
+use super::given_rows::RowsToTell;
+use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::outcomes::{Outcomes, SumComparison};
-use super::rows::{RowImage, UploadWriter};
+use super::upload_writer::{RowImage, UploadWriter};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
 use crate::engine::scripts::ScriptEnvironment;
-use crate::engine::upload::decided::pack_key;
+use crate::engine::upload::dependent_refusals::pack_key;
 use crate::error::CentreError;
 
 /// So many rows of the centre are read at once.

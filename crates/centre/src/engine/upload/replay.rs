@@ -1,20 +1,20 @@
 //! A refused row that an operator settles: sent once more as it was or as he corrects it, the way of an
-//! upload ([`super::operator`]), or given up.
+//! upload ([`super::operator_change`]), or given up.
 
 use serde_json::{Map, Value as Json};
 use tidewater_protocol::{Code, Op, Table, pack};
 
-use super::columns::{AnnouncedColumns, ColumnMap};
-use super::decided::{DependentRefusals, RowDecision, UploadedTable};
-use super::operator::refused as refused_with;
-use super::operator::{
+use super::column_map::{AnnouncedColumns, ColumnMap};
+use super::dependent_refusals::{DependentRefusals, RowDecision, UploadedTable};
+use super::foreign_keys::PublishedForeignKey;
+use super::operator_change::refused as refused_with;
+use super::operator_change::{
     self, CentralRowRead, OperatorChange, OperatorOutcome, RowSender, ServedTablePlace, Values,
     is_so,
 };
 use super::row_json;
-use super::rows::{RefusalReason, UploadWriter, try_again};
-use super::settled;
-use super::ties::PublishedForeignKey;
+use super::settled_refusals;
+use super::upload_writer::{RefusalReason, UploadWriter, try_again};
 use crate::engine::connection::{DatabaseConnection as _, own};
 use crate::engine::exact::canonical;
 use crate::engine::refusals;
@@ -115,7 +115,7 @@ async fn act<R: UploadWriter>(
         record: record.id,
         now_ms: choice.now_ms,
     };
-    let sent = operator::send(
+    let sent = operator_change::send(
         rows,
         &place,
         &sender,
@@ -131,9 +131,9 @@ async fn act<R: UploadWriter>(
         let row = place.json(&found)?;
         return Ok(SettleOutcome::Changed { row });
     }
-    let key = operator::key_of(table, wanted.new.as_ref());
+    let key = operator_change::key_of(table, wanted.new.as_ref());
     let key = key.unwrap_or_else(|| wanted.key.clone());
-    let outcome = operator::conclude(rows, &place, sent, (&found, &key), is_delete).await?;
+    let outcome = operator_change::conclude(rows, &place, sent, (&found, &key), is_delete).await?;
     wanted.tell_sums(&place, &found, outcome)
 }
 
@@ -177,7 +177,7 @@ impl RefusedChange {
         let new = row.values;
         // A row that is to be there by another key is looked for by that.
         let key = match &old {
-            None => operator::key_of(table, Some(&new)).unwrap_or(key),
+            None => operator_change::key_of(table, Some(&new)).unwrap_or(key),
             Some(_) => key,
         };
         let new = Some(new);
@@ -270,14 +270,15 @@ impl RefusedChange {
         }];
         let of = (record.remote_id, &*record.publication, &[][..]);
         let refused =
-            settled::refused_parents(rows.connection(), of, schema, &ties, &uploaded).await?;
+            settled_refusals::refused_parents(rows.connection(), of, schema, &ties, &uploaded)
+                .await?;
         let mut decided = DependentRefusals::default();
         decided.refuse_children(schema, &ties, &uploaded, refused)?;
         let op = match self.old {
             None => Op::Insert,
             Some(_) => Op::Update,
         };
-        let key = operator::datums(place.table(), &self.key);
+        let key = operator_change::datums(place.table(), &self.key);
         Ok(match decided.of(schema, index, op, &key) {
             Some(RowDecision::Refused(RefusalReason { code, reason, .. })) => {
                 Some(refused_with(code, reason))

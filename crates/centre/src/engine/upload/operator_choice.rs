@@ -1,13 +1,13 @@
 //! The version of a row that an operator has chosen of a conflict: it is sent the way of an upload
-//! ([`super::operator`]).
+//! ([`super::operator_change`]).
 
 use tidewater_protocol::{Code, Datum, Table};
 
-use super::operator::{
+use super::operator_change::{
     self, OperatorChange, OperatorOutcome, RowSender, ServedTablePlace, Values, is_so, refused,
 };
 use super::row_json;
-use super::rows::{UploadWriter, try_again};
+use super::upload_writer::{UploadWriter, try_again};
 use crate::engine::connection::{DatabaseConnection as _, SystemStatement, own};
 use crate::engine::records;
 use crate::engine::resolve::{Resolver, Winner};
@@ -206,7 +206,7 @@ async fn is_made_of_both<R: UploadWriter>(
     }
     // Of sums, the difference is added here.
     let has_sums = resolver.sums().next().is_some();
-    Ok(!has_sums && operator::is_scripted(rows, place, sender).await?)
+    Ok(!has_sums && operator_change::is_scripted(rows, place, sender).await?)
 }
 
 /// Writes what was chosen.
@@ -274,7 +274,8 @@ async fn choose<R: UploadWriter>(
         return Ok(SettleOutcome::Changed { row });
     }
     if let Some(change) = made {
-        let sent = operator::send(rows, &place, &sender, change, &choice.judgement, false).await?;
+        let sent =
+            operator_change::send(rows, &place, &sender, change, &choice.judgement, false).await?;
         if let OperatorOutcome::Lost = sent {
             let row = place.json(&found)?;
             return Ok(match resolver.winner {
@@ -282,7 +283,7 @@ async fn choose<R: UploadWriter>(
                 _ => refused(Code::RowConstraint, KEPT_BY_SCRIPTS),
             });
         }
-        return operator::conclude(rows, &place, sent, (&found, &wanted.key), false).await;
+        return operator_change::conclude(rows, &place, sent, (&found, &wanted.key), false).await;
     }
     let change = match (central, &wanted.new) {
         (None, None) => return Ok(SettleOutcome::settled(None)),
@@ -290,8 +291,8 @@ async fn choose<R: UploadWriter>(
         (Some(central), Some(new)) => OperatorChange::update(table, central, new),
         (None, Some(new)) => OperatorChange::insert(table, &wanted.key, new),
     };
-    let key = operator::key_of(table, wanted.new.as_ref()).unwrap_or(wanted.key);
-    let sent = operator::send(
+    let key = operator_change::key_of(table, wanted.new.as_ref()).unwrap_or(wanted.key);
+    let sent = operator_change::send(
         rows,
         &place,
         &sender,
@@ -300,5 +301,5 @@ async fn choose<R: UploadWriter>(
         choice.force,
     );
     let sent = sent.await?;
-    operator::conclude(rows, &place, sent, (&found, &key), wanted.new.is_none()).await
+    operator_change::conclude(rows, &place, sent, (&found, &key), wanted.new.is_none()).await
 }

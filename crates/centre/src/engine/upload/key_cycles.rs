@@ -10,8 +10,8 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{ColumnType, Op, PublicationSchema, UnpackedRow};
 
-use crate::engine::upload::columns::ColumnMap;
-use crate::engine::upload::ties::{PublishedForeignKey, pack_sent};
+use crate::engine::upload::column_map::ColumnMap;
+use crate::engine::upload::foreign_keys::{PublishedForeignKey, pack_sent};
 
 /// Rows by what they need; each has a number, in the order in which they are added.
 pub(crate) struct KeyCycles<'s> {
