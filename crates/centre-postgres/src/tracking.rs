@@ -26,7 +26,7 @@ use tidewater_centre::engine::acting::RoleAssumption;
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::connection::{
-    DatabaseConnection as _, StatementResult, SystemStatement, each, own, own_row,
+    DatabaseConnection as _, StatementResult, SystemStatement, each, system_row, system_sql,
 };
 use tidewater_centre::engine::database::{
     ChangeLog, ChangeTracking, NumberBlockRequest, RightsPurpose, RoleRights, RoleSource,
@@ -327,7 +327,7 @@ impl ChangeTracking for PostgresCentre {
             FROM {rows TEXT}, tidewater.history";
         let snapshot = watermark::snapshot(position).into_iter();
         snapshot
-            .map(|it| each(pruned, vec![own_row![it]]))
+            .map(|it| each(pruned, vec![system_row![it]]))
             .collect()
     }
 
@@ -341,7 +341,7 @@ impl ChangeTracking for PostgresCentre {
     ) -> Result<Vec<(String, u64)>, CentreError> {
         // Statistics know new entries at once, and the size of a log they never saw is
         // better than counting millions of them.
-        let sizes = own!(
+        let sizes = system_sql!(
             "SELECT l.table_name, greatest(coalesce(s.n_live_tup, 0), c.reltuples::int8, 0)
              FROM tidewater.change_log l
              JOIN pg_catalog.pg_class c ON c.oid = to_regclass('tidewater.log_' || l.id)
@@ -366,7 +366,7 @@ impl ChangeTracking for PostgresCentre {
 
     async fn begin_pruning(connection: &mut PostgresConnection) -> Result<bool, CentreError> {
         connection.begin().await?;
-        let lock = own!(
+        let lock = system_sql!(
             "SELECT pg_catalog.pg_try_advisory_xact_lock(?1)",
             ADVISORY_LOCK
         );
@@ -398,24 +398,24 @@ impl ChangeTracking for PostgresCentre {
         entries: &mut u64,
     ) -> Result<(), CentreError> {
         let what = "pruning change logs";
-        let marks = own!(
+        let marks = system_sql!(
             "DELETE FROM tidewater.mark WHERE created_ms < ?1",
             before_ms
         );
         // Now all transactions below the oldest running one have ended. What they wrote is
         // in every snapshot that is taken from now on; it goes when the last watermark from
         // before now is older than the retention time.
-        let horizon = own!(
+        let horizon = system_sql!(
             "INSERT INTO tidewater.horizon (at_ms, oldest_running, next_to_begin)
              VALUES (?1, pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()),
                pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot()))",
             now_ms
         );
-        let last_horizon = own!(
+        let last_horizon = system_sql!(
             "SELECT oldest_running::text, next_to_begin::text FROM tidewater.horizon
              ORDER BY next_to_begin DESC LIMIT 1"
         );
-        let floor = own!(
+        let floor = system_sql!(
             "UPDATE tidewater.history SET log_floor = h.oldest_running
              FROM (SELECT oldest_running FROM tidewater.horizon WHERE at_ms <= ?1
                    ORDER BY oldest_running DESC LIMIT 1) h
@@ -423,8 +423,8 @@ impl ChangeTracking for PostgresCentre {
              RETURNING log_floor::text",
             before_ms
         );
-        let logs = own!("SELECT id FROM tidewater.change_log ORDER BY id");
-        let noted = own!(
+        let logs = system_sql!("SELECT id FROM tidewater.change_log ORDER BY id");
+        let noted = system_sql!(
             "DELETE FROM tidewater.scope_change WHERE at < pg_catalog.now() - interval '1 hour'"
         );
         let answers = connection

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use tidewater_centre::engine::connection::{DatabaseConnection as _, own};
+use tidewater_centre::engine::connection::{DatabaseConnection as _, system_sql};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::BlockingTransaction;
 
@@ -130,7 +130,7 @@ async fn note(shared: &PostgresShared, backend: i32, now_ms: i64) -> Result<(), 
 pub(super) async fn blockers(
     connection: &mut PostgresConnection,
 ) -> Result<Vec<BlockingTransaction>, CentreError> {
-    let select = own!(
+    let select = system_sql!(
         "WITH waiting AS (
            SELECT w.pid FROM pg_catalog.pg_stat_activity w
            WHERE w.application_name = 'tidewater' AND w.datname = current_database()
@@ -169,7 +169,7 @@ pub(super) async fn blockers(
 pub(super) async fn load(
     connection: &mut PostgresConnection,
 ) -> Result<(Option<i64>, Option<u64>), CentreError> {
-    let load = own!(
+    let load = system_sql!(
         "SELECT (extract(epoch FROM least(
              (SELECT min(xact_start) FROM pg_catalog.pg_stat_activity
                WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()),

@@ -18,7 +18,7 @@ use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Value, Val
 
 use super::connection::SqliteConnection;
 use super::{failure, values};
-use tidewater_centre::engine::connection::{DatabaseConnection as _, own};
+use tidewater_centre::engine::connection::{DatabaseConnection as _, system_sql};
 use tidewater_centre::engine::procedure::{CallRun, CallRunner, StatementCheck};
 use tidewater_centre::engine::scope::wrong;
 use tidewater_centre::engine::script::Script;
@@ -112,12 +112,12 @@ impl CallRunner for SqliteCalls<'_> {
     async fn run(&mut self, call: &ProcedureCall) -> Result<CallRun, CentreError> {
         let caller = &call.caller;
         let remote = caller.remote_id.map(|it| it.to_string());
-        let who = own!(
+        let who = system_sql!(
             "INSERT INTO tidewater.uploading (username, remote_id) VALUES (?1, ?2)",
             caller.user,
             remote.unwrap_or_default(),
         );
-        let forget = own!("DELETE FROM tidewater.uploading");
+        let forget = system_sql!("DELETE FROM tidewater.uploading");
         let says = [forget.clone(), who];
         self.connection.flight("saying who calls", &says).await?;
         let answered = self.watched(call, |connection| answer(connection, call));

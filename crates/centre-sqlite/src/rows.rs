@@ -23,7 +23,7 @@ use super::scope;
 use super::served::Served;
 use super::upstream;
 use super::{deferred_violations, failure};
-use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement, own};
+use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement, system_sql};
 use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
@@ -222,7 +222,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
         self.savepoint("SAVEPOINT tidewater_upload")
     }
 
-    async fn keep(&mut self, result: SystemStatement) -> Result<()> {
+    async fn store_result(&mut self, result: SystemStatement) -> Result<()> {
         let storing = "storing the result of an upload";
         self.connection.run_one(storing, result).await?;
         self.savepoint("RELEASE tidewater_upload")
@@ -237,14 +237,14 @@ impl<'c> UploadWriter for UploadRows<'c> {
         if self.has_ended {
             return Err(ended());
         }
-        let forget = own!("DELETE FROM tidewater.uploading");
+        let forget = system_sql!("DELETE FROM tidewater.uploading");
         self.connection
             .run_one("committing uploads", forget)
             .await?;
         self.run("committing uploads", "COMMIT")
     }
 
-    async fn is_tried_again(&mut self, error: &CentreError, attempts: u32) -> Result<bool> {
+    async fn rollback_for_retry(&mut self, error: &CentreError, attempts: u32) -> Result<bool> {
         self.has_begun = false;
         if !self.connection.is_autocommit() {
             self.run("rolling back uploads", "ROLLBACK")?;
@@ -253,7 +253,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
         Ok(error.is_retryable() && attempts <= most)
     }
 
-    async fn admit<'u>(
+    async fn claim_sequence<'u>(
         &mut self,
         publication: &'u Publication,
         uploads: &[&'u SyncUpload],
@@ -279,8 +279,8 @@ impl<'c> UploadWriter for UploadRows<'c> {
         // Nobody looks who uploads if there are several.
         if let ([upload], [Some(_)]) = (uploads, &admitted[..]) {
             let who = [
-                own!("DELETE FROM tidewater.uploading"),
-                own!(
+                system_sql!("DELETE FROM tidewater.uploading"),
+                system_sql!(
                     "INSERT INTO tidewater.uploading (username, remote_id) VALUES (?1, ?2)",
                     upload.context.user,
                     upload.context.remote_id.to_string(),
@@ -291,9 +291,9 @@ impl<'c> UploadWriter for UploadRows<'c> {
         Ok(admitted)
     }
 
-    async fn enter(&mut self, publication: &Publication, _: &[Incoming<'_>]) -> Result<()> {
+    async fn lock_tables(&mut self, publication: &Publication, _: &[Incoming<'_>]) -> Result<()> {
         self.publication = Some(self.served.publication(&publication.schema.name)?);
-        let nobody = own!("DELETE FROM tidewater.uploading");
+        let nobody = system_sql!("DELETE FROM tidewater.uploading");
         let saying = "saying who uploads";
         self.connection.run_one(saying, nobody).await.map(drop)
     }
@@ -319,16 +319,16 @@ impl<'c> UploadWriter for UploadRows<'c> {
     }
 
     /// SQLite only counts.
-    fn can_tell(&mut self) -> Result<bool> {
+    fn can_check_single_rows(&mut self) -> Result<bool> {
         Ok(!deferred_violations(self.connection)?)
     }
 
     /// It shows when they are written.
-    fn unfit(&mut self, _: &Incoming<'_>, _: RowImage, _: &[Datum<'_>]) -> Option<String> {
+    fn misfit_reason(&mut self, _: &Incoming<'_>, _: RowImage, _: &[Datum<'_>]) -> Option<String> {
         None
     }
 
-    async fn load(&mut self, _: &Incoming<'_>, _: &mut MayWrite<'_>) -> Result<bool> {
+    async fn insert_in_bulk(&mut self, _: &Incoming<'_>, _: &mut MayWrite<'_>) -> Result<bool> {
         Ok(false)
     }
 
@@ -398,7 +398,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
         Ok(())
     }
 
-    async fn with_children(
+    async fn find_rows_with_children(
         &mut self,
         table: &Incoming<'_>,
         rows: &[RowRef],
@@ -457,7 +457,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
         self.unless_ended(ran?)
     }
 
-    async fn without_parent(
+    async fn find_rows_without_parent(
         &mut self,
         table: &Incoming<'_>,
         reference: &ParentReference<'_, PublishedTable>,
@@ -466,7 +466,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
         self.find_orphans(table, reference, rows)
     }
 
-    async fn together(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
+    async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
         self.apply_together(parts)
     }
 
@@ -475,7 +475,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
         scope::current(connection, publication, context, ScopePurpose::Writing)
     }
 
-    fn makes_something(&self, table: &Incoming<'_>) -> bool {
+    fn may_compute_values(&self, table: &Incoming<'_>) -> bool {
         table.table.guarded || table.table.fills() || self.inexact.contains(&table.index)
     }
 

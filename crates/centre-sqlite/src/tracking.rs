@@ -16,7 +16,9 @@ use super::watermark::LogPositions;
 use super::{SqliteCentre, calls, failure, numbers, prune, quote, scope, scope_sources, state};
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
-use tidewater_centre::engine::connection::{self, StatementResult, SystemStatement, each, own_row};
+use tidewater_centre::engine::connection::{
+    self, StatementResult, SystemStatement, each, system_row,
+};
 use tidewater_centre::engine::database::{ChangeLog, ChangeTracking, NumberBlockRequest};
 use tidewater_centre::engine::deploy::{
     DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources, StepLock,
@@ -263,7 +265,7 @@ impl ChangeTracking for SqliteCentre {
         let pruned = "SELECT v.n FROM {rows INTEGER INTEGER}
             JOIN tidewater.change_log ON id = v.c1 AND floor > v.c2";
         let logs = positions.logs.iter();
-        logs.map(|it| each(pruned, vec![own_row![it.log, it.position]]))
+        logs.map(|it| each(pruned, vec![system_row![it.log, it.position]]))
             .collect()
     }
 

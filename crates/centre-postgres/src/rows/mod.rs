@@ -199,7 +199,7 @@ impl UploadWriter for UploadRows<'_> {
         self.batch_execute("applying uploads", &begin).await
     }
 
-    async fn keep(&mut self, result: SystemStatement) -> Result<()> {
+    async fn store_result(&mut self, result: SystemStatement) -> Result<()> {
         let error = |error| refused("storing the result of an upload")(error);
         let store = [result];
         let storing = self.connection.prepare_own(&store).await?;
@@ -213,7 +213,7 @@ impl UploadWriter for UploadRows<'_> {
         released.map_err(error)
     }
 
-    fn hurry(&mut self) {
+    fn shorten_lock_timeout(&mut self) {
         self.hurries = true;
         self.shared.waits.in_vain(self.now_ms);
     }
@@ -227,7 +227,7 @@ impl UploadWriter for UploadRows<'_> {
         self.batch_execute("applying uploads", "COMMIT").await
     }
 
-    async fn is_tried_again(&mut self, error: &CentreError, attempts: u32) -> Result<bool> {
+    async fn rollback_for_retry(&mut self, error: &CentreError, attempts: u32) -> Result<bool> {
         if !error.is_retryable() || attempts >= ATTEMPTS || self.connection.is_closed() {
             return Ok(false);
         }
@@ -244,7 +244,7 @@ impl UploadWriter for UploadRows<'_> {
     }
 
     /// All of it goes in one flight.
-    async fn admit<'u>(
+    async fn claim_sequence<'u>(
         &mut self,
         publication: &'u Publication,
         uploads: &[&'u SyncUpload],
@@ -313,7 +313,7 @@ impl UploadWriter for UploadRows<'_> {
         Ok(admitted)
     }
 
-    async fn enter(&mut self, _: &Publication, tables: &[Incoming<'_>]) -> Result<()> {
+    async fn lock_tables(&mut self, _: &Publication, tables: &[Incoming<'_>]) -> Result<()> {
         let error = |error| refused("opening tables")(error);
         self.acting = AssumedRole::default();
         let connection = &mut *self.connection;
@@ -375,11 +375,11 @@ impl UploadWriter for UploadRows<'_> {
     }
 
     /// Statements check what they can of their own rows.
-    fn can_tell(&mut self) -> Result<bool> {
+    fn can_check_single_rows(&mut self) -> Result<bool> {
         Ok(true)
     }
 
-    fn unfit(
+    fn misfit_reason(
         &mut self,
         table: &Incoming<'_>,
         image: RowImage,
@@ -394,7 +394,11 @@ impl UploadWriter for UploadRows<'_> {
         unfit
     }
 
-    async fn load(&mut self, table: &Incoming<'_>, may_write: &mut MayWrite<'_>) -> Result<bool> {
+    async fn insert_in_bulk(
+        &mut self,
+        table: &Incoming<'_>,
+        may_write: &mut MayWrite<'_>,
+    ) -> Result<bool> {
         // Row security may hold for another role; COPY does not work then.
         if self.acting.is_another() || !copy_in::is_possible(table, self.live(table.table)) {
             return Ok(false);
@@ -426,7 +430,7 @@ impl UploadWriter for UploadRows<'_> {
         self.lock_by_key(table, rows).await
     }
 
-    async fn with_children(
+    async fn find_rows_with_children(
         &mut self,
         table: &Incoming<'_>,
         rows: &[RowRef],
@@ -454,7 +458,7 @@ impl UploadWriter for UploadRows<'_> {
         self.run_for_set(table, statements, set).await
     }
 
-    async fn without_parent(
+    async fn find_rows_without_parent(
         &mut self,
         table: &Incoming<'_>,
         reference: &ParentReference<'_, PublishedTable>,
@@ -463,7 +467,7 @@ impl UploadWriter for UploadRows<'_> {
         self.find_orphans(table, reference, rows).await
     }
 
-    async fn together(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
+    async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
         self.apply_together(parts).await
     }
 
@@ -477,7 +481,7 @@ impl UploadWriter for UploadRows<'_> {
         queries.scope(0, &results)
     }
 
-    fn makes_something(&self, table: &Incoming<'_>) -> bool {
+    fn may_compute_values(&self, table: &Incoming<'_>) -> bool {
         let as_loaded = self.live(table.table).as_loaded;
         table.table.effects.always || table.table.fills() || !as_loaded || !self.exact
     }

@@ -21,7 +21,7 @@ pub struct SystemStatement {
 
 /// Makes an [`SystemStatement`] of a text and its parameters.
 #[macro_export]
-macro_rules! own {
+macro_rules! system_sql {
     ($sql:expr $(, $parameter:expr)* $(,)?) => {
         $crate::engine::connection::SystemStatement {
             sql: $sql,
@@ -30,16 +30,16 @@ macro_rules! own {
         }
     };
 }
-pub use crate::own;
+pub use crate::system_sql;
 
 /// The values of one row, for [`each`].
 #[macro_export]
-macro_rules! own_row {
+macro_rules! system_row {
     ($($value:expr),* $(,)?) => {
         vec![$($crate::engine::connection::StatementParameter::value(&$value)),*]
     };
 }
-pub use crate::own_row;
+pub use crate::system_row;
 
 /// A statement that does for each of some rows what it would do for it alone. `{rows BLOB TEXT}`
 /// in its text is a relation `v` of these rows, with columns `c1`, `c2` and so on of these types, and

@@ -11,7 +11,7 @@ use tidewater_protocol::{Code, Table};
 
 use super::catalog::{CatalogReader, listed};
 use super::compile::{follows, tables_differ};
-use super::connection::{DatabaseConnection, SystemStatement, own};
+use super::connection::{DatabaseConnection, SystemStatement, system_sql};
 use super::database::{ChangeLog, ChangeTracking, RightsPurpose, RoleRights};
 use super::publication::{Publication, ServedTable, compile_all};
 use super::recorded::{DeploymentRecord, Random, past_schemas};
@@ -210,7 +210,7 @@ pub(super) async fn deploy<T: ChangeTracking>(
     } else {
         run(connection, &plan.steps).await?;
         if !plan.steps.is_empty() {
-            let count = own!("UPDATE tidewater.meta SET deployment = deployment + 1");
+            let count = system_sql!("UPDATE tidewater.meta SET deployment = deployment + 1");
             connection.run_one("deploying", count).await?;
         }
         let last = T::deployed(&plan.publications);
@@ -325,7 +325,7 @@ pub async fn reload<T: ChangeTracking>(
 
 /// See [`DeployedPublications::number`].
 async fn number(connection: &mut impl DatabaseConnection) -> Result<i64> {
-    let number = own!("SELECT deployment FROM tidewater.meta");
+    let number = system_sql!("SELECT deployment FROM tidewater.meta");
     let answer = connection
         .run_one("looking for a deployment", number)
         .await?;

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use tidewater_protocol::Value;
 
 use super::connection::{
-    DatabaseConnection, ResultRow, StatementParameter, SystemStatement, each, own, own_row,
+    DatabaseConnection, ResultRow, StatementParameter, SystemStatement, each, system_row,
+    system_sql,
 };
 use super::once::{self, KeyRecord, KeyUse};
 use crate::error::CentreError;
@@ -91,7 +92,7 @@ async fn append_once(
             once::finish(&new.user, key, KeyUse::Events, outcome)
         }));
         for (subject, payload) in &new.events {
-            rows.push(own_row![
+            rows.push(system_row![
                 new.space,
                 *first,
                 check[..],
@@ -178,7 +179,9 @@ async fn numbers<'s>(
     connection: &mut impl DatabaseConnection,
     counts: &BTreeMap<&'s str, u64>,
 ) -> Result<BTreeMap<&'s str, u64>> {
-    let rows = counts.iter().map(|(space, count)| own_row![space, *count]);
+    let rows = counts
+        .iter()
+        .map(|(space, count)| system_row![space, *count]);
     let take = each(
         "INSERT INTO tidewater.space AS s (name, last) SELECT c1, c2 FROM {rows TEXT INTEGER}
          WHERE true ON CONFLICT (name) DO UPDATE SET last = s.last + excluded.last
@@ -229,7 +232,7 @@ pub(super) async fn after(
     (limit, max_bytes): (u64, u64),
 ) -> Result<Vec<StoredEvent>> {
     // The first one comes whatever its size.
-    let select = own!(
+    let select = system_sql!(
         "SELECT id, check_bytes, subject, payload, user_name, at_ms FROM (
            SELECT e.*, sum(length(payload)) OVER (ORDER BY id) - length(payload) AS bytes_before
            FROM (SELECT id, check_bytes, subject, payload, user_name, at_ms FROM tidewater.event
@@ -251,7 +254,7 @@ pub(super) async fn last_values(
     (limit, max_bytes): (u64, u64),
 ) -> Result<Vec<StoredEvent>> {
     // From subject to subject by the index, whatever the number of their events.
-    let select = own!(
+    let select = system_sql!(
         "WITH RECURSIVE subjects (subject) AS (
            SELECT (SELECT subject FROM tidewater.event WHERE space = ?1 AND subject > ?2
                    ORDER BY subject LIMIT 1)
@@ -315,7 +318,7 @@ pub(super) async fn event_check(
     space: &str,
     id: u64,
 ) -> Result<Option<[u8; 8]>> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT check_bytes FROM tidewater.event WHERE space = ?1 AND id = ?2",
         space,
         id,
@@ -373,7 +376,7 @@ async fn prune_space(
     let before_ms = now_ms.saturating_sub(retention.kept_ms);
     let (mut pruned, mut from) = (0, 0);
     loop {
-        let piece = own!(
+        let piece = system_sql!(
             "SELECT max(id), min(at_ms) FROM (SELECT id, at_ms FROM tidewater.event
              WHERE space = ?1 AND id > ?2 ORDER BY id LIMIT ?3) p",
             space,
@@ -402,7 +405,7 @@ async fn prune_space(
                      AND m.subject = tidewater.event.subject)"
             }
         };
-        let delete = own!(delete, space, from, to, before_ms);
+        let delete = system_sql!(delete, space, from, to, before_ms);
         pruned += connection.run_one(what, delete).await?.changed;
         from = to;
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::connection::{DatabaseConnection, SystemStatement, each, own_row};
+use super::connection::{DatabaseConnection, SystemStatement, each, system_row};
 use super::deploy::ServedPublications;
 use super::inspect::DatabaseInspection;
 use super::publication::{RowRule, ServedTable};
@@ -201,7 +201,7 @@ async fn contents(
     let digests: Vec<Digest> = digests.into_iter().collect();
     let select: SystemStatement = each(
         "SELECT v.n, content FROM {rows BLOB} JOIN tidewater.scope_piece ON digest = v.c1",
-        digests.iter().map(|it| own_row![it[..]]).collect(),
+        digests.iter().map(|it| system_row![it[..]]).collect(),
     );
     let what = "reading a scope that was handed out";
     let answer = connection.run_one(what, select).await?;

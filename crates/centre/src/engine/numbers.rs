@@ -6,7 +6,7 @@
 
 use tidewater_protocol::message::NumberBlock;
 
-use super::connection::{DatabaseConnection, StatementResult, SystemStatement, own};
+use super::connection::{DatabaseConnection, StatementResult, SystemStatement, system_sql};
 use super::database::{ChangeTracking, NumberBlockRequest};
 use super::deploy::ServedPublications;
 use crate::error::CentreError;
@@ -15,12 +15,12 @@ use crate::records::{BlockRecord, NumbersRequest, NumbersStatus};
 /// What has to be asked to tell what was handed out; [`told`] reads the answers.
 pub(super) fn ask() -> [SystemStatement; 2] {
     [
-        own!(
+        system_sql!(
             "SELECT table_name, min(column_name), CAST(sum(last - first + 1) AS bigint), max(last),
              count(DISTINCT remote_id)
              FROM tidewater.identity_block GROUP BY table_name ORDER BY table_name"
         ),
-        own!(
+        system_sql!(
             "SELECT table_name, remote_id, user_name, first, last, at_ms
              FROM tidewater.identity_block ORDER BY id DESC LIMIT 20"
         ),
@@ -99,7 +99,7 @@ async fn hand_out_of<T: ChangeTracking>(
     (column, count): (&str, u32),
 ) -> Result<Vec<(i64, i64)>, CentreError> {
     let name = T::title(of_centre);
-    let highest = own!(
+    let highest = system_sql!(
         "SELECT max(last) FROM tidewater.identity_block WHERE table_name = ?1",
         name,
     );
@@ -114,7 +114,7 @@ async fn hand_out_of<T: ChangeTracking>(
     };
     let taken = T::take_numbers(connection, asked, of_centre).await?;
     let notes = taken.iter().map(|(first, last)| {
-        own!(
+        system_sql!(
             "INSERT INTO tidewater.identity_block (table_name, column_name, remote_id,
                  user_name, first, last, at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             name,

@@ -3,7 +3,7 @@
 //! A key is noted in the transaction of what is done under it, so that it is known if and only if
 //! that was done. Of what a program does elsewhere it is noted before and again after.
 
-use super::connection::{DatabaseConnection, Durability, SystemStatement, own};
+use super::connection::{DatabaseConnection, Durability, SystemStatement, system_sql};
 use crate::error::CentreError;
 use crate::procedure::OnceKeyState;
 
@@ -53,7 +53,7 @@ pub(super) struct KeyRecord {
 
 /// Notes that something is begun under a key; changes nothing if the key is taken.
 pub(super) fn note(user: &str, key: [u8; 16], used: KeyUse<'_>, now_ms: i64) -> SystemStatement {
-    own!(
+    system_sql!(
         "INSERT INTO tidewater.once (user_name, call_key, kind, procedure_name, at_ms)
          VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (user_name, call_key) DO NOTHING",
         user,
@@ -75,7 +75,7 @@ pub(super) fn finish(
 }
 
 fn finish_kind(user: &str, key: [u8; 16], kind: i64, outcome: Vec<u8>) -> SystemStatement {
-    own!(
+    system_sql!(
         "UPDATE tidewater.once SET outcome = ?4
          WHERE user_name = ?1 AND call_key = ?2 AND kind = ?3 AND outcome IS NULL",
         user,
@@ -93,7 +93,7 @@ pub(super) fn note_done(
     outcome: Vec<u8>,
     now_ms: i64,
 ) -> SystemStatement {
-    own!(
+    system_sql!(
         "INSERT INTO tidewater.once (user_name, call_key, kind, procedure_name, at_ms, outcome)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (user_name, call_key) DO NOTHING",
         user,
@@ -112,7 +112,7 @@ pub(super) async fn kept(
     key: [u8; 16],
     wanted: KeyUse<'_>,
 ) -> Result<Option<KeyRecord>> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT kind, procedure_name, outcome, at_ms FROM tidewater.once
          WHERE user_name = ?1 AND call_key = ?2",
         user,
@@ -167,7 +167,7 @@ pub(super) async fn forget_provided(
     user: &str,
     key: [u8; 16],
 ) -> Result<()> {
-    let forget = own!(
+    let forget = system_sql!(
         "DELETE FROM tidewater.once
          WHERE user_name = ?1 AND call_key = ?2 AND kind = ?3 AND outcome IS NULL",
         user,

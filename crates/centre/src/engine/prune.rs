@@ -1,7 +1,7 @@
 //! Dropping what is older than its retention time, in pieces: nobody waits long for it, and what
 //! does not get done now, the next call does.
 
-use super::connection::{DatabaseConnection, own};
+use super::connection::{DatabaseConnection, system_sql};
 use super::database::ChangeTracking;
 use super::state::check;
 use crate::error::CentreError;
@@ -137,7 +137,7 @@ async fn older(
     count: &mut u64,
 ) -> Result<()> {
     loop {
-        let piece = own!(sql, before_ms, ROWS_AT_ONCE);
+        let piece = system_sql!(sql, before_ms, ROWS_AT_ONCE);
         let rows = connection.run_one("pruning", piece).await?.changed;
         *count += rows;
         if rows < ROWS_AT_ONCE as u64 {

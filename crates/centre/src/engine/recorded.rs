@@ -7,7 +7,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::TableInfo;
 use super::compile::{definition, recorded_spec, with_columns_of};
-use super::connection::{DatabaseConnection, Durability, SystemStatement, own};
+use super::connection::{DatabaseConnection, Durability, SystemStatement, system_sql};
 use super::deploy::DeploymentStep;
 use super::publication::Publication;
 use crate::engine::evolution::{DeploymentReview, KnownRemote, PastSchemas, PublicationChange};
@@ -48,9 +48,9 @@ impl DeploymentRecord {
     /// Reads what is deployed; the server's own tables are there.
     pub async fn read(connection: &mut impl DatabaseConnection) -> Result<DeploymentRecord> {
         let statements = [
-            own!("SELECT name, definition, schema FROM tidewater.publication"),
-            own!("SELECT 1 FROM tidewater.signing_key LIMIT 1"),
-            own!("SELECT id, publication, table_name, identity FROM tidewater.rule"),
+            system_sql!("SELECT name, definition, schema FROM tidewater.publication"),
+            system_sql!("SELECT 1 FROM tidewater.signing_key LIMIT 1"),
+            system_sql!("SELECT id, publication, table_name, identity FROM tidewater.rule"),
         ];
         let what = "reading the deployed state";
         let answers = connection.flight(what, &statements).await?;
@@ -161,7 +161,7 @@ impl DeploymentRecord {
                 None => format!("record the publication {name:?}"),
             };
             let mut statements = self.keep_schema(name);
-            statements.push(own!(
+            statements.push(system_sql!(
                 "INSERT INTO tidewater.publication (name, definition, schema)
                  VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE
                  SET definition = excluded.definition, schema = excluded.schema",
@@ -176,9 +176,9 @@ impl DeploymentRecord {
         for name in self.publications.keys().filter(|it| !names.contains(it)) {
             let mut statements = self.keep_schema(name);
             let sql = "DELETE FROM tidewater.publication WHERE name = ?1";
-            statements.push(own!(sql, name));
+            statements.push(system_sql!(sql, name));
             let sql = "DELETE FROM tidewater.rule WHERE publication = ?1";
-            statements.push(own!(sql, name));
+            statements.push(system_sql!(sql, name));
             let description = format!("remove the publication {name:?}");
             steps.push(DeploymentStep::record(description, statements).unneeded());
         }
@@ -191,11 +191,11 @@ impl DeploymentRecord {
         let rules = &publication.rules;
         let gone = self.rules.iter().filter(|it| it.publication == *name);
         let gone = gone.filter(|it| rules.iter().all(|rule| rule.id != it.id));
-        let forget = gone.map(|it| own!("DELETE FROM tidewater.rule WHERE id = ?1", it.id));
+        let forget = gone.map(|it| system_sql!("DELETE FROM tidewater.rule WHERE id = ?1", it.id));
         let new = rules.iter().filter(|rule| rule.id == 0);
         let insert = new.map(|rule| {
             let table = &publication.schema.tables[rule.table];
-            own!(
+            system_sql!(
                 "INSERT INTO tidewater.rule (publication, table_name, identity)
                  VALUES (?1, ?2, ?3)",
                 name,
@@ -209,7 +209,7 @@ impl DeploymentRecord {
     /// Keeps a schema that is not deployed any more: some remotes still have it.
     fn keep_schema(&self, publication: &str) -> Vec<SystemStatement> {
         let schema = self.schema(publication).map(|schema| {
-            own!(
+            system_sql!(
                 "INSERT INTO tidewater.past_schema (hash, publication, schema)
                  VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
                 schema.hash().to_vec(),
@@ -226,13 +226,13 @@ impl DeploymentRecord {
         let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
         let make = || {
             vec![
-                own!(
+                system_sql!(
                     "INSERT INTO tidewater.signing_key (id, secret, created_ms)
                      VALUES (1, ?1, ?2)",
                     secret,
                     now_ms,
                 ),
-                own!(
+                system_sql!(
                     "UPDATE tidewater.meta SET centre = ?1 WHERE centre = ''",
                     name
                 ),
@@ -280,21 +280,21 @@ pub(super) async fn rename(
     let (secret, name) = random.split_at(32);
     let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
     let statements = [
-        own!(
+        system_sql!(
             "INSERT INTO tidewater.signing_key (id, secret, created_ms)
              SELECT coalesce(max(id), 0) + 1, ?1, ?2 FROM tidewater.signing_key",
             secret,
             now_ms,
         ),
-        own!(
+        system_sql!(
             "DELETE FROM tidewater.signing_key WHERE secret <> ?1",
             secret
         ),
-        own!("DELETE FROM tidewater.remote"),
-        own!("DELETE FROM tidewater.removed_remote"),
-        own!("DELETE FROM tidewater.subscription"),
-        own!("DELETE FROM tidewater.given_back"),
-        own!(
+        system_sql!("DELETE FROM tidewater.remote"),
+        system_sql!("DELETE FROM tidewater.removed_remote"),
+        system_sql!("DELETE FROM tidewater.subscription"),
+        system_sql!("DELETE FROM tidewater.given_back"),
+        system_sql!(
             "UPDATE tidewater.meta SET centre = ?1, deployment = deployment + 1",
             name
         ),
@@ -308,11 +308,11 @@ pub(super) async fn rename(
 
 async fn remotes(connection: &mut impl DatabaseConnection) -> Result<Vec<KnownRemote>> {
     let statements = [
-        own!(
+        system_sql!(
             "SELECT id, user_name, last_sync_ms, schemas FROM tidewater.remote
              WHERE NOT revoked ORDER BY user_name, id"
         ),
-        own!("SELECT remote_id, publication FROM tidewater.subscription"),
+        system_sql!("SELECT remote_id, publication FROM tidewater.subscription"),
     ];
     let what = "reading what remotes have";
     let answers = connection.flight(what, &statements).await?;
@@ -338,7 +338,7 @@ async fn remotes(connection: &mut impl DatabaseConnection) -> Result<Vec<KnownRe
 
 /// Schemas that are not deployed any more, of all publications.
 pub(super) async fn past_schemas(connection: &mut impl DatabaseConnection) -> Result<PastSchemas> {
-    let select = own!("SELECT hash, schema FROM tidewater.past_schema");
+    let select = system_sql!("SELECT hash, schema FROM tidewater.past_schema");
     let answer = connection.run_one("reading former schemas", select).await?;
     let mut past = PastSchemas::new();
     for row in &answer.rows {

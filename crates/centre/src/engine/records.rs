@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use tidewater_protocol::{RemoteId, Value};
 
 use super::connection::{
-    DatabaseConnection, Durability, ResultRow, SystemStatement, each, own, own_row,
+    DatabaseConnection, Durability, ResultRow, SystemStatement, each, system_row, system_sql,
 };
 use super::numbers;
 use crate::engine::evolution::encode_known;
@@ -50,7 +50,7 @@ async fn change(
 pub(super) async fn signing_keys(
     connection: &mut impl DatabaseConnection,
 ) -> Result<Vec<SigningKey>> {
-    let keys = own!(
+    let keys = system_sql!(
         "SELECT id, secret, created_ms FROM tidewater.signing_key
          ORDER BY created_ms DESC, id DESC"
     );
@@ -68,7 +68,7 @@ pub(super) async fn add_signing_key(
     connection: &mut impl DatabaseConnection,
     key: &SigningKey,
 ) -> Result<bool> {
-    let add = own!(
+    let add = system_sql!(
         "INSERT INTO tidewater.signing_key (id, secret, created_ms) VALUES (?1, ?2, ?3)
          ON CONFLICT DO NOTHING",
         key.id,
@@ -82,13 +82,13 @@ pub(super) async fn retire_signing_key(
     connection: &mut impl DatabaseConnection,
     id: u32,
 ) -> Result<bool> {
-    let retire = own!(
+    let retire = system_sql!(
         "DELETE FROM tidewater.signing_key WHERE id = ?1
          AND EXISTS (SELECT 1 FROM tidewater.signing_key WHERE id <> ?1)",
         id,
     );
     // Of two calls only one takes the last key but one.
-    let statements = [own!(ONE_AFTER_ANOTHER), retire];
+    let statements = [system_sql!(ONE_AFTER_ANOTHER), retire];
     let answers = connection
         .transact("retiring a signing key", Durability::Durable, &statements)
         .await?;
@@ -125,7 +125,7 @@ pub(in crate::engine) async fn claims_of(
     connection: &mut impl DatabaseConnection,
     user: &str,
 ) -> Result<UserClaims> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT claims FROM tidewater.user_account WHERE name = ?1",
         user
     );
@@ -143,7 +143,7 @@ fn claims(text: String) -> Result<UserClaims> {
 }
 
 pub(super) async fn users(connection: &mut impl DatabaseConnection) -> Result<Vec<UserRecord>> {
-    let users = own!(select_user!("ORDER BY name"));
+    let users = system_sql!(select_user!("ORDER BY name"));
     list(connection, "reading users", users, user).await
 }
 
@@ -152,7 +152,7 @@ pub(super) fn find_user(name: &str) -> SystemStatement {
     let select =
         "SELECT v.n, name, password_hash, disabled, created_ms, proven_ms, proven_by, claims
                   FROM {rows TEXT} JOIN tidewater.user_account ON name = v.c1";
-    each(select, vec![own_row![name]])
+    each(select, vec![system_row![name]])
 }
 
 pub(super) fn found_user(rows: &[ResultRow]) -> Result<Option<UserRecord>> {
@@ -160,7 +160,7 @@ pub(super) fn found_user(rows: &[ResultRow]) -> Result<Option<UserRecord>> {
 }
 
 fn insert_user(user: &UserRecord) -> SystemStatement {
-    own!(
+    system_sql!(
         "INSERT INTO tidewater.user_account (name, password_hash, disabled, created_ms,
          proven_ms, proven_by, claims)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
@@ -181,7 +181,7 @@ pub(super) async fn prove_user(
     proven: &ProvenIdentity,
     creates: bool,
 ) -> Result<bool> {
-    let update = own!(
+    let update = system_sql!(
         "UPDATE tidewater.user_account SET proven_ms = ?2, proven_by = ?3, claims = ?4
          WHERE name = ?1",
         user,
@@ -208,7 +208,7 @@ pub(super) async fn prove_user(
 
 fn update_password(name: &str, hash: &str) -> SystemStatement {
     let sql = "UPDATE tidewater.user_account SET password_hash = ?2 WHERE name = ?1";
-    own!(sql, name, hash)
+    system_sql!(sql, name, hash)
 }
 
 pub(super) async fn add_user(
@@ -239,7 +239,7 @@ pub(super) async fn replace_password(
     change(
         connection,
         "replacing a password",
-        own!(sql, user, before, hash),
+        system_sql!(sql, user, before, hash),
     )
     .await
 }
@@ -250,7 +250,7 @@ pub(super) async fn set_disabled(
     disabled: bool,
 ) -> Result<bool> {
     let sql = "UPDATE tidewater.user_account SET disabled = ?2 WHERE name = ?1";
-    let update = own!(sql, name, disabled);
+    let update = system_sql!(sql, name, disabled);
     change(connection, "disabling a user", update).await
 }
 
@@ -298,18 +298,18 @@ pub(super) async fn remove_user(
     name: &str,
 ) -> Result<bool> {
     let statements = [
-        own!("DELETE FROM tidewater.user_account WHERE name = ?1", name),
-        own!(
+        system_sql!("DELETE FROM tidewater.user_account WHERE name = ?1", name),
+        system_sql!(
             "INSERT INTO tidewater.removed_remote
              SELECT id FROM tidewater.remote WHERE user_name = ?1 ON CONFLICT DO NOTHING",
             name
         ),
-        own!(
+        system_sql!(
             "DELETE FROM tidewater.subscription WHERE remote_id IN
              (SELECT id FROM tidewater.remote WHERE user_name = ?1)",
             name
         ),
-        own!("DELETE FROM tidewater.remote WHERE user_name = ?1", name),
+        system_sql!("DELETE FROM tidewater.remote WHERE user_name = ?1", name),
     ];
     let answers = connection
         .transact("removing a user", Durability::Durable, &statements)
@@ -323,16 +323,16 @@ pub(super) async fn forget_remote(
     id: RemoteId,
 ) -> Result<bool> {
     let statements = [
-        own!(
+        system_sql!(
             "INSERT INTO tidewater.removed_remote
              SELECT id FROM tidewater.remote WHERE id = ?1 ON CONFLICT DO NOTHING",
             id
         ),
-        own!(
+        system_sql!(
             "DELETE FROM tidewater.subscription WHERE remote_id = ?1",
             id
         ),
-        own!("DELETE FROM tidewater.remote WHERE id = ?1", id),
+        system_sql!("DELETE FROM tidewater.remote WHERE id = ?1", id),
     ];
     let answers = connection
         .transact("forgetting a remote", Durability::Durable, &statements)
@@ -368,7 +368,7 @@ fn remote(row: &ResultRow) -> Result<RemoteRecord> {
 }
 
 pub(super) async fn remotes(connection: &mut impl DatabaseConnection) -> Result<Vec<RemoteRecord>> {
-    let remotes = own!(select_remote!("ORDER BY user_name, created_ms, id"));
+    let remotes = system_sql!(select_remote!("ORDER BY user_name, created_ms, id"));
     list(connection, "reading remotes", remotes, remote).await
 }
 
@@ -377,7 +377,7 @@ pub(super) fn find_remote(id: RemoteId) -> SystemStatement {
     let select = "SELECT v.n, id, user_name, revoked, credential_hash, previous_credential_hash,
                   rotated_ms, created_ms, last_sync_ms, unverified, device_name
                   FROM {rows BLOB} JOIN tidewater.remote ON id = v.c1";
-    each(select, vec![own_row![id]])
+    each(select, vec![system_row![id]])
 }
 
 pub(super) fn found_remote(rows: &[ResultRow]) -> Result<Option<RemoteRecord>> {
@@ -391,7 +391,12 @@ pub(super) async fn set_revoked(
     revoked: bool,
 ) -> Result<bool> {
     let sql = "UPDATE tidewater.remote SET revoked = ?2 WHERE id = ?1";
-    change(connection, "revoking a remote", own!(sql, id, revoked)).await
+    change(
+        connection,
+        "revoking a remote",
+        system_sql!(sql, id, revoked),
+    )
+    .await
 }
 
 /// The columns of [`read_conflict`].
@@ -441,7 +446,7 @@ fn read_conflict(row: &ResultRow) -> Result<ConflictRecord> {
 pub(super) async fn conflicts(
     connection: &mut impl DatabaseConnection,
 ) -> Result<Vec<ConflictRecord>> {
-    let conflicts = own!(select_conflict!("ORDER BY id"));
+    let conflicts = system_sql!(select_conflict!("ORDER BY id"));
     list(connection, "reading conflicts", conflicts, read_conflict).await
 }
 
@@ -450,7 +455,7 @@ pub(super) async fn find_conflicts(
     filter: &ConflictFilter,
 ) -> Result<Vec<ConflictRecord>> {
     // What is not asked for is empty: no table, user or outcome is.
-    let conflicts = own!(
+    let conflicts = system_sql!(
         select_conflict!(
             "WHERE (?1 = '' OR table_name = ?1) AND (?2 = '' OR user_name = ?2)
              AND (?3 = '' OR outcome = ?3)
@@ -473,7 +478,7 @@ pub(in crate::engine) async fn conflict(
     connection: &mut impl DatabaseConnection,
     id: i64,
 ) -> Result<Option<ConflictRecord>> {
-    let conflicts = own!(select_conflict!("WHERE id = ?1"), id);
+    let conflicts = system_sql!(select_conflict!("WHERE id = ?1"), id);
     let found = list(connection, "reading a conflict", conflicts, read_conflict).await?;
     Ok(found.into_iter().next())
 }
@@ -483,7 +488,7 @@ pub(in crate::engine) async fn conflict_notes(
     connection: &mut impl DatabaseConnection,
     id: i64,
 ) -> Result<String> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT sync_notes FROM tidewater.conflict WHERE id = ?1",
         id
     );
@@ -500,7 +505,7 @@ pub(super) async fn conflicts_of_row(
     table: &str,
     key: &str,
 ) -> Result<Vec<ConflictRecord>> {
-    let conflicts = own!(
+    let conflicts = system_sql!(
         select_conflict!("WHERE table_name = ?1 AND row_key = ?2 ORDER BY id DESC"),
         table,
         key
@@ -513,7 +518,7 @@ pub(super) async fn last_sync(
     connection: &mut impl DatabaseConnection,
     id: RemoteId,
 ) -> Result<i64> {
-    let last = own!(
+    let last = system_sql!(
         "SELECT max(started_ms + duration_ms) FROM tidewater.sync_history
          WHERE remote_id = ?1 AND error = ''",
         id
@@ -530,7 +535,7 @@ pub(super) async fn uploads_between(
     (after_ms, before_ms): (i64, i64),
     limit: u64,
 ) -> Result<Vec<SyncRecord>> {
-    let uploads = own!(
+    let uploads = system_sql!(
         "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts, updates,
          deletes, upserts, removals, conflicts, refused, bytes_received, bytes_sent, error
          FROM tidewater.sync_history WHERE inserts + updates + deletes > 0
@@ -547,7 +552,7 @@ pub(super) async fn uploads_between(
 pub(super) async fn oldest_sync_ms(
     connection: &mut impl DatabaseConnection,
 ) -> Result<Option<i64>> {
-    let oldest = own!(
+    let oldest = system_sql!(
         "SELECT min(last_sync_ms) FROM tidewater.remote WHERE last_sync_ms > 0 AND NOT revoked"
     );
     let answer = connection.run_one("reading the figures", oldest).await?;
@@ -564,7 +569,7 @@ pub(super) async fn status(
     let statements = [
         numbers,
         blocks,
-        own!(
+        system_sql!(
             "SELECT (SELECT count(*) FROM tidewater.user_account),
              (SELECT count(*) FROM tidewater.user_account WHERE disabled),
              (SELECT count(*) FROM tidewater.remote),
@@ -575,13 +580,13 @@ pub(super) async fn status(
              (SELECT count(*) FROM tidewater.conflict
                 WHERE outcome = 'parked' AND settled_ms IS NULL)"
         ),
-        own!(
+        system_sql!(
             "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts, updates,
              deletes, upserts, removals, conflicts, refused, bytes_received, bytes_sent, error
              FROM tidewater.sync_history ORDER BY started_ms DESC, id DESC LIMIT 20"
         ),
-        own!("SELECT kind, count(*) FROM tidewater.incident GROUP BY kind ORDER BY kind"),
-        own!(
+        system_sql!("SELECT kind, count(*) FROM tidewater.incident GROUP BY kind ORDER BY kind"),
+        system_sql!(
             "SELECT at_ms, kind, remote_id, user_name, publication, detail
              FROM tidewater.incident ORDER BY id DESC LIMIT 20"
         ),
@@ -704,7 +709,7 @@ fn as_history(record: &SyncRecord) -> Vec<Value> {
     let [inserts, updates, deletes] = record.uploaded;
     let [upserts, removals] = record.downloaded;
     let [received, sent] = record.bytes;
-    own_row![
+    system_row![
         record.remote_id,
         record.user,
         record.publications,
@@ -725,7 +730,7 @@ fn as_history(record: &SyncRecord) -> Vec<Value> {
 
 /// Records an incident.
 pub fn insert_incident(incident: &IncidentRecord) -> SystemStatement {
-    own!(
+    system_sql!(
         "INSERT INTO tidewater.incident (at_ms, kind, remote_id, user_name, publication, detail)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         incident.at_ms,
@@ -745,7 +750,7 @@ fn synced(id: RemoteId, record: &SyncRecord) -> Vec<Value> {
         true => record.started_ms.saturating_add(duration),
         false => 0,
     };
-    own_row![id, ended, encode_known(&record.schemas), record.verified]
+    system_row![id, ended, encode_known(&record.schemas), record.verified]
 }
 
 /// Notes that each of some remotes synced.

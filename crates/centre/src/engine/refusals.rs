@@ -7,7 +7,7 @@ use tidewater_protocol::message::SettledRefusal;
 use tidewater_protocol::{RemoteId, Value};
 
 use super::connection::{
-    DatabaseConnection, ResultRow, StatementResult, SystemStatement, each, own, own_row,
+    DatabaseConnection, ResultRow, StatementResult, SystemStatement, each, system_row, system_sql,
 };
 use crate::download::ToldSettled;
 use crate::error::CentreError;
@@ -99,7 +99,7 @@ pub(super) async fn sync_notes(
     connection: &mut impl DatabaseConnection,
     id: i64,
 ) -> Result<String> {
-    let select = own!("SELECT sync_notes FROM tidewater.refused WHERE id = ?1", id);
+    let select = system_sql!("SELECT sync_notes FROM tidewater.refused WHERE id = ?1", id);
     let answer = connection.run_one("reading a refused row", select).await?;
     answer
         .rows
@@ -109,7 +109,7 @@ pub(super) async fn sync_notes(
 
 /// Every attempt that nobody has settled, oldest first.
 pub(super) async fn all(connection: &mut impl DatabaseConnection) -> Result<Vec<RefusedRecord>> {
-    let select = own!(concat!(
+    let select = system_sql!(concat!(
         "SELECT ",
         columns!(),
         ", 1 FROM tidewater.refused AS r ORDER BY r.id"
@@ -127,7 +127,7 @@ pub(super) async fn find(
     let table = filter.table.as_deref().unwrap_or_default();
     let user = filter.user.as_deref().unwrap_or_default();
     let cause = filter.cause.as_deref().unwrap_or_default();
-    let open = own!(
+    let open = system_sql!(
         select_open!(
             "WHERE (?1 = '' OR r.table_name = ?1) AND (?2 = '' OR r.user_name = ?2)
              AND (?3 = '' OR r.code = ?3) ORDER BY r.id DESC LIMIT ?4"
@@ -137,7 +137,7 @@ pub(super) async fn find(
         cause,
         filter.limit,
     );
-    let settled = own!(
+    let settled = system_sql!(
         select_settled!(
             "WHERE (?1 = '' OR r.table_name = ?1) AND (?2 = '' OR r.user_name = ?2)
              AND (?3 = '' OR r.code = ?3) ORDER BY r.id DESC LIMIT ?4"
@@ -168,12 +168,12 @@ pub(super) async fn of_row(
     key: &str,
 ) -> Result<Vec<RefusedRecord>> {
     let what = "reading refused rows";
-    let open = own!(
+    let open = system_sql!(
         select_open!("WHERE r.table_name = ?1 AND r.row_key = ?2"),
         table,
         key
     );
-    let settled = own!(
+    let settled = system_sql!(
         select_settled!("WHERE r.table_name = ?1 AND r.row_key = ?2"),
         table,
         key
@@ -194,7 +194,7 @@ pub(in crate::engine) async fn row(
     id: i64,
 ) -> Result<Option<RefusedRecord>> {
     let what = "reading a refused row";
-    let open = own!(
+    let open = system_sql!(
         concat!(
             "SELECT ",
             columns!(),
@@ -212,14 +212,14 @@ pub(in crate::engine) async fn row(
     if let Some(row) = answer.rows.first() {
         return read(row).map(Some);
     }
-    let settled = own!(select_settled!("WHERE r.id = ?1"), id);
+    let settled = system_sql!(select_settled!("WHERE r.id = ?1"), id);
     let answer = connection.run_one(what, settled).await?;
     answer.rows.first().map(read_settled).transpose()
 }
 
 /// The attempts at a row of a remote that nobody has settled.
 pub(in crate::engine) fn attempts(record: &RefusedRecord) -> SystemStatement {
-    own!(
+    system_sql!(
         "SELECT id FROM tidewater.refused WHERE remote_id = ?1 AND publication = ?2
          AND table_name = ?3 AND row_key = ?4",
         record.remote_id,
@@ -233,7 +233,7 @@ pub(in crate::engine) fn attempts(record: &RefusedRecord) -> SystemStatement {
 pub(in crate::engine) fn settle(rows: &[(Vec<i64>, RefusalEnd)]) -> [SystemStatement; 2] {
     let ends = rows.iter().filter_map(|(attempts, end)| {
         let last = *attempts.iter().max()?;
-        Some(own_row![
+        Some(system_row![
             last,
             attempts.len() as u64,
             end.at_ms,
@@ -244,7 +244,7 @@ pub(in crate::engine) fn settle(rows: &[(Vec<i64>, RefusalEnd)]) -> [SystemState
         ])
     });
     let attempts = rows.iter().flat_map(|(attempts, _)| attempts);
-    let attempts: Vec<Vec<Value>> = attempts.map(|id| own_row![*id]).collect();
+    let attempts: Vec<Vec<Value>> = attempts.map(|id| system_row![*id]).collect();
     [
         each(
             concat!(
@@ -274,7 +274,7 @@ pub(in crate::engine) fn ask_settled(
     from: u64,
     after: u64,
 ) -> SystemStatement {
-    own!(
+    system_sql!(
         "SELECT id, table_name, row_key, sequence, settled_ms, settled_by, settled_as
          FROM tidewater.settled_refusal WHERE remote_id = ?1 AND publication = ?2
          AND sequence >= ?3 AND id > ?4 AND settled_as IN ('replayed', 'edited', 'discarded')

@@ -10,7 +10,7 @@ use tidewater_protocol::{ColumnType, Datum, RemoteId, Value};
 pub use self::difference::{RuleDifference, ScopeDifferences, keep};
 
 use super::compile::WhichRule;
-use super::connection::{StatementResult, SystemStatement, own};
+use super::connection::{StatementResult, SystemStatement, system_sql};
 use super::exact::{pack_exact, unpack};
 use super::publication::{Publication, RowRule};
 use super::script::ScriptParameter;
@@ -504,7 +504,7 @@ pub type Serials = (u64, u64, u64, Option<u64>);
 impl SerialValidity {
     /// Asks which serials were issued.
     pub fn ask(remote_id: RemoteId, publication: &str) -> SystemStatement {
-        own!(
+        system_sql!(
             "SELECT scope_serial, previous_serial, graced_serial, given_back_serial
              FROM tidewater.subscription WHERE remote_id = ?1 AND publication = ?2",
             remote_id,
@@ -562,7 +562,7 @@ impl ScopeChange {
     pub fn note(&self) -> Vec<SystemStatement> {
         let note = match self.arrived {
             // Nothing, if a newer scope was issued meanwhile, or another sync was first.
-            true => own!(
+            true => system_sql!(
                 "UPDATE tidewater.subscription SET graced_serial = previous_serial
                  WHERE remote_id = ?1 AND publication = ?2 AND scope_serial = ?3
                    AND graced_serial < previous_serial",
@@ -570,7 +570,7 @@ impl ScopeChange {
                 self.publication,
                 self.presented,
             ),
-            false => own!(
+            false => system_sql!(
                 "INSERT INTO tidewater.subscription AS s (remote_id, publication, scope_serial)
                  VALUES (?1, ?2, 1)
                  ON CONFLICT (remote_id, publication) DO UPDATE SET

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tidewater_protocol::RemoteId;
 
 use super::connection::{
-    DatabaseConnection, ResultRow, StatementResult, SystemStatement, each, own, own_row,
+    DatabaseConnection, ResultRow, StatementResult, SystemStatement, each, system_row, system_sql,
 };
 use super::database::ChangeTracking;
 use super::records::{find_remote, find_user, found_remote, found_user};
@@ -43,7 +43,7 @@ pub(super) async fn states<T: ChangeTracking>(
         }
         counts.push(statements.len() - before);
     }
-    statements.push(own!("SELECT centre, deployment FROM tidewater.meta"));
+    statements.push(system_sql!("SELECT centre, deployment FROM tidewater.meta"));
     let answers = connection.gather("opening sessions", statements).await?;
     let mut answers = answers.into_iter();
     let of_sessions: Vec<Vec<StatementResult>> = counts
@@ -109,7 +109,7 @@ fn ask_history<T: ChangeTracking>(subscription: &SubscriptionRequest) -> Vec<Sys
     // reading all of them.
     let mark = "SELECT v.n FROM {rows BLOB}
                 WHERE (SELECT id FROM tidewater.mark WHERE id = v.c1) IS NOT NULL";
-    let mut asked = vec![each(mark, vec![own_row![watermark.mark]])];
+    let mut asked = vec![each(mark, vec![system_row![watermark.mark]])];
     asked.extend(T::ask_pruned(&watermark.position));
     asked
 }
@@ -133,14 +133,14 @@ fn centre(answer: &StatementResult) -> Result<(String, i64)> {
 
 fn was_removed(id: RemoteId) -> SystemStatement {
     let select = "SELECT v.n FROM {rows BLOB} JOIN tidewater.removed_remote ON id = v.c1";
-    each(select, vec![own_row![id]])
+    each(select, vec![system_row![id]])
 }
 
 fn last_upload(id: RemoteId, publication: &str) -> SystemStatement {
     each(
         "SELECT v.n, sequence, upload_id FROM {rows BLOB TEXT}
          JOIN tidewater.subscription ON remote_id = v.c1 AND publication = v.c2",
-        vec![own_row![id, publication]],
+        vec![system_row![id, publication]],
     )
 }
 
@@ -150,7 +150,7 @@ fn last_upload_of(user: &str, id: RemoteId, publication: &str) -> SystemStatemen
         "SELECT v.n, sequence, upload_id FROM {rows BLOB TEXT TEXT}
          JOIN tidewater.subscription ON remote_id = v.c1 AND publication = v.c2
          JOIN tidewater.remote ON id = v.c1 AND user_name = v.c3",
-        vec![own_row![id, publication, user]],
+        vec![system_row![id, publication, user]],
     )
 }
 
@@ -173,7 +173,7 @@ pub(super) async fn shut_out(
         "SELECT r.id, r.revoked, u.disabled FROM {rows BLOB}
          JOIN tidewater.remote r ON r.id = v.c1
          LEFT JOIN tidewater.user_account u ON u.name = r.user_name",
-        remotes.iter().map(|id| own_row![id]).collect(),
+        remotes.iter().map(|id| system_row![id]).collect(),
     );
     let what = "looking for remotes that are shut out";
     let answer = connection.run_one(what, standing).await?;
@@ -202,7 +202,7 @@ pub(super) async fn save_remote(
     connection: &mut impl DatabaseConnection,
     remote: &RemoteRecord,
 ) -> Result<()> {
-    let save = own!(
+    let save = system_sql!(
         "INSERT INTO tidewater.remote (id, user_name, revoked, credential_hash,
          previous_credential_hash, rotated_ms, created_ms, last_sync_ms, device_name)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
@@ -230,7 +230,7 @@ pub(super) async fn name_device(
     name: &str,
 ) -> Result<()> {
     let sql = "UPDATE tidewater.remote SET device_name = ?2 WHERE id = ?1";
-    let rename = own!(sql, id, name);
+    let rename = system_sql!(sql, id, name);
     connection.run_one("naming a device", rename).await?;
     Ok(())
 }
@@ -243,7 +243,7 @@ pub(super) async fn forget_previous_credential(
 ) -> Result<()> {
     let sql = "UPDATE tidewater.remote SET previous_credential_hash = ?2
                WHERE id = ?1 AND previous_credential_hash = ?3";
-    let forget = own!(sql, id, Vec::new(), previous);
+    let forget = system_sql!(sql, id, Vec::new(), previous);
     connection
         .run_one("forgetting a credential", forget)
         .await?;
@@ -256,7 +256,7 @@ pub(super) async fn stored_result(
     remote_id: RemoteId,
     publication: &str,
 ) -> Result<Option<Vec<u8>>> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT result FROM tidewater.subscription WHERE remote_id = ?1 AND publication = ?2",
         remote_id,
         publication,

@@ -4,7 +4,7 @@
 //! `TEXT` (compared byte by byte), `BLOB` and `SERIAL`, a primary key whose numbers the database
 //! gives. An adapter adds the tables of its change logs.
 
-use super::connection::{DatabaseConnection, own};
+use super::connection::{DatabaseConnection, system_sql};
 use super::database::ChangeTracking;
 use crate::error::CentreError;
 
@@ -277,7 +277,7 @@ pub async fn check<T: ChangeTracking>(connection: &mut T::Connection) -> Result<
     let wanted = own_tables::<T>();
     let found = T::found_tables(connection, &wanted).await?;
     if found.contains(&META) {
-        let version = own!("SELECT format_version FROM tidewater.meta");
+        let version = system_sql!("SELECT format_version FROM tidewater.meta");
         let answer = connection.run_one("reading the state's version", version);
         let version = answer.await?.rows.first().map(|row| row.get::<i64>(0));
         let version = version.transpose()?;

@@ -47,7 +47,9 @@ use prost::Message;
 
 use tidewater_protocol::{Code, Op, RemoteId, UploadId, Value};
 
-use super::connection::{DatabaseConnection, StatementResult, SystemStatement, each, own, own_row};
+use super::connection::{
+    DatabaseConnection, StatementResult, SystemStatement, each, system_row, system_sql,
+};
 use super::exact::Membership;
 use super::publication::{Publication, RowRule};
 use super::scope::RuleDifference;
@@ -69,9 +71,9 @@ const BYTES_AT_ONCE: usize = 4 << 20;
 pub fn take(uploads: &[&SyncUpload]) -> [SystemStatement; 2] {
     let subscriptions = uploads.iter();
     let subscriptions =
-        subscriptions.map(|upload| own_row![upload.context.remote_id, upload.publication]);
+        subscriptions.map(|upload| system_row![upload.context.remote_id, upload.publication]);
     let numbers = uploads.iter().map(|upload| {
-        own_row![
+        system_row![
             upload.context.remote_id,
             upload.publication,
             upload.sequence,
@@ -139,7 +141,7 @@ pub async fn last(
     connection: &mut impl DatabaseConnection,
     upload: &SyncUpload,
 ) -> Result<UploadOutcome> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT sequence, upload_id, result FROM tidewater.subscription
          WHERE remote_id = ?1 AND publication = ?2",
         upload.context.remote_id,
@@ -169,13 +171,13 @@ pub async fn note_given_back(
     upload: &SyncUpload,
 ) -> Result<bool> {
     let statements = [
-        own!(
+        system_sql!(
             "UPDATE tidewater.subscription SET given_back_serial = scope_serial
              WHERE remote_id = ?1 AND publication = ?2",
             upload.context.remote_id,
             upload.publication,
         ),
-        own!(
+        system_sql!(
             "INSERT INTO tidewater.given_back (upload_id, at_ms) VALUES (?1, ?2)
              ON CONFLICT DO NOTHING",
             upload.upload_id,
@@ -277,7 +279,7 @@ impl Admission {
     fn complete(&self, upload: &SyncUpload, result: &mut UploadResult) -> Vec<Value> {
         result.gained.clone_from(&self.gained);
         result.held = self.held;
-        own_row![
+        system_row![
             upload.context.remote_id,
             upload.publication,
             result.encode_to_vec(),
@@ -436,7 +438,7 @@ impl RecordedImage for UploadConflict {
          TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT} ORDER BY n";
 
     fn row(&self, upload: &SyncUpload) -> Vec<Value> {
-        own_row![
+        system_row![
             upload.context.now_ms,
             upload.context.remote_id,
             upload.context.user,
@@ -462,7 +464,7 @@ impl RecordedImage for UploadRefusal {
          TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT INTEGER TEXT TEXT TEXT TEXT} ORDER BY n";
 
     fn row(&self, upload: &SyncUpload) -> Vec<Value> {
-        own_row![
+        system_row![
             upload.context.now_ms,
             upload.context.remote_id,
             upload.context.user,

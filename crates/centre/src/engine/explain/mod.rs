@@ -15,7 +15,7 @@ use self::inspected_row::{InspectedRow, held_text};
 use self::subject::Subject;
 use self::verdict::{VerdictFacts, judge};
 use super::compile::{CompiledTable, compile};
-use super::connection::{DatabaseConnection, own};
+use super::connection::{DatabaseConnection, system_sql};
 use super::deploy::deployed;
 use super::exact::{Membership, pack_exact};
 use super::inspect::{DatabaseInspection, InspectedCell, KeyedRow};
@@ -419,7 +419,7 @@ pub(super) async fn subscribed(
     connection: &mut impl DatabaseConnection,
     id: RemoteId,
 ) -> Result<Vec<String>> {
-    let names = own!(
+    let names = system_sql!(
         "SELECT publication FROM tidewater.subscription WHERE remote_id = ?1 ORDER BY publication",
         id
     );

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::super::connection::{StatementResult, SystemStatement, own};
+use super::super::connection::{StatementResult, SystemStatement, system_sql};
 use crate::error::CentreError;
 use crate::scope::{Digest, HeldPartitions, HeldRule, PartitionList, Partitions, RuleScope};
 
@@ -111,7 +111,9 @@ impl<'s> ScopeDifferences<'s> {
         self.asked = wanted.into_iter().collect();
         let asked = self.asked.iter();
         let select = "SELECT content FROM tidewater.scope_piece WHERE digest = ?1";
-        asked.map(|digest| own!(select, digest[..])).collect()
+        asked
+            .map(|digest| system_sql!(select, digest[..]))
+            .collect()
     }
 
     /// Takes the answers, in their order.
@@ -184,7 +186,7 @@ pub fn keep(rules: &[RuleScope], now_ms: i64) -> Vec<SystemStatement> {
         let pieces = list.pieces.into_iter().map(|it| (it.digest, it.content));
         for (digest, content) in pieces.chain([root]) {
             if kept.insert(digest) {
-                statements.push(own!(
+                statements.push(system_sql!(
                     "INSERT INTO tidewater.scope_piece AS p (digest, at_ms, content)
                      VALUES (?1, ?2, ?3)
                      ON CONFLICT (digest) DO UPDATE SET at_ms = excluded.at_ms

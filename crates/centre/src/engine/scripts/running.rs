@@ -7,7 +7,7 @@ use tidewater_protocol::Value;
 use super::{
     CompiledScript, EVENTS, ScriptEnvironment, ScriptEvent, ScriptTransaction, of_version,
 };
-use crate::engine::connection::{DatabaseConnection as _, own};
+use crate::engine::connection::{DatabaseConnection as _, system_sql};
 use crate::engine::script::ScriptParameter;
 use crate::engine::upload::upload_writer::{RefusalReason, ScriptOutcome, UploadWriter, try_again};
 use crate::error::CentreError;
@@ -191,7 +191,7 @@ impl ScriptEnvironment<'_> {
         if !names_it || self.knows("last_upload") {
             return Ok(());
         }
-        let select = own!(
+        let select = system_sql!(
             "SELECT uploaded_ms FROM tidewater.subscription
              WHERE remote_id = ?1 AND publication = ?2",
             self.context().remote_id,

@@ -95,7 +95,7 @@ async fn try_apply(
 pub(super) async fn undo(rows: &mut impl UploadWriter, error: &CentreError) -> Result<()> {
     rows.undo().await?;
     if let CentreError::Locked { .. } = error {
-        rows.hurry();
+        rows.shorten_lock_timeout();
     }
     Ok(())
 }
@@ -132,7 +132,9 @@ async fn one<R: UploadWriter>(
             AnnouncedColumns::Unpublished(refused) => unpublished.push((table, refused)),
         }
     }
-    let admitted = rows.admit(&publication, &[upload], &tables).await?;
+    let admitted = rows
+        .claim_sequence(&publication, &[upload], &tables)
+        .await?;
     let Some(admitted) = admitted.into_iter().flatten().next() else {
         rows.undo().await?;
         return last(rows.connection(), upload).await;
@@ -507,7 +509,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             self.rows.note_given_back()?;
         }
         let completed = admission.complete(self.upload, &mut result);
-        self.rows.keep(store(vec![completed])).await?;
+        self.rows.store_result(store(vec![completed])).await?;
         Ok(ApplyOutcome::All(result))
     }
 
@@ -543,7 +545,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             ApplyStep::Move => (Op::Update, table.moves.clone()),
             ApplyStep::Update => (Op::Update, self.staying(table)),
             ApplyStep::HandOver => (Op::Update, self.handed_over[place].clone()),
-            ApplyStep::Insert if self.load(table, progress).await? => {
+            ApplyStep::Insert if self.insert_in_bulk(table, progress).await? => {
                 self.count_warnings(table.index);
                 return Ok(());
             }
@@ -570,7 +572,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     }
 
     /// Many inserts go in bulk, if they can; whether they are in.
-    async fn load(
+    async fn insert_in_bulk(
         &mut self,
         table: &IncomingTable<'_, R::Table>,
         progress: &mut UploadProgress<'_>,
@@ -582,7 +584,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             let mut membership = self.membership(table);
             let mut may_write =
                 |_, values: &[Datum<'_>]| membership.barrier_to_new(values).is_none();
-            self.rows.load(table, &mut may_write).await?
+            self.rows.insert_in_bulk(table, &mut may_write).await?
         };
         if is_in {
             progress.outcomes.applied(Op::Insert, table.inserts);

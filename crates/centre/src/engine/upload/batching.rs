@@ -22,7 +22,7 @@ use super::result::ResultBuilder;
 use super::settle::{ROWS_AT_ONCE, ReadyRows, find_changed, obstacle};
 use super::upload_writer::{BatchOutcome, OnDelete, RowBatch, RowImage, TargetTable, UploadWriter};
 use super::{Admission, store};
-use crate::engine::connection::{DatabaseConnection as _, each, own_row};
+use crate::engine::connection::{DatabaseConnection as _, each, system_row};
 use crate::engine::exact::{Membership, pack_exact, types_of};
 use crate::engine::publication::{Publication, RowRule};
 use crate::engine::resolve::Winner;
@@ -228,7 +228,7 @@ struct SharedUploads<'s, R: UploadWriter> {
 
 impl<'s, R: UploadWriter> SharedUploads<'s, R> {
     async fn run(&mut self) -> Result<SharedTryOutcome> {
-        if !self.admit().await? {
+        if !self.claim_sequences().await? {
             return Ok(self.stop());
         }
         self.rows.begin_rows(false).await?;
@@ -255,7 +255,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             completed.push(admission.complete(upload, &mut result));
             applied.push(UploadOutcome::Applied { result, own });
         }
-        self.rows.keep(store(completed)).await?;
+        self.rows.store_result(store(completed)).await?;
         Ok(SharedTryOutcome::Applied(applied))
     }
 
@@ -282,7 +282,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
     }
 
     /// Takes the numbers of all uploads; false if something is in the way of some.
-    async fn admit(&mut self) -> Result<bool> {
+    async fn claim_sequences(&mut self) -> Result<bool> {
         for table in self.tables {
             let is_in_the_way = !table.is_open
                 || decides_scopes(self.publication, table.index)
@@ -296,7 +296,10 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             return Ok(false);
         }
         let (publication, uploads) = (self.publication, self.uploads);
-        let admitted = self.rows.admit(publication, uploads, self.tables).await?;
+        let admitted = self
+            .rows
+            .claim_sequence(publication, uploads, self.tables)
+            .await?;
         for (place, (admitted, upload)) in admitted.into_iter().zip(uploads).enumerate() {
             let Some(admitted) = admitted else {
                 self.apart.insert(place);
@@ -319,7 +322,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
     /// Sets uploads apart that may settle what was refused of their remotes before.
     async fn find_refused(&mut self) -> Result<()> {
         let remotes = self.uploads.iter();
-        let remotes = remotes.map(|it| own_row![it.context.remote_id, it.publication]);
+        let remotes = remotes.map(|it| system_row![it.context.remote_id, it.publication]);
         let select = each(
             "SELECT DISTINCT r.remote_id FROM {rows BLOB TEXT}
              JOIN tidewater.refused r ON r.remote_id = v.c1 AND r.publication = v.c2",
@@ -356,7 +359,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             ApplyStep::Update => (Op::Update, table.updates.clone()),
             // Nothing is handed over here, and no script is run.
             ApplyStep::HandOver | ApplyStep::Event(_) => return Ok(true),
-            ApplyStep::Insert if self.load(table).await? => return Ok(true),
+            ApplyStep::Insert if self.insert_in_bulk(table).await? => return Ok(true),
             ApplyStep::Insert => (Op::Insert, table.find_inserts()?),
         };
         if refs.is_empty() {
@@ -367,7 +370,10 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             return Ok(false);
         }
         if op == Op::Delete && table.table.on_delete() == OnDelete::Looks {
-            let parents = self.rows.with_children(table, &refs, false).await?;
+            let parents = self
+                .rows
+                .find_rows_with_children(table, &refs, false)
+                .await?;
             self.set_apart(table, parents);
         }
         for (changed, refs) in &ready.sets {
@@ -398,7 +404,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
         Ok(self.apart.is_empty())
     }
 
-    async fn load(&mut self, table: &IncomingTable<'_, R::Table>) -> Result<bool> {
+    async fn insert_in_bulk(&mut self, table: &IncomingTable<'_, R::Table>) -> Result<bool> {
         if table.inserts <= FEW_INSERTS {
             return Ok(false);
         }
@@ -409,7 +415,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             let membership = &mut memberships[owners[chunk]];
             membership.barrier_to_new(values).is_none()
         };
-        self.rows.load(table, &mut may_write).await
+        self.rows.insert_in_bulk(table, &mut may_write).await
     }
 
     /// Sorts rows of one operation by what is written of them; sets apart whose are not ready.
@@ -449,7 +455,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             is_well &= obstacle(*rows, publication, table, uploaded, &changed).is_none();
             if let Some(old) = uploaded.old {
                 is_well &= membership.barrier(old).is_none();
-                is_well &= rows.unfit(table, RowImage::Old, old).is_none();
+                is_well &= rows.misfit_reason(table, RowImage::Old, old).is_none();
             }
             match is_well {
                 true => ready.add(table, &mut changed, refs[at]),
@@ -524,7 +530,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
                 builders[owners[chunk]].applied(op, rows);
             }
             let are_completed = publication.writes[table.index].are_completed;
-            if !self.rows.makes_something(table) && !are_completed {
+            if !self.rows.may_compute_values(table) && !are_completed {
                 continue;
             }
             let columns = publication.schema.tables[table.index].columns.len();

@@ -31,7 +31,7 @@ pub(super) async fn note<R: UploadWriter>(
     for table in tables.iter().filter(|it| it.is_open) {
         let are_completed = publication.writes[table.index].are_completed;
         let is_scripted = scripting.is_some_and(|it| it.scripts.uploads(table.index));
-        let are_all = rows.makes_something(table) || are_completed || is_scripted;
+        let are_all = rows.may_compute_values(table) || are_completed || is_scripted;
         let are_changed = outcomes.fates().has_changed_some(table.index);
         // Where a script says what comes down, it says so of these rows, too.
         let by_script = scripting.is_some_and(|it| it.scripts.downloads(table.index));

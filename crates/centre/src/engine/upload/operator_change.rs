@@ -204,7 +204,7 @@ impl<T: TargetTable> ServedTablePlace<T> {
     ) -> Result<std::result::Result<CentralRowRead, SettleOutcome>> {
         let probe = OperatorChange::probe(self.table(), key);
         let probed = IncomingTable::of_ours(&self.publication, &probe.upload, 0)?.unrestricted();
-        rows.enter(&self.publication, std::slice::from_ref(&probed))
+        rows.lock_tables(&self.publication, std::slice::from_ref(&probed))
             .await?;
         let at = probed.find_inserts()?;
         let found = rows.find(&probed, Op::Insert, &at, RowImage::Old).await?;
@@ -318,7 +318,7 @@ pub(super) async fn send<R: UploadWriter>(
     let (changed, fates) = judged.into_fates();
     let table = changed.get(&0).unwrap_or(table);
     let tables = [IncomingTable::new(publication, table, 0, index, map)?.unrestricted()];
-    rows.enter(publication, &tables).await?;
+    rows.lock_tables(publication, &tables).await?;
     let uploaded: Vec<_> = tables.iter().map(IncomingTable::uploaded).collect();
     let families = KeyCascades::of(&publication.schema, &uploaded)?;
     let (admission, serials) = (Admission::of_operator(), Serials::none());

@@ -8,7 +8,7 @@ use super::operator_change::{
 };
 use super::row_json;
 use super::upload_writer::{UploadWriter, try_again};
-use crate::engine::connection::{DatabaseConnection as _, SystemStatement, own};
+use crate::engine::connection::{DatabaseConnection as _, SystemStatement, system_sql};
 use crate::engine::records;
 use crate::engine::resolve::{Resolver, Winner};
 use crate::error::CentreError;
@@ -41,7 +41,7 @@ async fn try_settle(
 ) -> Result<SettleOutcome> {
     rows.begin(0).await?;
     // Of two operators, the second one finds what the first one has done.
-    let lock = own!(
+    let lock = system_sql!(
         "UPDATE tidewater.conflict SET outcome = outcome WHERE id = ?1",
         choice.conflict
     );
@@ -52,7 +52,7 @@ async fn try_settle(
         Some(record) => choose(rows, &record, choice).await?,
     };
     match outcome {
-        SettleOutcome::Settled { .. } => rows.keep(note(choice)).await?,
+        SettleOutcome::Settled { .. } => rows.store_result(note(choice)).await?,
         _ => rows.undo().await?,
     }
     rows.commit().await?;
@@ -60,7 +60,7 @@ async fn try_settle(
 }
 
 fn note(choice: &ConflictChoice) -> SystemStatement {
-    own!(
+    system_sql!(
         "UPDATE tidewater.conflict SET settled_ms = ?2, settled_by = ?3, settled_as = ?4
          WHERE id = ?1",
         choice.conflict,

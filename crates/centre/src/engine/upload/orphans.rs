@@ -54,7 +54,7 @@ impl<R: UploadWriter> UploadRun<'_, R> {
             };
             let missing = self
                 .rows
-                .without_parent(table, &reference, &orphans)
+                .find_rows_without_parent(table, &reference, &orphans)
                 .await?;
             table.images(&missing, |at, uploaded| {
                 if let Some(new) = uploaded.new {

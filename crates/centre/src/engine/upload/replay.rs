@@ -15,7 +15,7 @@ use super::operator_change::{
 use super::row_json;
 use super::settled_refusals;
 use super::upload_writer::{RefusalReason, UploadWriter, try_again};
-use crate::engine::connection::{DatabaseConnection as _, own};
+use crate::engine::connection::{DatabaseConnection as _, system_sql};
 use crate::engine::exact::canonical;
 use crate::engine::refusals;
 use crate::engine::resolve::Resolver;
@@ -40,7 +40,7 @@ async fn try_settle(rows: &mut impl UploadWriter, choice: &RefusedChoice) -> Res
     rows.begin(0).await?;
     // Of two operators, and of an operator and the remote, the second one finds what the first one
     // has done.
-    let lock = own!(
+    let lock = system_sql!(
         "UPDATE tidewater.refused SET code = code WHERE id = ?1",
         choice.refused
     );
@@ -310,7 +310,7 @@ impl RefusedChange {
         if left.is_empty() {
             return Ok(None);
         }
-        let select = own!(
+        let select = system_sql!(
             "SELECT table_name, row_key, uploaded FROM tidewater.refused
              WHERE remote_id = ?1 AND publication = ?2 AND operation <> 'delete'",
             record.remote_id,
@@ -416,5 +416,5 @@ async fn note(
     };
     let [keep, forget] = refusals::settle(&[(attempts.collect::<Result<_>>()?, end)]);
     connection.run_one(what, keep).await?;
-    rows.keep(forget).await
+    rows.store_result(forget).await
 }

@@ -448,7 +448,10 @@ impl<R: UploadWriter> UploadRun<'_, R> {
             }
             let looks = rows.table.table.on_delete() == OnDelete::Looks && !rows.insists;
             if rows.op == Op::Delete && looks {
-                let parents = self.rows.with_children(rows.table, &refs, false).await?;
+                let parents = self
+                    .rows
+                    .find_rows_with_children(rows.table, &refs, false)
+                    .await?;
                 refs.retain(|it| !parents.contains(it));
                 vain.extend(&parents);
                 lost.extend(parents);

@@ -56,7 +56,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             if progress.failed() < before {
                 continue;
             }
-            match self.together(progress).await? {
+            match self.retry_cycles(progress).await? {
                 None => return Ok(false),
                 Some(0) => return Ok(true),
                 Some(_) => {}
@@ -112,7 +112,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
 
     /// Applies rows that need each other, and counts them. `None`: there are some, but it cannot
     /// be told whether they violate a constraint.
-    async fn together(&mut self, progress: &mut UploadProgress<'_>) -> Result<Option<usize>> {
+    async fn retry_cycles(&mut self, progress: &mut UploadProgress<'_>) -> Result<Option<usize>> {
         let mut circles = KeyCycles::new(&self.publication.schema, &self.families.ties);
         let mut candidates: Vec<Candidate> = Vec::new();
         for refusals in &progress.refusals {
@@ -130,7 +130,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         if circles.is_empty() {
             return Ok(Some(0));
         }
-        if !self.rows.can_tell()? {
+        if !self.rows.can_check_single_rows()? {
             return Ok(None);
         }
         let mut done: HashSet<Candidate> = HashSet::new();
@@ -197,7 +197,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 });
             }
         }
-        if !self.rows.together(&parts).await? {
+        if !self.rows.write_cycle(&parts).await? {
             return Ok(false);
         }
         for part in &parts {

@@ -12,7 +12,7 @@ use super::computed_values;
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::outcomes::Outcomes;
 use super::upload_writer::{MetRow, UploadWriter};
-use crate::engine::connection::{DatabaseConnection as _, each, own_row};
+use crate::engine::connection::{DatabaseConnection as _, each, system_row};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{RowWriter, Winner};
@@ -66,7 +66,7 @@ pub(super) async fn find<R: UploadWriter>(
         keys.push(key_of(schema, &central));
     }
     let asked = keys.iter();
-    let asked = asked.map(|key| own_row![publication.schema.name, schema.name, key[..]]);
+    let asked = asked.map(|key| system_row![publication.schema.name, schema.name, key[..]]);
     let find = each(FIND, asked.collect());
     let what = "looking who has written rows";
     let answer = rows.connection().run_one(what, find).await?;
@@ -107,7 +107,7 @@ pub(super) async fn record<R: UploadWriter>(
         }
         let rank = ranks.get(table.index).copied().flatten();
         let records = written.into_iter().map(|(key, image)| {
-            own_row![
+            system_row![
                 upload.publication,
                 schema.name,
                 key,

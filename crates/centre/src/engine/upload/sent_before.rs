@@ -12,7 +12,7 @@ use super::dependent_refusals::{RowKeys, pack_key};
 use super::operator_change::datum;
 use super::upload_writer::UploadWriter;
 use super::{row_json, text};
-use crate::engine::connection::{DatabaseConnection, own};
+use crate::engine::connection::{DatabaseConnection, system_sql};
 use crate::engine::publication::Publication;
 use crate::error::CentreError;
 use crate::upload::SyncUpload;
@@ -63,7 +63,7 @@ async fn sent_by_operators(
     let Some(first) = upload.retried.iter().min() else {
         return Ok(sent);
     };
-    let select = own!(
+    let select = system_sql!(
         "SELECT table_name, row_key, sequence FROM tidewater.settled_refusal
          WHERE remote_id = ?1 AND publication = ?2 AND sequence >= ?3
          AND settled_as IN ('replayed', 'edited')",

@@ -145,7 +145,7 @@ pub(super) fn obstacle<R: UploadWriter>(
             return refusal(Code::RowBadValue, reason);
         }
     }
-    let reason = rows.unfit(table, RowImage::New, new)?;
+    let reason = rows.misfit_reason(table, RowImage::New, new)?;
     refusal(Code::RowBadValue, reason)
 }
 
@@ -231,7 +231,10 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let mut keys = schema.foreign_keys.iter();
         let refers_to_itself = keys.any(|key| key.parent == schema.name);
         for level in 1.. {
-            let mut parents = self.rows.with_children(table, rows, insists).await?;
+            let mut parents = self
+                .rows
+                .find_rows_with_children(table, rows, insists)
+                .await?;
             if !parents.is_empty() && level == MOST_LEVELS {
                 parents.clone_from(rows);
             }
@@ -310,7 +313,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             }
             let is_unready = uploaded.old.is_some_and(|old| {
                 membership.barrier(old).is_some()
-                    || self.rows.unfit(table, RowImage::Old, old).is_some()
+                    || self.rows.misfit_reason(table, RowImage::Old, old).is_some()
             });
             if is_unready || op == Op::Update && changed.is_empty() {
                 sorted.unready.push(refs[at]);

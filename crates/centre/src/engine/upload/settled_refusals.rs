@@ -12,7 +12,7 @@ use super::foreign_keys::PublishedForeignKey;
 use super::incoming_rows::{IncomingTable, UploadedImages};
 use super::upload_writer::TargetTable;
 use super::{UploadRecords, row_json, text};
-use crate::engine::connection::{DatabaseConnection, own};
+use crate::engine::connection::{DatabaseConnection, system_sql};
 use crate::engine::refusals;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome};
@@ -35,7 +35,7 @@ pub(super) async fn settle<T: TargetTable>(
     tables: &[IncomingTable<'_, T>],
     records: &UploadRecords,
 ) -> Result<Open, CentreError> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT id, table_name, row_key, code, sequence FROM tidewater.refused
          WHERE remote_id = ?1 AND publication = ?2",
         upload.context.remote_id,
@@ -127,7 +127,7 @@ pub(super) async fn refused_parents(
     ties: &[PublishedForeignKey],
     uploaded: &[UploadedTable<'_>],
 ) -> Result<RefusedParents, CentreError> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT table_name, row_key, uploaded, sequence, code FROM tidewater.refused
          WHERE remote_id = ?1 AND publication = ?2 AND operation = 'insert'",
         remote_id,

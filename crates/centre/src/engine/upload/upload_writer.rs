@@ -286,7 +286,7 @@ pub(crate) async fn try_again(
     attempts: &mut u32,
 ) -> Result<()> {
     *attempts += 1;
-    if !rows.is_tried_again(&error, *attempts).await? {
+    if !rows.rollback_for_retry(&error, *attempts).await? {
         return Err(error);
     }
     tracing::debug!(%error, attempts, what, "it is tried again");
@@ -332,11 +332,11 @@ pub trait UploadWriter: Send {
     fn begin(&mut self, number: usize) -> impl Future<Output = Result<()>> + Send;
 
     /// Keeps what was begun, and with it its result.
-    fn keep(&mut self, result: SystemStatement) -> impl Future<Output = Result<()>> + Send;
+    fn store_result(&mut self, result: SystemStatement) -> impl Future<Output = Result<()>> + Send;
 
     /// An upload of the list has waited for a lock in vain: the next ones do not wait for long, so
     /// that somebody's transaction holds up only who needs what it holds.
-    fn hurry(&mut self) {}
+    fn shorten_lock_timeout(&mut self) {}
 
     /// Undoes what was begun.
     fn undo(&mut self) -> impl Future<Output = Result<()>> + Send;
@@ -346,7 +346,7 @@ pub trait UploadWriter: Send {
 
     /// Undoes all of the list after an error; whether it is to be tried once more, which it has
     /// been so often.
-    fn is_tried_again(
+    fn rollback_for_retry(
         &mut self,
         error: &CentreError,
         attempts: u32,
@@ -354,7 +354,7 @@ pub trait UploadWriter: Send {
 
     /// Takes the numbers of uploads of one publication, sees to it that nobody changes their
     /// tables, and evaluates their scopes, in their order. `None` if the number does not follow.
-    fn admit<'u>(
+    fn claim_sequence<'u>(
         &mut self,
         publication: &'u Publication<Self::Table>,
         uploads: &[&'u SyncUpload],
@@ -363,7 +363,7 @@ pub trait UploadWriter: Send {
 
     /// Sees to it that nobody changes these tables, of which rows are written that no remote
     /// uploads.
-    fn enter(
+    fn lock_tables(
         &mut self,
         publication: &Publication<Self::Table>,
         tables: &[IncomingTable<'_, Self::Table>],
@@ -384,10 +384,10 @@ pub trait UploadWriter: Send {
     fn is_violated(&mut self, immediate: bool) -> impl Future<Output = Result<bool>> + Send;
 
     /// Whether it can be told of single rows if they violate a constraint that could wait.
-    fn can_tell(&mut self) -> Result<bool>;
+    fn can_check_single_rows(&mut self) -> Result<bool>;
 
     /// Why an image cannot be that of a row of the centre, if that is known without asking it.
-    fn unfit(
+    fn misfit_reason(
         &mut self,
         table: &IncomingTable<'_, Self::Table>,
         image: RowImage,
@@ -396,7 +396,7 @@ pub trait UploadWriter: Send {
 
     /// Inserts all inserts of a table in bulk, or none of them; whether they are in. `may_write`
     /// tells by the number of its chunk whether a row may be written by who sent it.
-    fn load(
+    fn insert_in_bulk(
         &mut self,
         table: &IncomingTable<'_, Self::Table>,
         may_write: &mut MayWrite<'_>,
@@ -429,7 +429,7 @@ pub trait UploadWriter: Send {
     /// Those of some deletes that find their rows as their pre-images say (or with `insists`, find
     /// them), and would do something to published rows which refer to these and are none of them:
     /// by foreign keys that act. Nobody adds such a row before the transaction ends.
-    fn with_children(
+    fn find_rows_with_children(
         &mut self,
         table: &IncomingTable<'_, Self::Table>,
         rows: &[RowRef],
@@ -438,7 +438,7 @@ pub trait UploadWriter: Send {
 
     /// Those of some rows that refer to a row which is not in the centre, as they are to be, whoever
     /// may see that row. One that cannot be looked for counts as there.
-    fn without_parent(
+    fn find_rows_without_parent(
         &mut self,
         table: &IncomingTable<'_, Self::Table>,
         reference: &ParentReference<'_, Self::Table>,
@@ -447,7 +447,7 @@ pub trait UploadWriter: Send {
 
     /// Applies parts at once: what one row frees, another can take, and foreign keys are checked
     /// when all is done. Whether all rows could be written; otherwise none is.
-    fn together(
+    fn write_cycle(
         &mut self,
         parts: &[CyclePart<'_, '_, Self::Table>],
     ) -> impl Future<Output = Result<bool>> + Send;
@@ -479,7 +479,7 @@ pub trait UploadWriter: Send {
 
     /// Whether what the centre has of a row may be something else than what was written: by a
     /// trigger, a generated column, or a type that keeps a value otherwise.
-    fn makes_something(&self, table: &IncomingTable<'_, Self::Table>) -> bool;
+    fn may_compute_values(&self, table: &IncomingTable<'_, Self::Table>) -> bool;
 
     /// From now on, [`UploadWriter::changed_tables`] can tell what is changed in the transaction, which is
     /// undone.
