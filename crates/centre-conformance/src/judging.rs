@@ -31,7 +31,7 @@ async fn judged(
     verdicts: &[(&str, u64, RowVerdict)],
 ) -> Result<UploadResult, CentreError> {
     let mut upload = remote.next_upload(changes);
-    upload.verdicts = of(&upload, verdicts);
+    upload.verdicts = verdicts_for(&upload, verdicts);
     match remote.apply(upload).await {
         UploadOutcome::Applied { result, .. } => Ok(result),
         UploadOutcome::Failed { error } => Err(error),
@@ -39,7 +39,10 @@ async fn judged(
     }
 }
 
-fn of(upload: &tidewater_centre::SyncUpload, verdicts: &[(&str, u64, RowVerdict)]) -> Verdicts {
+fn verdicts_for(
+    upload: &tidewater_centre::SyncUpload,
+    verdicts: &[(&str, u64, RowVerdict)],
+) -> Verdicts {
     let tables = upload.tables.iter().enumerate();
     let tables = tables.filter(|(_, it)| it.begin.table != "purchase");
     let verdicts = tables.map(|(place, table)| {
@@ -184,7 +187,7 @@ pub async fn no_row_passes_that_its_handler_has_not_seen<F: Fixture>() {
     let mut berta = berta;
     let unseen = berta.next_upload(&[insert("customer", "41|north|Nils|NULL")]);
     let mut seen = anna.next_upload(&[insert("customer", "40|north|Nina|NULL")]);
-    seen.verdicts = of(&seen, &[]);
+    seen.verdicts = verdicts_for(&seen, &[]);
     let outcomes = world
         .worker()
         .await

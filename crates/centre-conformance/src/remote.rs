@@ -254,11 +254,15 @@ pub fn fresh_id() -> [u8; 16] {
 impl TestRemote {
     /// A new remote of the user, subscribed to the first publication of the world.
     pub async fn new<F: Fixture>(world: &DeployedCentre<F>, user: &str) -> TestRemote {
-        TestRemote::of(world.schema(), world.worker().await, user)
+        TestRemote::with_worker(world.schema(), world.worker().await, user)
     }
 
     /// A new remote of the user that is served by this worker.
-    pub fn of(schema: Arc<PublicationSchema>, worker: Box<dyn Worker>, user: &str) -> TestRemote {
+    pub fn with_worker(
+        schema: Arc<PublicationSchema>,
+        worker: Box<dyn Worker>,
+        user: &str,
+    ) -> TestRemote {
         TestRemote {
             id: RemoteId::from_random(fresh_id()),
             user: user.into(),

@@ -510,7 +510,7 @@ async fn prepare_statement(
     let kinds = statement
         .columns()
         .iter()
-        .map(|it| ValueKind::of(it.type_().oid()));
+        .map(|it| ValueKind::from_oid(it.type_().oid()));
     let kinds: Vec<ValueKind> = kinds.collect();
     let columns = statement.columns().iter().zip(&kinds).zip(names);
     let columns = columns.map(|((column, kind), name)| AnswerColumn {
@@ -531,7 +531,7 @@ async fn prepare_statement(
 
 /// Whether the values of a type are read as they are sent.
 fn is_legible(of: &Type) -> bool {
-    ValueKind::of(of.oid()) != ValueKind::Other
+    ValueKind::from_oid(of.oid()) != ValueKind::Other
         || matches!(of.kind(), TypeKind::Enum(_))
         || matches!(
             *of,
@@ -683,7 +683,7 @@ fn argument(column_type: ColumnType, value: &Value, of: &Type) -> EncodedArgumen
         return EncodedArgument::Null;
     }
     let (datum, _) = column_type.datum(value.as_ref());
-    let kind = ValueKind::of(of.oid());
+    let kind = ValueKind::from_oid(of.oid());
     let mut encoded = Vec::new();
     if kind != ValueKind::Other && kind.encode(&datum, &mut encoded).is_ok() {
         // Without the length.

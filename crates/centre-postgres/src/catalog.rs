@@ -267,7 +267,7 @@ impl PostgresCatalog {
         let base_types: Vec<u32> = rows.iter().map(base).collect();
         let names = client.query(BASE_TYPES, &[&base_types]).await;
         let names = names.map_err(error)?;
-        let names: HashMap<u32, BaseType> = names.iter().map(BaseType::of).collect();
+        let names: HashMap<u32, BaseType> = names.iter().map(BaseType::from_row).collect();
         let mut labels: HashMap<u32, Vec<String>> = HashMap::new();
         for row in &client.query(LABELS, &[]).await.map_err(error)? {
             labels.entry(row.get(0)).or_default().push(row.get(1));
@@ -450,7 +450,7 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
     let type_oid: u32 = row.get(5);
     let (base, modifier, domain_not_null) = domains.base(type_oid, row.get(6));
     let base_type = names.get(&base);
-    let kind = ValueKind::of(base);
+    let kind = ValueKind::from_oid(base);
     let (identity, generated): (String, String) = (row.get(7), row.get(8));
     let scale = (kind == ValueKind::Numeric && modifier >= 4).then(|| {
         // numeric.c, numeric_typmod_scale: eleven bits with a sign.
@@ -532,7 +532,7 @@ struct BaseType {
 }
 
 impl BaseType {
-    fn of(row: &Row) -> (u32, BaseType) {
+    fn from_row(row: &Row) -> (u32, BaseType) {
         let base = BaseType {
             name: row.get(1),
             is_enum: row.get(2),

@@ -140,7 +140,7 @@ pub(super) fn address(url: &str) -> Result<DatabaseAddress, CentreError> {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
     }
-    let pooler = Pooler::of(config.clone(), &options);
+    let pooler = Pooler::from_options(config.clone(), &options);
     config.options(options);
     Ok(DatabaseAddress {
         config,
@@ -230,7 +230,7 @@ impl PostgresConnection {
         entry::let_triggers_fire(&client, config).await?;
         let backend = client.query_one("SELECT pg_catalog.pg_backend_pid()", &[]);
         let backend = backend.await.map_err(refused("connecting"))?.get(0);
-        let interruption = Interruption::of(address, backend);
+        let interruption = Interruption::new(address, backend);
         Ok(PostgresConnection {
             client,
             backend,

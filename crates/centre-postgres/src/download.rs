@@ -377,12 +377,13 @@ async fn open(
     }
     let served = distinct(publications);
     let state = connection.prepare(STATE, &[]).await?;
-    let partitioned = MembersQuestion::of(connection, &served).await?;
+    let partitioned = MembersQuestion::prepare(connection, &served).await?;
     let helds: Vec<Option<PresentedState<'_>>> = subscriptions
         .iter()
-        .map(|(_, it)| PresentedState::of(it))
+        .map(|(_, it)| PresentedState::from_subscription(it))
         .collect();
-    let news = NewsQuestion::of(connection, &served, publications, &subscriptions, &helds).await?;
+    let news =
+        NewsQuestion::prepare(connection, &served, publications, &subscriptions, &helds).await?;
     let client = connection.client();
     let known = || helds.iter().map(Option::as_ref);
     let marks = known().map(|it| it.map(|it| it.presented.watermark.mark.as_slice()));
@@ -475,7 +476,7 @@ async fn open(
             scope,
             role: acting.role().to_owned(),
             held: rules,
-            standing: SerialValidity::of(serial, serials(row)),
+            standing: SerialValidity::from_serials(serial, serials(row)),
             news,
             marked_ms,
             safe_until: safe_time.map_or(0, |it| it.for_remote(last_download)),
@@ -571,7 +572,7 @@ struct MembersQuestion {
 }
 
 impl MembersQuestion {
-    async fn of(
+    async fn prepare(
         connection: &mut PostgresConnection,
         publications: &[&Publication],
     ) -> Result<Option<MembersQuestion>, CentreError> {
@@ -608,7 +609,7 @@ struct PartitionJoin {
 
 impl PartitionJoin {
     /// Of a rule whose partition values are parameters from `first` on.
-    fn of(rule: &TableRule, first: usize) -> PartitionJoin {
+    fn for_rule(rule: &TableRule, first: usize) -> PartitionJoin {
         let mut asked = PartitionJoin {
             parameters: String::new(),
             names: String::new(),
@@ -630,7 +631,7 @@ impl PartitionJoin {
 /// `$1` the watermark's snapshot, `$2` its xmin, `$3` the upload's own version,
 /// partition values from the parameter `first` on.
 pub(super) fn new_entries(rule: &TableRule, first: usize) -> String {
-    let asked = PartitionJoin::of(rule, first);
+    let asked = PartitionJoin::for_rule(rule, first);
     let mut from = String::new();
     if !rule.columns.is_empty() {
         let (parameters, names) = (&asked.parameters[2..], &asked.names[2..]);
@@ -671,7 +672,7 @@ struct NewsQuestion {
 
 impl NewsQuestion {
     /// The questions that have to be asked.
-    async fn of(
+    async fn prepare(
         connection: &mut PostgresConnection,
         served: &[&Publication],
         publications: &[Arc<Publication>],
@@ -743,7 +744,7 @@ fn news(rule: &TableRule) -> String {
         parameters,
         names,
         conditions,
-    } = PartitionJoin::of(rule, 4);
+    } = PartitionJoin::for_rule(rule, 4);
     format!(
         "SELECT s.n FROM (SELECT n, known::pg_snapshot AS known, \
          pg_catalog.pg_snapshot_xmin(known::pg_snapshot) AS low, own::xid8 AS own{names} \
@@ -757,11 +758,11 @@ fn news(rule: &TableRule) -> String {
 
 impl<'c> PresentedState<'c> {
     /// What a remote presented, unless it presented nothing, or something of another database.
-    fn of(subscription: &'c DownloadSubscription) -> Option<PresentedState<'c>> {
+    fn from_subscription(subscription: &'c DownloadSubscription) -> Option<PresentedState<'c>> {
         let presented = subscription
             .checkpoint
             .as_ref()
-            .and_then(PresentedCheckpoint::of)?;
+            .and_then(PresentedCheckpoint::from_checkpoint)?;
         let snapshot = snapshot(&presented.watermark.position)?.to_owned();
         Some(PresentedState {
             presented,

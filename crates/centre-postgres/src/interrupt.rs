@@ -42,7 +42,7 @@ struct InterruptState {
 
 impl Interruption {
     /// Of the connection that this process serves.
-    pub(super) fn of(address: &DatabaseAddress, backend: i32) -> Arc<Interruption> {
+    pub(super) fn new(address: &DatabaseAddress, backend: i32) -> Arc<Interruption> {
         Arc::new(Interruption {
             address: address.clone(),
             backend,

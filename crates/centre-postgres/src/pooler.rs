@@ -40,7 +40,7 @@ pub(super) struct Pooler {
 
 impl Pooler {
     /// Before a database, for sessions with these options.
-    pub(super) fn of(plain: Config, options: &str) -> Pooler {
+    pub(super) fn from_options(plain: Config, options: &str) -> Pooler {
         let mut set = String::new();
         let mut timeout = String::new();
         for (name, value) in settings(options) {
@@ -221,7 +221,7 @@ mod tests {
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(settings(options), expected);
-        let pooler = Pooler::of(Config::new(), options);
+        let pooler = Pooler::from_options(Config::new(), options);
         assert_eq!(pooler.timeout(), "RESET statement_timeout; ");
         pooler.is_there.store(true, Ordering::Relaxed);
         let set = "SELECT pg_catalog.set_config('statement_timeout', '5', false); ";

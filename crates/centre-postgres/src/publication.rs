@@ -270,14 +270,14 @@ fn child_keys(published: &CompiledTable<'_>, catalog: &PostgresCatalog) -> Vec<C
 }
 
 impl TableRule {
-    fn of(
+    fn from_compiled(
         published: &CompiledTable<'_>,
         number: usize,
         catalog: &PostgresCatalog,
     ) -> (TableRule, String) {
         let live = &catalog.tables[published.table];
         let rule = &published.rules[number];
-        let route = Route::of(live, rule, catalog);
+        let route = Route::from_rule(live, rule, catalog);
         let prefix = format!("r{number}_");
         let alias = |level: usize| match level {
             0 => "t".to_owned(),
@@ -373,7 +373,10 @@ impl PublishedTable {
         )
     }
 
-    pub(super) fn of(published: &CompiledTable<'_>, catalog: &PostgresCatalog) -> PublishedTable {
+    pub(super) fn from_compiled(
+        published: &CompiledTable<'_>,
+        catalog: &PostgresCatalog,
+    ) -> PublishedTable {
         let live = &catalog.tables[published.table];
         let columns = published.columns.iter();
         let columns = columns.map(|it| PgColumn {
@@ -381,7 +384,8 @@ impl PublishedTable {
             ..live.columns[*it].clone()
         });
         let columns: Vec<PgColumn> = columns.collect();
-        let rules = (0..published.rules.len()).map(|it| TableRule::of(published, it, catalog));
+        let rules =
+            (0..published.rules.len()).map(|it| TableRule::from_compiled(published, it, catalog));
         let (rules, joins): (Vec<TableRule>, Vec<String>) = rules.unzip();
         let extras = published.extras(catalog.tables()).into_iter().map(|extra| {
             let rule = &published.rules[extra.rule];

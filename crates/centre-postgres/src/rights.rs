@@ -62,10 +62,10 @@ impl TableRights {
     async fn read(connection: &PostgresConnection, tables: Vec<u32>) -> Result<Vec<TableRights>> {
         let rows = connection.client().query(TABLES, &[&tables]).await;
         let rows = rows.map_err(refused("reading the catalog"))?;
-        Ok(rows.iter().map(TableRights::of).collect())
+        Ok(rows.iter().map(TableRights::from_row).collect())
     }
 
-    fn of(row: &Row) -> TableRights {
+    fn from_row(row: &Row) -> TableRights {
         TableRights {
             table: row.get(0),
             owner: row.get(1),

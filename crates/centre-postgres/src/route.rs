@@ -52,7 +52,11 @@ fn at(level: usize) -> String {
 }
 
 impl Route {
-    pub(super) fn of(own: &PostgresTable, rule: &CompiledRule, catalog: &PostgresCatalog) -> Route {
+    pub(super) fn from_rule(
+        own: &PostgresTable,
+        rule: &CompiledRule,
+        catalog: &PostgresCatalog,
+    ) -> Route {
         let mut steps = Vec::with_capacity(rule.route.len());
         let mut below = own;
         for (
@@ -87,7 +91,7 @@ impl Route {
                 table: table.sql_name.clone(),
                 title: table.title.clone(),
                 parent_columns: sql(table, parent_columns),
-                watched: watched.map(WatchedColumn::of).collect(),
+                watched: watched.map(WatchedColumn::from_column).collect(),
                 is_late: *is_deferrable || table.members.is_some(),
             });
             below = table;
@@ -384,7 +388,7 @@ pub(super) fn differ<'w>(columns: impl IntoIterator<Item = &'w WatchedColumn>) -
 }
 
 impl WatchedColumn {
-    pub(super) fn of(column: &PgColumn) -> WatchedColumn {
+    pub(super) fn from_column(column: &PgColumn) -> WatchedColumn {
         WatchedColumn {
             name: column.name.clone(),
             type_oid: column.type_oid,

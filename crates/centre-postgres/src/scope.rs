@@ -35,7 +35,7 @@ impl<'p> ScopeQueries<'p> {
         publications: &[&'p Publication],
         purpose: ScopePurpose,
     ) -> Result<ScopeQueries<'p>, CentreError> {
-        let questions = ScopeQuestions::of(context, publications, purpose);
+        let questions = ScopeQuestions::new(context, publications, purpose);
         let mut statements = Vec::with_capacity(questions.list.len());
         for question in &questions.list {
             let types = vec![Type::TEXT; question.parameters.len()];

@@ -183,7 +183,7 @@ pub(super) struct IncompleteLog {
 }
 
 impl IncompleteLog {
-    fn of(row: &Row) -> IncompleteLog {
+    fn from_row(row: &Row) -> IncompleteLog {
         IncompleteLog {
             id: row.get(0),
             is_known: row.get(1),
@@ -214,7 +214,11 @@ impl IncompleteLog {
 /// The change logs that have not seen everything.
 pub(super) async fn lost(client: &impl GenericClient) -> Result<Vec<IncompleteLog>, CentreError> {
     let rows = client.query(&lost_sql(), &[]).await;
-    Ok(rows.map_err(error)?.iter().map(IncompleteLog::of).collect())
+    Ok(rows
+        .map_err(error)?
+        .iter()
+        .map(IncompleteLog::from_row)
+        .collect())
 }
 
 /// Looks whether triggers are missing, and sees to it that remotes miss nothing for it.

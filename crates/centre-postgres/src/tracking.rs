@@ -80,7 +80,7 @@ impl ChangeTracking for PostgresCentre {
         _: &Table,
         catalog: &PostgresCatalog,
     ) -> PublishedTable {
-        PublishedTable::of(published, catalog)
+        PublishedTable::from_compiled(published, catalog)
     }
 
     fn scope_sql(inner: &str, table: &PublishedTable, which: WhichRule) -> String {
@@ -517,7 +517,7 @@ struct RegisteredLog {
 }
 
 impl RegisteredLog {
-    fn of(row: &Row) -> RegisteredLog {
+    fn from_row(row: &Row) -> RegisteredLog {
         RegisteredLog {
             id: row.get(0),
             table_oid: row.get(1),
@@ -539,7 +539,7 @@ impl RegisteredLog {
              FROM tidewater.change_log ORDER BY id";
         let rows = client.query(sql, &[]).await;
         let rows = rows.map_err(refused("reading the deployed state"))?;
-        Ok(rows.iter().map(RegisteredLog::of).collect())
+        Ok(rows.iter().map(RegisteredLog::from_row).collect())
     }
 
     /// What has to be done about a log that is all there itself.

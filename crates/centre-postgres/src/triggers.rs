@@ -89,7 +89,7 @@ impl LogSpec {
         catalog: &PostgresCatalog,
         tracking: TrackingMode,
     ) -> LogSpec {
-        let route = Route::of(table, rule, catalog);
+        let route = Route::from_rule(table, rule, catalog);
         let is_above = !route.is_empty();
         let root = rule
             .route
@@ -104,8 +104,14 @@ impl LogSpec {
                     .any(|&it| table.columns[it].name == column.name)
         };
         let key = || table.key.iter().map(|&index| &table.columns[index]);
-        let columns = deciding.clone().map(|it| LogColumn::of(it, is_above));
-        let columns = columns.chain(key().filter(own).map(|it| LogColumn::of(it, false)));
+        let columns = deciding
+            .clone()
+            .map(|it| LogColumn::from_column(it, is_above));
+        let columns = columns.chain(
+            key()
+                .filter(own)
+                .map(|it| LogColumn::from_column(it, false)),
+        );
         let referring = rule.route.first().into_iter().flat_map(|it| &it.columns);
         let mut watched: Vec<&PgColumn> = match is_above {
             true => referring.map(|&it| &table.columns[it]).collect(),
@@ -125,7 +131,10 @@ impl LogSpec {
             by_row: tracking == TrackingMode::Row,
             partitioned: table.members.is_some(),
             generated: watched.iter().any(|it| it.generated),
-            watched: watched.into_iter().map(WatchedColumn::of).collect(),
+            watched: watched
+                .into_iter()
+                .map(WatchedColumn::from_column)
+                .collect(),
             columns: columns.collect(),
             written_key: key()
                 .filter(|it| !it.generated)
@@ -503,7 +512,7 @@ pub(super) fn function_of(name: &str, body: &str) -> String {
 }
 
 impl LogColumn {
-    fn of(column: &PgColumn, is_above: bool) -> LogColumn {
+    fn from_column(column: &PgColumn, is_above: bool) -> LogColumn {
         LogColumn {
             source: column.sql.clone(),
             is_above,

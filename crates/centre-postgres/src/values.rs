@@ -49,7 +49,7 @@ pub(super) struct UnfitValue;
 
 impl ValueKind {
     /// The kind of a base type, by the type's OID (`pg_type.dat`).
-    pub(super) fn of(type_oid: u32) -> ValueKind {
+    pub(super) fn from_oid(type_oid: u32) -> ValueKind {
         match type_oid {
             16 => ValueKind::Bool,
             17 => ValueKind::Bytea,

@@ -85,7 +85,7 @@ impl<'p> FileSnapshot<'p> {
         let publication = self.served.publication(&subscription.publication)?;
         let scope = scope::current(self.connection, publication, context, ScopePurpose::Reading)?;
         let checkpoint = subscription.checkpoint.as_ref();
-        let presented = checkpoint.and_then(PresentedCheckpoint::of);
+        let presented = checkpoint.and_then(PresentedCheckpoint::from_checkpoint);
         let marked_ms = match &presented {
             Some(presented) => watermark::mark_created(self.connection, &presented.watermark.mark)?,
             None => None,

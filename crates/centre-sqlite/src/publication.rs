@@ -159,7 +159,7 @@ impl<'r> RowReading<'r> {
         catalog: &'r SqliteCatalog,
     ) -> RowReading<'r> {
         let rules = published.rules.iter();
-        let routes = rules.map(|rule| Route::of(published.table, rule, catalog));
+        let routes = rules.map(|rule| Route::from_rule(published.table, rule, catalog));
         RowReading {
             published,
             table,

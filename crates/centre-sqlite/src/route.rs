@@ -35,7 +35,7 @@ fn at(level: usize) -> String {
 }
 
 impl Route {
-    pub(super) fn of(own: usize, rule: &CompiledRule, catalog: &SqliteCatalog) -> Route {
+    pub(super) fn from_rule(own: usize, rule: &CompiledRule, catalog: &SqliteCatalog) -> Route {
         let names = |table: usize, columns: &[usize]| {
             let info = &catalog.infos[table];
             let names = columns.iter().map(|&it| info.columns[it].name.clone());

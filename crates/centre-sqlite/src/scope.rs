@@ -24,7 +24,7 @@ pub(super) fn current(
     context: &SyncContext,
     purpose: ScopePurpose,
 ) -> Result<Scope, CentreError> {
-    let questions = ScopeQuestions::of(context, &[publication], purpose);
+    let questions = ScopeQuestions::new(context, &[publication], purpose);
     let answers = questions.list.iter();
     let answers = answers.map(|it| answer(connection, publication, it));
     questions.scope(0, &answers.collect::<Result<Vec<_>, _>>()?)

@@ -50,7 +50,7 @@ pub struct GivenPartitions {
 
 impl GivenPartitions {
     /// The values of a column.
-    pub(crate) fn of<'g>(&'g self, column: &'g str) -> impl Iterator<Item = &'g str> {
+    pub(crate) fn values_of<'g>(&'g self, column: &'g str) -> impl Iterator<Item = &'g str> {
         let values = self.values.iter().filter(move |it| it.0 == column);
         values.map(|(_, value)| value.as_str())
     }

@@ -245,7 +245,7 @@ pub struct CandidateUpload {
 }
 
 impl CandidateUpload {
-    pub(crate) fn of(sync: &SyncRecord) -> CandidateUpload {
+    pub(crate) fn from_sync(sync: &SyncRecord) -> CandidateUpload {
         CandidateUpload {
             remote_id: sync.remote_id.map(|it| it.to_string()),
             user: sync.user.clone(),

@@ -28,7 +28,7 @@ impl Interest {
     }
 
     /// Those of a partition.
-    pub(crate) fn of(rule: i64, partition: &[u8]) -> Interest {
+    pub(crate) fn for_partition(rule: i64, partition: &[u8]) -> Interest {
         Interest(hash(rule, 1, partition))
     }
 }
@@ -55,7 +55,9 @@ impl RemoteHolding {
     /// What of everything that is touched concerns the remote.
     pub fn interests(&self) -> Vec<Interest> {
         let rules = self.rules.iter().flat_map(|(rule, partitions)| {
-            let each = partitions.iter().map(|it| Interest::of(*rule, it));
+            let each = partitions
+                .iter()
+                .map(|it| Interest::for_partition(*rule, it));
             each.chain([Interest::all_of(*rule)])
         });
         rules.collect()
@@ -95,8 +97,9 @@ mod tests {
     fn interests_tell_rules_and_partitions_apart() {
         let all: BTreeSet<Interest> = (0..100i64)
             .flat_map(|rule| {
-                let each = (0..100u32).map(move |it| Interest::of(rule, &it.to_be_bytes()));
-                each.chain([Interest::all_of(rule), Interest::of(rule, &[])])
+                let each =
+                    (0..100u32).map(move |it| Interest::for_partition(rule, &it.to_be_bytes()));
+                each.chain([Interest::all_of(rule), Interest::for_partition(rule, &[])])
             })
             .collect();
         assert_eq!(all.len(), 100 * 102);
@@ -110,8 +113,8 @@ mod tests {
         };
         let interests = holding.interests();
         assert_eq!(interests.len(), 4);
-        assert!(interests.contains(&Interest::of(3, b"b")));
+        assert!(interests.contains(&Interest::for_partition(3, b"b")));
         assert!(interests.contains(&Interest::all_of(4)));
-        assert!(!interests.contains(&Interest::of(4, b"b")));
+        assert!(!interests.contains(&Interest::for_partition(4, b"b")));
     }
 }

@@ -338,7 +338,7 @@ impl ConflictOutcome {
     }
 
     /// By its name.
-    pub fn of(name: &str) -> Option<ConflictOutcome> {
+    pub fn from_name(name: &str) -> Option<ConflictOutcome> {
         let named = ConflictOutcome::ALL.iter().find(|it| it.1 == name);
         named.map(|it| it.0)
     }
@@ -465,7 +465,7 @@ impl RefusalOutcome {
     }
 
     /// By its name.
-    pub fn of(name: &str) -> Option<RefusalOutcome> {
+    pub fn from_name(name: &str) -> Option<RefusalOutcome> {
         let named = RefusalOutcome::ALL.iter().find(|it| it.1 == name);
         named.map(|it| it.0)
     }

@@ -137,7 +137,9 @@ impl RuleScope {
         HeldRule {
             partitions: match bytes <= LISTED_BYTES {
                 true => HeldPartitions::Listed(self.partitions.clone()),
-                false => HeldPartitions::Digest(PartitionList::of(&self.partitions).digest),
+                false => {
+                    HeldPartitions::Digest(PartitionList::from_partitions(&self.partitions).digest)
+                }
             },
             lows: self.lows.clone(),
         }
@@ -146,7 +148,7 @@ impl RuleScope {
 
 impl PartitionList {
     /// The list of some partitions.
-    pub fn of(partitions: &Partitions) -> PartitionList {
+    pub fn from_partitions(partitions: &Partitions) -> PartitionList {
         let count = (partitions.len() / PIECE).next_power_of_two();
         let mut parts: Vec<WirePartitions> = vec![WirePartitions::default(); count];
         for partition in partitions {
@@ -311,8 +313,8 @@ mod tests {
     #[test]
     fn of_a_list_that_changed_by_one_partition_one_piece_is_new() {
         let (before, after) = (
-            PartitionList::of(&partitions(0..20_000)),
-            PartitionList::of(&partitions(0..20_001)),
+            PartitionList::from_partitions(&partitions(0..20_000)),
+            PartitionList::from_partitions(&partitions(0..20_001)),
         );
         assert_ne!(before.digest, after.digest);
         let new = after.pieces.iter().filter(|it| !before.pieces.contains(it));

@@ -69,7 +69,7 @@ pub struct RunTimes {
 
 impl RunTimes {
     /// One run.
-    pub fn of(millis: i64) -> RunTimes {
+    pub fn from_single(millis: i64) -> RunTimes {
         RunTimes {
             calls: 1,
             least: millis,

@@ -75,7 +75,7 @@ async fn measure(url: &str, bad: Bad) -> anyhow::Result<[Duration; 2]> {
     let specs: [PublicationSpec; 1] = [publication("bench", tables.to_vec())];
     centre.deploy(&specs, false, 0).await?;
     let schemas = centre.load(&specs).await?;
-    let mut remote = TestRemote::of(schemas[0].clone(), centre.worker().await?, "anna");
+    let mut remote = TestRemote::with_worker(schemas[0].clone(), centre.worker().await?, "anna");
     let kind_and_amount = |id: i64| match bad {
         _ if id % 3 != 0 => "1|7",
         Bad::Reference => "9|7",

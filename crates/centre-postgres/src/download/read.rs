@@ -228,7 +228,7 @@ impl Reader<'_> {
         let rows = self.enter(client, client.query_raw(&prepared, arguments));
         let mut rows = pin!(rows.await.map_err(error)?);
         let columns = prepared.columns().iter();
-        let mut decoder = RowDecoder::new(columns.map(|it| ValueKind::of(it.type_().oid())));
+        let mut decoder = RowDecoder::new(columns.map(|it| ValueKind::from_oid(it.type_().oid())));
         let mut values = Vec::with_capacity(prepared.columns().len());
         while let Some(row) = rows.try_next().await.map_err(error)? {
             let mut datums = recycle(values);

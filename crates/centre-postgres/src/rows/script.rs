@@ -210,7 +210,7 @@ async fn run_with(
     pin_mut!(rows);
     let mut first = None;
     let columns = prepared.columns().iter();
-    let kinds = columns.map(|it| ValueKind::of(it.type_().oid()));
+    let kinds = columns.map(|it| ValueKind::from_oid(it.type_().oid()));
     let mut decoder = RowDecoder::new(kinds);
     while let Some(row) = rows.next().await {
         let row = row?;

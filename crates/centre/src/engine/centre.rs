@@ -99,7 +99,7 @@ impl<D: Database> Centre for EngineCentre<D> {
         dry_run: bool,
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport> {
-        self.deploy_in(publications, DeploymentMode::of(dry_run), now_ms)
+        self.deploy_in(publications, DeploymentMode::from_dry_run(dry_run), now_ms)
     }
 
     fn deploy_refusing_pending<'a>(

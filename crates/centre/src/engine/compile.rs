@@ -133,7 +133,13 @@ pub fn compile<'s>(
     };
     let chosen = spec.tables.iter().enumerate().map(|(number, table)| {
         let index = rules.tables[number];
-        CompiledTable::of(table, place(spec, table), index, rules.of(number)?, catalog)
+        CompiledTable::new(
+            table,
+            place(spec, table),
+            index,
+            rules.compile_table(number)?,
+            catalog,
+        )
     });
     let chosen: Vec<CompiledTable<'s>> = chosen.collect::<Result<_>>()?;
     let mut tables = parents_first(chosen, catalog);
@@ -245,7 +251,7 @@ fn parents_first<'s>(
 }
 
 impl<'s> CompiledTable<'s> {
-    fn of(
+    fn new(
         spec: &'s TableSpec,
         place: String,
         index: usize,
@@ -255,7 +261,7 @@ impl<'s> CompiledTable<'s> {
         let table = &catalog[index];
         let columns = published_columns(&place, spec, table)?;
         check_published(&place, table, &columns, &rules)?;
-        let writes = CompiledWrites::of(&place, spec, table, &columns, &rules)?;
+        let writes = CompiledWrites::new(&place, spec, table, &columns, &rules)?;
         let resolver = resolve::compile(&place, spec, table, &columns, &writes)?;
         let references = catalog.iter().flat_map(|it| &it.references);
         let references = references.filter(|it| it.parent == index);

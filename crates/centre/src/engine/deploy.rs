@@ -613,7 +613,7 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
             .iter()
             .flat_map(|it| it.tables.iter().map(move |of| (it, of)))
         {
-            let scripted = DownloadScript::of(spec, table);
+            let scripted = DownloadScript::for_table(spec, table);
             match (table.handled.download, scripted) {
                 (true, _) => warn(format!(
                     "{}: its handler says what comes down: tidewater verify does not compare it, its \
@@ -677,7 +677,7 @@ struct DownloadScript<'s> {
 }
 
 impl<'s> DownloadScript<'s> {
-    fn of(spec: &'s PublicationSpec, table: &TableSpec) -> Option<DownloadScript<'s>> {
+    fn for_table(spec: &'s PublicationSpec, table: &TableSpec) -> Option<DownloadScript<'s>> {
         let is_it = |it: &&ScriptSpec| it.event == "download_cursor" && is_of(it, table);
         let versions: BTreeSet<&str> = spec.scripts.iter().map(|it| &*it.version).collect();
         let found = spec.scripts.iter().filter(is_it);

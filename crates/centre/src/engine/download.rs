@@ -286,7 +286,7 @@ pub async fn download(
     let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
     mark(snapshot, &jobs, &mut all).await?;
     let mut rows = 0;
-    let mut shared = SharedReadings::of(all.len());
+    let mut shared = SharedReadings::new(all.len());
     let mut outcomes = Vec::with_capacity(all.len());
     let mut is_broken = false;
     for (planned, RunningDownloads { job, sink }) in all.into_iter().zip(downloads) {
@@ -503,7 +503,7 @@ impl PlannedJob {
                 })?;
                 let versions = &plan.published.scripts;
                 let name = &subscription.publication;
-                let scripting = ScriptEnvironment::of(versions, &job.context, name)?
+                let scripting = ScriptEnvironment::for_sync(versions, &job.context, name)?
                     .map(|it| it.between(plan.last_download, plan.next_last_download));
                 let next_last_download = scripting
                     .as_ref()
@@ -617,7 +617,7 @@ async fn differences(
     let checkpoint = subscription.checkpoint.as_ref();
     let held = opened.held.iter();
     let held = held.map(|held| Some(&checkpoint?.rules[held.place?]));
-    let mut differences = ScopeDifferences::of(opened.scope.rules.iter().zip(held));
+    let mut differences = ScopeDifferences::new(opened.scope.rules.iter().zip(held));
     loop {
         let asked = differences.ask();
         if asked.is_empty() {

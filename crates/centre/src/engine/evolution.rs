@@ -27,7 +27,7 @@ pub enum DeploymentMode {
 
 impl DeploymentMode {
     /// Deploys, or only tells.
-    pub fn of(dry_run: bool) -> DeploymentMode {
+    pub fn from_dry_run(dry_run: bool) -> DeploymentMode {
         match dry_run {
             true => DeploymentMode::DryRun,
             false => DeploymentMode::Careful,
@@ -73,7 +73,7 @@ pub struct DeploymentReview {
 
 impl DeploymentReview {
     /// Judges changes against everything that is known of remotes.
-    pub fn of(
+    pub fn new(
         changes: &[PublicationChange<'_>],
         remotes: &[KnownRemote],
         past: &PastSchemas,

@@ -74,7 +74,11 @@ pub(super) fn followed<T: ServedTable>(
         match changed.get(&log) {
             None => {}
             Some(LogChanges::Partitions(partitions)) if rule.query.is_some() => {
-                touched.extend(partitions.iter().map(|it| Interest::of(rule.id, it)));
+                touched.extend(
+                    partitions
+                        .iter()
+                        .map(|it| Interest::for_partition(rule.id, it)),
+                );
             }
             Some(_) => drop(touched.insert(Interest::all_of(rule.id))),
         }
@@ -88,7 +92,7 @@ pub(super) fn followed<T: ServedTable>(
 
 impl RemoteHolding {
     /// Of a scope by these rules.
-    pub(super) fn of(rules: &[RowRule], scope: &Scope) -> RemoteHolding {
+    pub(super) fn from_scope(rules: &[RowRule], scope: &Scope) -> RemoteHolding {
         let rules = rules.iter().zip(&scope.rules);
         let rules = rules.map(|(rule, scope)| (rule.id, scope.partitions.clone()));
         RemoteHolding {
@@ -137,7 +141,7 @@ async fn holding<T: DatabaseInspection>(
 ) -> Result<RemoteHolding> {
     let publication = served.publication(publication)?;
     let scope = T::scope(connection, publication, context, ScopePurpose::Reading).await?;
-    Ok(RemoteHolding::of(&publication.rules, &scope))
+    Ok(RemoteHolding::from_scope(&publication.rules, &scope))
 }
 
 /// See [`crate::Worker::holdings`].

@@ -340,7 +340,12 @@ fn is_same<T>(sides: &[Option<ConfigurationSide<'_, T>>; 2]) -> bool {
 
 fn short(scope: &[RuleScope]) -> Short {
     let rules = scope.iter();
-    let rules = rules.map(|it| (PartitionList::of(&it.partitions).digest, it.lows.clone()));
+    let rules = rules.map(|it| {
+        (
+            PartitionList::from_partitions(&it.partitions).digest,
+            it.lows.clone(),
+        )
+    });
     rules.collect()
 }
 

@@ -206,7 +206,8 @@ pub async fn compile_one<T: ChangeTracking>(
         let written = written.map(|rule| (WhichRule::Written, rule));
         let mut rule_of_writes = None;
         for (which, compiled) in held.chain(written) {
-            let mut rule = RowRule::of::<T>(published, (which, compiled), infos, &served)?;
+            let mut rule =
+                RowRule::from_compiled::<T>(published, (which, compiled), infos, &served)?;
             rule.table = index;
             if let Some(query) = &rule.query {
                 let named = values_query(&published.place);
@@ -312,7 +313,7 @@ async fn permits<T: ChangeTracking>(
                 },
             });
         }
-        if let Some(permit) = Permit::of::<T>(parameter, &place)? {
+        if let Some(permit) = Permit::from_spec::<T>(parameter, &place)? {
             let query = allowed_query(&place);
             T::check_allowed(connection, &query, &permit.query).await?;
             permits.push(permit);
@@ -370,7 +371,10 @@ fn allowed_query(place: &str) -> String {
 }
 
 impl Permit {
-    fn of<T: ChangeTracking>(parameter: &ParameterSpec, place: &str) -> Result<Option<Permit>> {
+    fn from_spec<T: ChangeTracking>(
+        parameter: &ParameterSpec,
+        place: &str,
+    ) -> Result<Option<Permit>> {
         let Some(allowed) = &parameter.allowed else {
             return Ok(None);
         };
@@ -406,7 +410,7 @@ impl Permit {
 }
 
 impl RowRule {
-    fn of<T: ChangeTracking>(
+    fn from_compiled<T: ChangeTracking>(
         published: &CompiledTable<'_>,
         (which, compiled): (WhichRule, &CompiledRule),
         infos: &[TableInfo],

@@ -267,7 +267,7 @@ impl DeploymentRecord {
         }
         let remotes = remotes(connection).await?;
         let past = past_schemas(connection).await?;
-        Ok(DeploymentReview::of(&changes, &remotes, &past))
+        Ok(DeploymentReview::new(&changes, &remotes, &past))
     }
 }
 

@@ -436,7 +436,7 @@ fn read_conflict(row: &ResultRow) -> Result<ConflictRecord> {
         replaced: row.get(10)?,
         outcome: {
             let name: String = row.get(11)?;
-            ConflictOutcome::of(&name).ok_or_else(|| CentreError::Internal {
+            ConflictOutcome::from_name(&name).ok_or_else(|| CentreError::Internal {
                 message: format!("a conflict has come to {name:?}, which is unknown"),
             })?
         },

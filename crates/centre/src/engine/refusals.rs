@@ -82,7 +82,7 @@ fn read_settled(row: &ResultRow) -> Result<RefusedRecord> {
     let settled = RefusalEnd {
         at_ms: row.get(16)?,
         by: row.get(17)?,
-        outcome: RefusalOutcome::of(&outcome).ok_or_else(|| CentreError::Internal {
+        outcome: RefusalOutcome::from_name(&outcome).ok_or_else(|| CentreError::Internal {
             message: format!("a refused row was settled as {outcome:?}, which is unknown"),
         })?,
         row: row.get(19)?,

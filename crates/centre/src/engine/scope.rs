@@ -238,7 +238,7 @@ fn value_of(
 
 impl<'p> ScopeQuestions<'p> {
     /// What has to be asked for some publications.
-    pub fn of<T>(
+    pub fn new<T>(
         context: &SyncContext,
         publications: &[&'p Publication<T>],
         purpose: ScopePurpose,
@@ -382,7 +382,7 @@ impl RowRule {
     fn given(&self, given: &GivenPartitions) -> Result<Partitions> {
         let mut rows: Vec<Vec<Value>> = vec![Vec::new()];
         for (name, &column_type) in self.names.iter().zip(&self.types) {
-            let values = given.of(name).map(|text| {
+            let values = given.values_of(name).map(|text| {
                 let value = row_json::from_text(column_type, text);
                 value.ok_or_else(|| CentreError::Configuration {
                     message: format!(
@@ -520,11 +520,11 @@ impl SerialValidity {
         let issued = issued.rows.first().map(|row| -> Result<Serials> {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
         });
-        Ok(SerialValidity::of(presented, issued.transpose()?))
+        Ok(SerialValidity::from_serials(presented, issued.transpose()?))
     }
 
     /// `issued` is `None` if there is no such subscription.
-    pub fn of(presented: Option<u64>, issued: Option<Serials>) -> SerialValidity {
+    pub fn from_serials(presented: Option<u64>, issued: Option<Serials>) -> SerialValidity {
         let (Some(serial), Some((last, previous, graced, given_back))) = (presented, issued) else {
             return SerialValidity::Replaced;
         };
@@ -606,7 +606,10 @@ mod tests {
     #[test]
     fn of_the_last_two_scopes_each_counts_until_it_is_spent() {
         let standing = |presented, last, previous, graced, given_back| {
-            SerialValidity::of(Some(presented), Some((last, previous, graced, given_back)))
+            SerialValidity::from_serials(
+                Some(presented),
+                Some((last, previous, graced, given_back)),
+            )
         };
         assert_eq!(standing(5, 5, 4, 0, None), SerialValidity::Arrived);
         assert_eq!(standing(5, 5, 4, 4, None), SerialValidity::Known);
@@ -619,9 +622,12 @@ mod tests {
         assert_eq!(standing(9, 5, 4, 0, Some(4)), SerialValidity::Outdated);
         assert_eq!(standing(5, 5, 4, 4, Some(4)), SerialValidity::Known);
         assert_eq!(
-            SerialValidity::of(None, Some((1, 0, 0, None))),
+            SerialValidity::from_serials(None, Some((1, 0, 0, None))),
             SerialValidity::Replaced
         );
-        assert_eq!(SerialValidity::of(Some(1), None), SerialValidity::Replaced);
+        assert_eq!(
+            SerialValidity::from_serials(Some(1), None),
+            SerialValidity::Replaced
+        );
     }
 }

@@ -65,7 +65,7 @@ pub struct PresentedCheckpoint<'c> {
 
 impl<'c> PresentedCheckpoint<'c> {
     /// Understands a checkpoint; `None` if its watermark is none.
-    pub fn of(checkpoint: &'c Checkpoint) -> Option<PresentedCheckpoint<'c>> {
+    pub fn from_checkpoint(checkpoint: &'c Checkpoint) -> Option<PresentedCheckpoint<'c>> {
         let watermark = Watermark::read(&checkpoint.watermark)?;
         let fits = watermark.rules.len() == checkpoint.rules.len();
         fits.then_some(PresentedCheckpoint {
@@ -90,7 +90,7 @@ pub fn held<'c>(
     rules: &[RowRule],
     checkpoint: Option<&'c Checkpoint>,
 ) -> Vec<Option<&'c HeldRule>> {
-    let presented = checkpoint.and_then(PresentedCheckpoint::of);
+    let presented = checkpoint.and_then(PresentedCheckpoint::from_checkpoint);
     let held = rules.iter().map(|rule| presented.as_ref()?.held(rule.id));
     held.collect()
 }

@@ -518,7 +518,8 @@ async fn a_role_that_cannot_be_assumed_is_told_when_deploying() {
     );
     fixture.execute(&format!("GRANT {clerk} TO {server}")).await;
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     assert_eq!(anna.rows("line"), ["10|1|a"]);
     anna.upload(&[update("line", "10|1|a", "10|1|b")]).await;

@@ -156,7 +156,8 @@ async fn children_that_our_role_may_not_read_are_left_to_the_database() {
     let specs = [publication("sales", vec![everyone("par")])];
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     let result = anna
         .upload(&[delete("par", "1|a"), update("par", "2|b", "2|c")])

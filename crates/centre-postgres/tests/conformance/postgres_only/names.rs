@@ -155,7 +155,8 @@ async fn search_paths_and_functions_of_the_same_name_change_nothing() {
     let specs = [publication("sales", vec![everyone("t")])];
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     // The application has the other path.
     fixture
@@ -167,7 +168,8 @@ async fn search_paths_and_functions_of_the_same_name_change_nothing() {
     let rows = fixture.query("SELECT * FROM public.t ORDER BY id").await;
     assert_eq!(rows, ["1|A", "2|b", "3|c"]);
     let fresh = {
-        let mut fresh = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+        let mut fresh =
+            TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
         fresh.download().await;
         fresh
     };
@@ -207,13 +209,15 @@ async fn settings_of_the_database_change_no_values() {
     let specs = [publication("sales", vec![everyone("t")])];
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     let values = "{0.1,0.30000000000000004}|(0.1,0.30000000000000004)|<a/><b/>|c:\\new|P1DT2H|\
                   2026-02-03";
     let row = |id: i32| format!("{id}|{values}");
     assert_eq!(anna.rows("t"), [row(1)]);
-    let mut carl = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "carl");
+    let mut carl =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "carl");
     carl.download().await;
     let changed = row(1).replace("c:\\new", "d:\\old");
     let result = anna
@@ -223,7 +227,8 @@ async fn settings_of_the_database_change_no_values() {
         result,
         ["1 inserted, 1 updated, 0 deleted, 0 conflicts, 0 refused"]
     );
-    let mut fresh = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut fresh =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     fresh.download().await;
     carl.download().await;
     for remote in [&fresh, &carl] {
@@ -305,7 +310,8 @@ async fn a_generated_column_is_no_partition_of_a_table_that_takes_uploads() {
     specs[0].tables[0].direction = tidewater_protocol::Direction::Download;
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     assert_eq!(anna.rows("t"), ["1|north-1|north"]);
     fixture

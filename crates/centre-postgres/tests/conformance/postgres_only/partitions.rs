@@ -228,7 +228,8 @@ async fn a_partition_of_another_owner_is_tracked_by_deploying() {
         .replace("postgres@", &format!("{role}@"));
     let serving = connect(&url).await.unwrap();
     let schemas = serving.load(&world.specs).await.unwrap();
-    let mut anna = TestRemote::of(schemas[0].clone(), serving.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), serving.worker().await.unwrap(), "anna");
     anna.download().await;
     world
         .execute(

@@ -211,7 +211,8 @@ async fn a_prepared_transaction_is_brought_once_it_is_committed() {
     let centre = connect(&url).await.unwrap();
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     let run = async |sql: &str| application.batch_execute(sql).await.unwrap();
     run(

@@ -46,7 +46,8 @@ async fn what_logical_replication_brings_reaches_remotes_with_row_tracking() {
     let centre = connect(&target_url).await.unwrap();
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     let subscribe =
         format!("CREATE SUBSCRIPTION s CONNECTION '{source_url}' PUBLICATION all_of_it");

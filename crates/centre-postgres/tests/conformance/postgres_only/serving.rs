@@ -68,7 +68,8 @@ async fn no_change_is_skipped_after_a_crash() {
     let centre = connect(&url).await.unwrap();
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     for _ in 0..3 {
         let aborted = "BEGIN; INSERT INTO product VALUES (9, 'never'); ROLLBACK";

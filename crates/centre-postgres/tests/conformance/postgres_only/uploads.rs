@@ -483,7 +483,7 @@ async fn who_syncs_is_known_to_row_security_when_many_download() {
     let mut remotes = Vec::new();
     for user in ["anna", "berta", "clara"] {
         let worker = centre.worker().await.unwrap();
-        let mut remote = TestRemote::of(schemas[0].clone(), worker, user);
+        let mut remote = TestRemote::with_worker(schemas[0].clone(), worker, user);
         remote.download().await;
         remotes.push(remote);
     }
@@ -522,7 +522,8 @@ async fn what_row_security_refuses_is_refused_by_row() {
     let specs = [publication("sales", vec![everyone("v")])];
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     let result = anna
         .upload(&[
@@ -585,7 +586,8 @@ async fn a_connection_whose_copy_could_not_begin_is_never_used_again() {
     let specs = [publication("sales", vec![everyone("v")])];
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = TestRemote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     fixture.execute(&revoked).await;
     let many: Vec<_> = (0..500).map(|id| insert("v", &format!("{id}|x"))).collect();

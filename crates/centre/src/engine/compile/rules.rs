@@ -89,7 +89,7 @@ impl Rules<'_> {
     ///
     /// # Errors
     /// [`CentreError::Configuration`], with the place.
-    pub(super) fn of(&self, number: usize) -> Result<Vec<CompiledRule>> {
+    pub(super) fn compile_table(&self, number: usize) -> Result<Vec<CompiledRule>> {
         self.compiled(number, &mut Vec::new())
     }
 
@@ -204,7 +204,10 @@ impl Rules<'_> {
             }
         };
         let mut found: Vec<Vec<Reach>> = Vec::new();
-        let mut ways: Vec<Vec<Reach>> = first.into_iter().map(|it| vec![Reach::of(it)]).collect();
+        let mut ways: Vec<Vec<Reach>> = first
+            .into_iter()
+            .map(|it| vec![Reach::from_foreign_key(it)])
+            .collect();
         let mut seen = BTreeSet::from([own]);
         while found.is_empty() && !ways.is_empty() {
             let mut next = Vec::new();
@@ -216,7 +219,7 @@ impl Rules<'_> {
                 } else if !self.tables.contains(&at) && !seen.contains(&at) {
                     reached.insert(at);
                     next.extend(self.catalog[at].references.iter().map(|reference| {
-                        let reach = Reach::of(reference);
+                        let reach = Reach::from_foreign_key(reference);
                         way.iter().cloned().chain([reach]).collect::<Vec<Reach>>()
                     }));
                 }
@@ -354,7 +357,7 @@ pub(super) fn deciding_columns(
 }
 
 impl Reach {
-    fn of(reference: &ForeignKeyInfo) -> Reach {
+    fn from_foreign_key(reference: &ForeignKeyInfo) -> Reach {
         Reach {
             columns: reference.columns.clone(),
             parent: reference.parent,

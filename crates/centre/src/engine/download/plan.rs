@@ -100,7 +100,7 @@ impl SubscriptionPlan {
     /// a script says who gets which rows. Only that knows whom a change concerns, and to tell everybody
     /// would tell of rows of others.
     pub(super) fn holding(&self) -> RemoteHolding {
-        let mut holding = RemoteHolding::of(&self.published.rules, &self.scope);
+        let mut holding = RemoteHolding::from_scope(&self.published.rules, &self.scope);
         let rules = self.published.rules.iter();
         let by_script = rules
             .filter(|it| matches!(self.tables[it.table], TablePlan::Scripted { .. }))
@@ -125,7 +125,7 @@ impl SubscriptionPlan {
         let is_outdated =
             opened.standing == SerialValidity::Outdated && subscription.compares.is_empty();
         // What another role saw says nothing of what this one sees.
-        let presented = checkpoint.and_then(PresentedCheckpoint::of);
+        let presented = checkpoint.and_then(PresentedCheckpoint::from_checkpoint);
         let is_another = presented
             .as_ref()
             .is_some_and(|it| it.watermark.role != opened.role);

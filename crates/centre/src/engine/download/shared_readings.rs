@@ -30,7 +30,7 @@ pub(super) struct SharedRequest {
 
 impl SharedRequest {
     /// What a subscription asks for of a table, if that does not depend on who it is.
-    pub(super) fn of(
+    pub(super) fn for_table(
         plan: &SubscriptionPlan,
         table: usize,
         subscription: &DownloadSubscription,
@@ -51,7 +51,7 @@ impl SharedRequest {
                 let checkpoint = subscription.checkpoint.as_ref();
                 Some(
                     checkpoint
-                        .and_then(PresentedCheckpoint::of)?
+                        .and_then(PresentedCheckpoint::from_checkpoint)?
                         .watermark
                         .position,
                 )
@@ -109,7 +109,7 @@ pub(super) struct SharedReadings {
 
 impl SharedReadings {
     /// Of so many downloads.
-    pub(super) fn of(downloads: usize) -> SharedReadings {
+    pub(super) fn new(downloads: usize) -> SharedReadings {
         SharedReadings {
             is_of_many: downloads > 1,
             noted: HashMap::new(),
@@ -144,7 +144,7 @@ impl SharedReadings {
         subscription: &DownloadSubscription,
     ) -> Option<SharedRequest> {
         match self.is_of_many {
-            true => SharedRequest::of(plan, table, subscription),
+            true => SharedRequest::for_table(plan, table, subscription),
             false => None,
         }
     }

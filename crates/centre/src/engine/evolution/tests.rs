@@ -141,7 +141,7 @@ fn only_remotes_that_have_what_leaves_are_held_up() {
         old: &old,
         new: Some(&new),
     };
-    let review = DeploymentReview::of(&[change], &remotes, &past);
+    let review = DeploymentReview::new(&[change], &remotes, &past);
     let held: Vec<u8> = review.held_up.iter().map(|it| it.id.0[0]).collect();
     assert_eq!(held, [1, 3]);
     let gone = PublicationChange {
@@ -149,7 +149,7 @@ fn only_remotes_that_have_what_leaves_are_held_up() {
         old: &old,
         new: None,
     };
-    let review = DeploymentReview::of(&[gone], &remotes, &past);
+    let review = DeploymentReview::new(&[gone], &remotes, &past);
     let held: Vec<u8> = review.held_up.iter().map(|it| it.id.0[0]).collect();
     assert_eq!(held, [1, 2, 3]);
     assert!(

@@ -450,7 +450,7 @@ async fn last_change(
     Ok(Some(LastChange {
         after_ms: newest.after_ms,
         before_ms: newest.before_ms,
-        uploads: of_ours.map(CandidateUpload::of).collect(),
+        uploads: of_ours.map(CandidateUpload::from_sync).collect(),
     }))
 }
 

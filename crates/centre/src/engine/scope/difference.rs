@@ -53,7 +53,7 @@ struct ComparedRule<'s> {
 impl<'s> ScopeDifferences<'s> {
     /// Of what a user has now by each rule from what is held; `None` for a rule of which nothing
     /// is known.
-    pub fn of(
+    pub fn new(
         rules: impl Iterator<Item = (&'s RuleScope, Option<&'s HeldRule>)>,
     ) -> ScopeDifferences<'s> {
         let mut lists: HashMap<Digest, PartitionList> = HashMap::new();
@@ -65,7 +65,7 @@ impl<'s> ScopeDifferences<'s> {
             let digest = is_digest.then(|| {
                 let partitions = std::sync::Arc::as_ptr(&now.partitions);
                 *made.entry(partitions).or_insert_with(|| {
-                    let list = PartitionList::of(&now.partitions);
+                    let list = PartitionList::from_partitions(&now.partitions);
                     let digest = list.digest;
                     lists.insert(digest, list);
                     digest
@@ -181,7 +181,7 @@ pub fn keep(rules: &[RuleScope], now_ms: i64) -> Vec<SystemStatement> {
         if !is_new || !matches!(rule.held().partitions, HeldPartitions::Digest(_)) {
             continue;
         }
-        let list = PartitionList::of(&rule.partitions);
+        let list = PartitionList::from_partitions(&rule.partitions);
         let root = (list.digest, list.content());
         let pieces = list.pieces.into_iter().map(|it| (it.digest, it.content));
         for (digest, content) in pieces.chain([root]) {
@@ -220,7 +220,7 @@ mod tests {
     fn difference(held: &RuleScope, now: &RuleScope) -> (Option<RuleDifference>, usize) {
         let kept = keep(std::slice::from_ref(held), 1);
         let handed_out = held.held();
-        let mut differences = ScopeDifferences::of([(now, Some(&handed_out))].into_iter());
+        let mut differences = ScopeDifferences::new([(now, Some(&handed_out))].into_iter());
         let mut read = 0;
         loop {
             let asked = differences.ask();
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn what_is_not_kept_any_more_is_not_guessed() {
         let (held, now) = (scope(0..5_000).held(), scope(0..5_001));
-        let mut differences = ScopeDifferences::of([(&now, Some(&held))].into_iter());
+        let mut differences = ScopeDifferences::new([(&now, Some(&held))].into_iter());
         let asked = differences.ask();
         assert_eq!(asked.len(), 1);
         differences.answer(&[StatementResult::default()]).unwrap();

@@ -181,7 +181,7 @@ impl ScriptConnection {
             // What a script leaves that fails is no affair of others, either.
             self.session = SessionUse::Spoiled;
             if wanted.scripts.has(ScriptTransaction::Connecting) {
-                lane.run_scripts(run.of(ScriptTransaction::Connecting))
+                lane.run_scripts(run.within(ScriptTransaction::Connecting))
                     .await?;
             }
             self.session = SessionUse::Begun(wanted);
@@ -222,7 +222,7 @@ impl ScriptConnection {
         self.sync = None;
         match std::mem::replace(&mut self.session, SessionUse::Spoiled) {
             SessionUse::Begun(begun) if begun.scripts.has(ScriptTransaction::Closing) => {
-                lane.run_scripts(begun.run.of(ScriptTransaction::Closing))
+                lane.run_scripts(begun.run.within(ScriptTransaction::Closing))
                     .await
             }
             _ => Ok(()),
@@ -294,7 +294,7 @@ impl ScriptConnection {
         let runs = |of_sync: &OfSync| of_sync.runs.iter().flatten().cloned().collect();
         let runs: Vec<Vec<ScriptRun>> = together.iter().map(runs).collect();
         for run in runs.iter().flatten() {
-            run_reporting(lane, run.of(ScriptTransaction::BeforeDownload)).await?;
+            run_reporting(lane, run.within(ScriptTransaction::BeforeDownload)).await?;
         }
         let mut outcomes = lane.download(downloads).await?;
         for (outcome, runs) in outcomes.iter_mut().zip(runs) {
@@ -337,7 +337,9 @@ async fn report<L: WorkerConnection>(lane: &mut L, run: &ScriptRun) {
     if !run.context.scripts.has_reports(publication) {
         return;
     }
-    let reported = lane.run_scripts(run.of(ScriptTransaction::Reporting)).await;
+    let reported = lane
+        .run_scripts(run.within(ScriptTransaction::Reporting))
+        .await;
     if let Err(error) = reported {
         tracing::error!(%error, publication, "an error could not be reported by scripts");
     }
@@ -374,7 +376,7 @@ async fn run_reporting<L: WorkerConnection>(lane: &mut L, run: ScriptRun) -> Res
 /// What stands after a download.
 async fn after_download<L: WorkerConnection>(lane: &mut L, runs: &[ScriptRun]) -> Result<()> {
     for run in runs {
-        run_reporting(lane, run.of(ScriptTransaction::AfterDownload)).await?;
+        run_reporting(lane, run.within(ScriptTransaction::AfterDownload)).await?;
     }
     Ok(())
 }
@@ -433,7 +435,7 @@ pub fn check_one_version<'p>(
 }
 
 impl ScriptRun {
-    fn of(&self, transaction: ScriptTransaction) -> ScriptRun {
+    fn within(&self, transaction: ScriptTransaction) -> ScriptRun {
         ScriptRun {
             transaction,
             ..self.clone()

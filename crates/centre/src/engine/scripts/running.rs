@@ -41,7 +41,7 @@ async fn try_run<R: UploadWriter>(rows: &mut R, asked: &ScriptRun) -> Result<()>
             let scripts = of_version(versions, context, name);
             scripts.map(|it| ScriptEnvironment::with(it.clone(), context, name))
         }
-        _ => ScriptEnvironment::of(versions, context, name)?,
+        _ => ScriptEnvironment::for_sync(versions, context, name)?,
     };
     let Some(scripting) = scripting.filter(|it| it.scripts.has(asked.transaction)) else {
         return Ok(());
@@ -238,7 +238,7 @@ impl ScriptEnvironment<'_> {
         };
         let parts = parts
             .into_iter()
-            .map(|(part, millis)| (part, RunTimes::of(millis)));
+            .map(|(part, millis)| (part, RunTimes::from_single(millis)));
         let name = table.map_or("", |it| it.1);
         let events = EVENTS.iter().filter(|it| it.name != EVENT);
         let runs = events.filter_map(|it| Some((it.name, notes.runs(publication, name, it.name)?)));

@@ -97,7 +97,7 @@ impl<'r> ScriptEnvironment<'r> {
     ///
     /// # Errors
     /// There is no such version.
-    pub fn of(
+    pub fn for_sync(
         versions: &Versions,
         context: &'r SyncContext,
         publication: &'r str,
@@ -123,7 +123,7 @@ impl<'r> ScriptEnvironment<'r> {
 
     /// The same for a remote that presents this.
     pub fn since(self, checkpoint: Option<&Checkpoint>) -> ScriptEnvironment<'r> {
-        let presented = checkpoint.and_then(PresentedCheckpoint::of);
+        let presented = checkpoint.and_then(PresentedCheckpoint::from_checkpoint);
         ScriptEnvironment {
             last_download: presented.and_then(|it| it.watermark.last_download),
             ..self

@@ -144,7 +144,7 @@ async fn one<R: UploadWriter>(
         unpublished.clear();
     }
     let uploaded: Vec<_> = tables.iter().map(IncomingTable::uploaded).collect();
-    let families = KeyCascades::of(&publication.schema, &uploaded)?;
+    let families = KeyCascades::from_upload(&publication.schema, &uploaded)?;
     let ClaimedSequence { serials, scope } = admitted;
     let mut admission = admission(rows, &publication, upload, &serials, scope).await?;
     let sent_before = match tables.is_empty() {
@@ -152,7 +152,7 @@ async fn one<R: UploadWriter>(
         false => SentBefore::find(rows, upload, &publication).await?,
     };
     let scripting =
-        ScriptEnvironment::of(&publication.scripts, &upload.context, &upload.publication)?
+        ScriptEnvironment::for_sync(&publication.scripts, &upload.context, &upload.publication)?
             .map(|it| it.since(upload.checkpoint.as_ref()));
     admission.given = find_given(rows, &publication, &tables, scripting.as_ref()).await?;
     let mut run = UploadRun {
@@ -219,7 +219,7 @@ pub(super) async fn admission<R: UploadWriter>(
 ) -> Result<Admission> {
     let checkpoint = upload.checkpoint.as_ref();
     let held = held(&publication.rules, checkpoint);
-    let mut differences = ScopeDifferences::of(scope.rules.iter().zip(held));
+    let mut differences = ScopeDifferences::new(scope.rules.iter().zip(held));
     loop {
         let asked = differences.ask();
         if asked.is_empty() {

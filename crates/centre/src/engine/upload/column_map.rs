@@ -32,7 +32,7 @@ pub struct UnpublishedRows {
 }
 
 impl UnpublishedRows {
-    fn of(
+    fn new(
         begin: &TableBegin,
         index: Option<usize>,
         reason: String,
@@ -74,7 +74,7 @@ impl ColumnMap {
             .tables
             .iter()
             .position(|table| table.name == begin.table);
-        let unpublished = |index, reason| UnpublishedRows::of(begin, index, reason);
+        let unpublished = |index, reason| UnpublishedRows::new(begin, index, reason);
         let Some(index) = index else {
             let reason = format!("the table {:?} is not published any more", begin.table);
             return unpublished(None, reason);
@@ -84,7 +84,7 @@ impl ColumnMap {
             let reason = format!("the table {:?} has another key now", begin.table);
             return unpublished(None, reason);
         }
-        match ColumnMap::of(table, begin)? {
+        match ColumnMap::new(table, begin)? {
             Ok(map) => Ok(AnnouncedColumns::Published(index, map)),
             Err(reason) => unpublished(Some(index), reason),
         }
@@ -92,7 +92,7 @@ impl ColumnMap {
 
     /// Matches the announced columns with those of the table; or tells why rows with
     /// these columns cannot be written to it any more.
-    fn of(table: &Table, begin: &TableBegin) -> Result<Result<ColumnMap, String>, CentreError> {
+    fn new(table: &Table, begin: &TableBegin) -> Result<Result<ColumnMap, String>, CentreError> {
         let mut shape = RowShape {
             columns: Vec::with_capacity(begin.columns.len()),
             key: Vec::with_capacity(table.key.len()),
@@ -205,7 +205,7 @@ mod tests {
             ("a", ColumnType::Text),
             ("b", ColumnType::Real),
         ]);
-        let map = ColumnMap::of(&new, &TableBegin::for_table(&old))
+        let map = ColumnMap::new(&new, &TableBegin::for_table(&old))
             .unwrap()
             .unwrap();
         assert_eq!(map.sources, [Some(2), Some(1), None]);

@@ -164,7 +164,7 @@ pub(super) fn taken<T>(
         let key = (table.index, pack_key(schema, &row.key));
         let fates = outcomes.fates();
         let is_meant = are_all || outcomes.is_resolved(&key) || fates.has_changed(&key);
-        let is_written = fates.of(&key, op).is_none();
+        let is_written = fates.find_decision(&key, op).is_none();
         if is_meant && is_written && !builder.is_refused(&key, op) && !builder.is_lost(&key) {
             match op {
                 Op::Insert => inserts.push(at),

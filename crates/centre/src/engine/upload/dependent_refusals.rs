@@ -254,7 +254,7 @@ impl DependentRefusals {
     }
 
     /// What is decided of a row.
-    pub(crate) fn of(
+    pub(crate) fn find_decision(
         &self,
         schema: &PublicationSchema,
         table: usize,
@@ -272,7 +272,7 @@ impl DependentRefusals {
         if op != Op::Insert && self.foreign.contains(&row) {
             return refused(RefusalReason::barred(Barrier::OutOfScope));
         }
-        let fate = self.fates.of(&row, op);
+        let fate = self.fates.find_decision(&row, op);
         if let Some(refused @ RowDecision::Refused(_)) = fate {
             return Some(refused.clone());
         }

@@ -40,7 +40,7 @@ pub(crate) struct HandlerDecisions {
 
 impl HandlerDecisions {
     /// What is decided of a row.
-    pub(crate) fn of(&self, row: &RowKey, op: Op) -> Option<&RowDecision> {
+    pub(crate) fn find_decision(&self, row: &RowKey, op: Op) -> Option<&RowDecision> {
         match op {
             Op::Insert => self.inserts.get(row),
             _ => self.others.get(row),

@@ -35,7 +35,7 @@ impl KeyCascades {
     ///
     /// # Errors
     /// Its rows cannot be read.
-    pub(crate) fn of(
+    pub(crate) fn from_upload(
         schema: &PublicationSchema,
         uploaded: &[UploadedTable<'_>],
     ) -> Result<KeyCascades, CentreError> {

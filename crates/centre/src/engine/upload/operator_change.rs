@@ -320,7 +320,7 @@ pub(super) async fn send<R: UploadWriter>(
     let tables = [IncomingTable::new(publication, table, 0, index, map)?.unrestricted()];
     rows.lock_tables(publication, &tables).await?;
     let uploaded: Vec<_> = tables.iter().map(IncomingTable::uploaded).collect();
-    let families = KeyCascades::of(&publication.schema, &uploaded)?;
+    let families = KeyCascades::from_upload(&publication.schema, &uploaded)?;
     let (admission, serials) = (Admission::of_operator(), Serials::none());
     let sent_before = SentBefore::default();
     let mut run = UploadRun {
@@ -338,7 +338,7 @@ pub(super) async fn send<R: UploadWriter>(
         leaves_to_download: false,
         sent_before: &sent_before,
         records: UploadRecords::default(),
-        scripting: ScriptEnvironment::of(
+        scripting: ScriptEnvironment::for_sync(
             &publication.scripts,
             &upload.context,
             sender.publication,
@@ -417,7 +417,7 @@ pub(super) struct OperatorChange {
 
 impl OperatorChange {
     /// Packs a row of all the columns.
-    fn of(table: &Table, pack: impl FnOnce(&mut RowsWriter<'_>)) -> OperatorChange {
+    fn for_table(table: &Table, pack: impl FnOnce(&mut RowsWriter<'_>)) -> OperatorChange {
         OperatorChange::under(TableBegin::for_table(table), &table.shape(), pack)
     }
 
@@ -440,12 +440,12 @@ impl OperatorChange {
         for (column, value) in key {
             row[*column] = datum(table, *column, value);
         }
-        OperatorChange::of(table, |writer| writer.row(Op::Insert, &row))
+        OperatorChange::for_table(table, |writer| writer.row(Op::Insert, &row))
     }
 
     /// A delete of a row of the centre.
     pub(super) fn delete(table: &Table, central: &[Datum<'_>]) -> OperatorChange {
-        OperatorChange::of(table, |writer| writer.delete(central))
+        OperatorChange::for_table(table, |writer| writer.delete(central))
     }
 
     /// A row of the centre with other values; what is not said stays.
@@ -454,7 +454,7 @@ impl OperatorChange {
         for (column, value) in new {
             row[*column] = datum(table, *column, value);
         }
-        OperatorChange::of(table, |writer| writer.update(central, &row))
+        OperatorChange::for_table(table, |writer| writer.update(central, &row))
     }
 
     /// What is not said is as the database has it by default.

@@ -93,7 +93,8 @@ impl<'p> Outcomes<'p> {
         op: Op,
         key: &[Datum<'_>],
     ) -> Option<RowDecision> {
-        self.decided.of(self.schema, incoming.index, op, key)
+        self.decided
+            .find_decision(self.schema, incoming.index, op, key)
     }
 
     /// Whether a handler has changed a row, or seen to it.

@@ -279,7 +279,7 @@ impl RefusedChange {
             Some(_) => Op::Update,
         };
         let key = operator_change::datums(place.table(), &self.key);
-        Ok(match decided.of(schema, index, op, &key) {
+        Ok(match decided.find_decision(schema, index, op, &key) {
             Some(RowDecision::Refused(RefusalReason { code, reason, .. })) => {
                 Some(refused_with(code, reason))
             }

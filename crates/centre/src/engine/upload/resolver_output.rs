@@ -126,7 +126,7 @@ impl<'p> ResolverOutput<'p> {
     ) -> Sides<'r, 'a> {
         let central = &central[..self.shape.columns.len()];
         let outranks = self.asks_who_wrote() && {
-            let writer = self.writers.of(self.table, self.shape, central);
+            let writer = self.writers.find_writer(self.table, self.shape, central);
             self.resolver.outranks(self.rank, writer)
         };
         Sides {

@@ -44,7 +44,12 @@ pub(super) struct RowWriters(HashMap<Vec<u8>, (Option<i64>, Vec<u8>)>);
 
 impl RowWriters {
     /// Who has written a row of the centre, of which the published columns are given.
-    pub(super) fn of(&self, table: &Table, shape: &RowShape, central: &[Datum<'_>]) -> RowWriter {
+    pub(super) fn find_writer(
+        &self,
+        table: &Table,
+        shape: &RowShape,
+        central: &[Datum<'_>],
+    ) -> RowWriter {
         match self.0.get(&key_of(table, central)) {
             Some((rank, seen)) if seen[..] == image(shape, central)[..] => RowWriter::User(*rank),
             _ => RowWriter::Centre,
