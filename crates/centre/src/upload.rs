@@ -15,7 +15,7 @@ use crate::context::SyncContext;
 use crate::download::TableRequest;
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Partitions};
-use crate::verdict::{Contended, Resolutions, Verdicts};
+use crate::verdict::{ContendedChange, Resolutions, Verdicts};
 
 /// One upload of one subscription, complete and validated: every chunk consists of
 /// whole well-formed rows of operations Insert, Update and Delete.
@@ -160,7 +160,7 @@ pub enum UploadOutcome {
     /// Handlers have to decide of these rows first; nothing was done, and its number is still free.
     Contended {
         /// The rows.
-        rows: Vec<Contended>,
+        rows: Vec<ContendedChange>,
     },
     /// Its number does not follow; nothing was done.
     OutOfSequence,

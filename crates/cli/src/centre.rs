@@ -6,15 +6,15 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use tidewater_centre::explain::{Explanation, Question};
-use tidewater_centre::preview::{Preview, PreviewAsked};
+use tidewater_centre::explain::{ExplainQuestion, Explanation};
+use tidewater_centre::preview::{Preview, PreviewRequest};
 use tidewater_centre::records::{
-    CentreStatus, ConflictFilter, ConflictRecord, Proven, RefusedFilter, RefusedRecord,
+    CentreStatus, ConflictFilter, ConflictRecord, ProvenIdentity, RefusedFilter, RefusedRecord,
     RemoteRecord, SigningKey, UserImport, UserRecord,
 };
 use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use tidewater_centre::{
-    Centre, CentreError, Choice, DeployReport, ListedTable, PublicationSpec, RefusedChoice,
+    Centre, CentreError, ConflictChoice, DeployReport, ListedTable, PublicationSpec, RefusedChoice,
     ScriptFault, SettleOutcome,
 };
 use tidewater_protocol::{Code, RemoteId};
@@ -182,12 +182,12 @@ impl OpenCentre {
     }
 
     /// Why a row is, is not, or was removed from a remote.
-    pub(crate) fn explain(&self, question: &Question) -> Result<Explanation, Failure> {
+    pub(crate) fn explain(&self, question: &ExplainQuestion) -> Result<Explanation, Failure> {
         self.wait_deployed(self.centre.explain(question))
     }
 
     /// What the configuration would mean to the remotes that there are.
-    pub(crate) fn preview(&self, asked: &PreviewAsked) -> Result<Preview, Failure> {
+    pub(crate) fn preview(&self, asked: &PreviewRequest) -> Result<Preview, Failure> {
         let Some(config) = &self.config else {
             return Ok(Preview::default());
         };
@@ -297,7 +297,7 @@ impl OpenCentre {
     }
 
     /// Writes the version of a row that an operator has chosen.
-    pub(crate) fn settle_conflict(&self, choice: Choice) -> Result<SettleOutcome, Failure> {
+    pub(crate) fn settle_conflict(&self, choice: ConflictChoice) -> Result<SettleOutcome, Failure> {
         let handlers = self.handlers()?;
         self.wait_deployed(async {
             let mut worker = self.centre.worker().await?;
@@ -312,7 +312,7 @@ impl OpenCentre {
             password_hash: password.map_or_else(|| Ok(String::new()), hash)?,
             disabled: false,
             created_ms: now_ms(),
-            proven: Proven::default(),
+            proven: ProvenIdentity::default(),
         };
         self.wait_deployed(self.centre.add_user(&user))
     }

@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 use tidewater_centre::Centre;
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_protocol::PublicationSchema;
 use tidewater_remote::RemoteConnection;
@@ -508,7 +508,7 @@ async fn prepare_centre(centre: &dyn Centre, config: &Config) {
             password_hash: hash.expect("the password is not too long").to_string(),
             disabled: false,
             created_ms: BEGIN_MS,
-            proven: Proven::default(),
+            proven: ProvenIdentity::default(),
         };
         centre.add_user(&user).await.expect("the centre works");
     }

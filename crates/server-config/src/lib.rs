@@ -39,8 +39,8 @@ use std::time::Duration;
 
 use tidewater_carrier::CompressionOptions;
 use tidewater_carrier::proxy_header::IpNetworks;
-use tidewater_centre::records::Retention;
-use tidewater_centre::{CentreError, GivenPartitions, Marks, PublicationSpec};
+use tidewater_centre::records::RetentionTimes;
+use tidewater_centre::{CentreError, GivenPartitions, MarkFrequency, PublicationSpec};
 use tidewater_protocol::frame::DEFAULT_MESSAGE_BYTES;
 
 pub use self::database_url::DatabaseUrl;
@@ -243,7 +243,7 @@ pub struct Limits {
     /// How often a waiting remote hears that the server is there.
     pub waiting: Duration,
     /// How often a first download can be gone on with, should it break.
-    pub marks: Marks,
+    pub marks: MarkFrequency,
 }
 
 impl Default for Limits {
@@ -270,7 +270,7 @@ impl Default for Limits {
             sync: Duration::from_secs(3_600),
             shutdown: Duration::from_secs(30),
             waiting: Duration::from_secs(5),
-            marks: Marks::default(),
+            marks: MarkFrequency::default(),
         }
     }
 }
@@ -285,7 +285,7 @@ fn half_of_the_cores() -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionConfig {
     /// How long things are kept.
-    pub keep: Retention,
+    pub keep: RetentionTimes,
     /// How often what is older is dropped.
     pub interval: Duration,
 }
@@ -295,7 +295,7 @@ const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 impl Default for RetentionConfig {
     fn default() -> Self {
         RetentionConfig {
-            keep: Retention {
+            keep: RetentionTimes {
                 log_ms: 60 * DAY_MS,
                 history_ms: 14 * DAY_MS,
                 conflicts_ms: 180 * DAY_MS,

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use tidewater_centre::{Last, RuleBy, RuleSpec, WindowSpec};
+use tidewater_centre::{RuleBy, RuleSpec, WindowLength, WindowSpec};
 
 use super::value::check_columns;
 use crate::error::ConfigError;
@@ -100,7 +100,7 @@ impl RawWindow {
         };
         let last = match last {
             RawLast::Number(0) => return Err(wrong("window.last is 0".into())),
-            RawLast::Number(number) => Last::Number(number),
+            RawLast::Number(number) => WindowLength::Number(number),
             RawLast::Text(text) => text
                 .parse()
                 .map_err(|()| wrong(format!("window.last is {text:?}")))?,

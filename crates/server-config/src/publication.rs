@@ -3,8 +3,9 @@
 use serde::Deserialize;
 
 use tidewater_centre::{
-    ConflictSpec, Detect, HandledSpec, OnReject, OnUnseenChildren, ParameterSpec, PublicationSpec,
-    Replay, RuleBy, TableSpec, Tracking, UploadMode, UploadOrder, WriteScopeSpec, WritesSpec,
+    ConflictDetection, ConflictSpec, HandledSpec, OnReject, OnUnseenChildren, ParameterSpec,
+    PublicationSpec, ReplayPolicy, RuleBy, TableSpec, TrackingMode, UploadMode, UploadOrder,
+    WriteScopeSpec, WritesSpec,
 };
 use tidewater_protocol::Direction;
 use tidewater_protocol::message::SubscriptionParameter;
@@ -174,8 +175,8 @@ impl RawPublication {
             }
         };
         let replay = match self.replay.as_deref() {
-            None | Some("auto") => Replay::Auto,
-            Some("no") => Replay::No,
+            None | Some("auto") => ReplayPolicy::Auto,
+            Some("no") => ReplayPolicy::No,
             Some(other) => return Err(choice(&named("replay"), other, &["auto", "no"])),
         };
         let upload_order = match self.upload_order.as_deref() {
@@ -252,15 +253,15 @@ impl RawTable {
             }
         };
         let tracking = match self.tracking.as_deref() {
-            None | Some("log") => Tracking::Log,
-            Some("row") => Tracking::Row,
-            Some("off") => Tracking::Off,
+            None | Some("log") => TrackingMode::Log,
+            Some("row") => TrackingMode::Row,
+            Some("off") => TrackingMode::Off,
             Some(other) => {
                 let key = format!("{place}: tracking");
                 return Err(choice(&key, other, &["log", "row", "off"]));
             }
         };
-        let is_tracked = self.tracking.is_some() && tracking != Tracking::Off;
+        let is_tracked = self.tracking.is_some() && tracking != TrackingMode::Off;
         let on_unseen_children = match self.on_unseen_children.as_deref() {
             None | Some("conflict") => OnUnseenChildren::Conflict,
             Some("cascade") => OnUnseenChildren::Cascade,
@@ -324,7 +325,7 @@ impl RawTable {
         }
         // Nothing of it is read from the consolidated database.
         let tracking = match handled.download {
-            true => Tracking::Off,
+            true => TrackingMode::Off,
             false => tracking,
         };
         Ok(TableSpec {
@@ -437,8 +438,8 @@ impl RawHandling {
 impl RawConflict {
     fn read(self, place: &str) -> Result<ConflictSpec, ConfigError> {
         let detect = match self.detect.as_deref() {
-            None | Some("row") => Detect::Row,
-            Some("column") => Detect::Column,
+            None | Some("row") => ConflictDetection::Row,
+            Some("column") => ConflictDetection::Column,
             Some(other) => {
                 let key = format!("{place}: conflict.detect");
                 return Err(choice(&key, other, &["row", "column"]));

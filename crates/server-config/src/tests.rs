@@ -3,7 +3,7 @@ mod sign_in;
 
 use super::*;
 use tidewater_centre::{
-    OnReject, OnUnseenChildren, RuleSpec, Tracking, UploadMode, WriteScopeSpec, WritesSpec,
+    OnReject, OnUnseenChildren, RuleSpec, TrackingMode, UploadMode, WriteScopeSpec, WritesSpec,
 };
 use tidewater_protocol::Direction;
 
@@ -130,7 +130,7 @@ fn the_documented_example_means_what_it_says() {
     assert_eq!(customer.direction, Direction::Both);
     assert_eq!(product.partition, [RuleSpec::everyone()]);
     assert_eq!(product.direction, Direction::Download);
-    assert_eq!(product.tracking, Tracking::Log);
+    assert_eq!(product.tracking, TrackingMode::Log);
     assert_eq!(product.on_unseen_children, OnUnseenChildren::Cascade);
     assert_eq!(customer.on_unseen_children, OnUnseenChildren::Conflict);
     assert_eq!(product.columns.as_ref().map(Vec::len), Some(3));

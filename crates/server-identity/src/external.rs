@@ -15,7 +15,7 @@ pub use self::jws::is_signed_by;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_centre::records::{Claims, UserRecord};
+use tidewater_centre::records::{UserClaims, UserRecord};
 use tidewater_protocol::Code;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
@@ -41,7 +41,7 @@ pub struct Identity {
     /// Who says so.
     pub by: String,
     /// What else; `None` if this way tells nothing of it, and what is kept stays.
-    pub claims: Option<Claims>,
+    pub claims: Option<UserClaims>,
 }
 
 /// What is configured under `[sign_in]`, ready to be asked.
@@ -210,8 +210,8 @@ pub fn user_name(name: &str, from: &str) -> Result<String, Fault> {
 ///
 /// # Errors
 /// It is too much, or cannot be kept.
-pub fn kept(claims: impl Iterator<Item = (String, String)>) -> Result<Claims, Fault> {
-    let claims = Claims::new(claims.collect());
+pub fn kept(claims: impl Iterator<Item = (String, String)>) -> Result<UserClaims, Fault> {
+    let claims = UserClaims::new(claims.collect());
     let bytes = claims.to_json().len();
     let unfit = claims.iter().find(|(_, value)| value.contains('\0'));
     if let Some((name, _)) = unfit {
@@ -252,7 +252,7 @@ fn ago(ms: i64) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use tidewater_centre::records::Proven;
+    use tidewater_centre::records::ProvenIdentity;
 
     use super::*;
 
@@ -266,9 +266,9 @@ mod tests {
             IdentityProviders::new(&config).unwrap()
         };
         let user = |at_ms| UserRecord {
-            proven: Proven {
+            proven: ProvenIdentity {
                 at_ms,
-                ..Proven::default()
+                ..ProvenIdentity::default()
             },
             ..UserRecord::default()
         };
@@ -297,7 +297,7 @@ mod tests {
         }
         let claim = |value: &str| std::iter::once(("region".to_owned(), value.to_owned()));
         let few = BTreeMap::from([("region".to_owned(), "north".to_owned())]);
-        assert_eq!(kept(claim("north")).unwrap(), Claims::new(few));
+        assert_eq!(kept(claim("north")).unwrap(), UserClaims::new(few));
         let most = "x".repeat(MAX_CLAIMS_BYTES);
         assert!(kept(claim(&most)).unwrap_err().message.contains("bytes"));
         assert!(

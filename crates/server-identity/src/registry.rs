@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use tidewater_centre::records::ShutOut;
+use tidewater_centre::records::ShutOutReason;
 use tidewater_protocol::RemoteId;
 
 /// What stands for the remote of a program without a file. No remote has this id.
@@ -40,7 +40,7 @@ struct Entry {
 /// Tells one connection that it is over.
 #[derive(Default)]
 struct Word {
-    reason: OnceLock<ShutOut>,
+    reason: OnceLock<ShutOutReason>,
     ready: Notify,
 }
 
@@ -102,7 +102,7 @@ impl ConnectionRegistry {
     }
 
     /// Ends the connections of these remotes.
-    pub fn end(&self, shut_out: &[(RemoteId, ShutOut)]) {
+    pub fn end(&self, shut_out: &[(RemoteId, ShutOutReason)]) {
         let inside = self.inside();
         for (remote_id, reason) in shut_out {
             for entry in inside.values().filter(|it| it.remote_id == *remote_id) {
@@ -112,7 +112,7 @@ impl ConnectionRegistry {
     }
 
     /// Ends the connections of a user's programs.
-    pub fn end_programs(&self, user: &str, reason: ShutOut) {
+    pub fn end_programs(&self, user: &str, reason: ShutOutReason) {
         let inside = self.inside();
         let programs = inside.values().filter(|it| it.remote_id == PROGRAM);
         for entry in programs.filter(|it| it.user == user) {
@@ -122,7 +122,7 @@ impl ConnectionRegistry {
 }
 
 impl Word {
-    fn say(&self, reason: ShutOut) {
+    fn say(&self, reason: ShutOutReason) {
         // The first reason is as good as the second.
         let _ = self.reason.set(reason);
         self.ready.notify_one();
@@ -146,7 +146,7 @@ impl Registration<'_> {
     }
 
     /// Ends when the remote is shut out. Safe to drop.
-    pub async fn shut_out(&self) -> ShutOut {
+    pub async fn shut_out(&self) -> ShutOutReason {
         loop {
             if let Some(reason) = self.word.reason.get() {
                 return *reason;
@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(registry.connected(), [ada_too, bob_too.clone(), bob_too]);
         drop(again);
         assert_eq!(registry.inside_for(Duration::ZERO).len(), 2);
-        registry.end(&[(ADA, ShutOut::UserDisabled)]);
-        assert_eq!(ada.shut_out().await, ShutOut::UserDisabled);
+        registry.end(&[(ADA, ShutOutReason::UserDisabled)]);
+        assert_eq!(ada.shut_out().await, ShutOutReason::UserDisabled);
         let patience = Duration::from_secs(60);
         let waited = tokio::time::timeout(patience, bob.shut_out()).await;
         assert!(waited.is_err());

@@ -11,7 +11,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use tidewater_centre::records::{
-    AskedSession, AskedSubscription, Proven, RemoteRecord, SessionState, ShutOut, UserRecord,
+    ProvenIdentity, RemoteRecord, SessionRequest, SessionState, ShutOutReason, SubscriptionRequest,
+    UserRecord,
 };
 use tidewater_protocol::message::Proof;
 use tidewater_protocol::{Code, RemoteId};
@@ -155,7 +156,7 @@ impl SignInService {
     pub async fn sign_in(
         &self,
         claim: &ParsedSignIn,
-        asked: Vec<AskedSubscription>,
+        asked: Vec<SubscriptionRequest>,
         keyring: &Keyring,
         origin: Origin<'_>,
     ) -> Result<SignedIn, Fault> {
@@ -226,7 +227,7 @@ impl SignInService {
     async fn by_token(
         &self,
         claim: &ParsedSignIn,
-        asked: Vec<AskedSubscription>,
+        asked: Vec<SubscriptionRequest>,
         keyring: &Keyring,
         token: &[u8],
     ) -> Result<SignedIn, Fault> {
@@ -272,7 +273,7 @@ impl SignInService {
     async fn by_credential(
         &self,
         claim: &ParsedSignIn,
-        asked: Vec<AskedSubscription>,
+        asked: Vec<SubscriptionRequest>,
         keyring: &Keyring,
         presented: &[u8],
     ) -> Result<SignedIn, Fault> {
@@ -289,7 +290,7 @@ impl SignInService {
         let (_, remote) = known(&state, user)?;
         let now_ms = self.services.environment.clock.now_ms();
         let renewal = match credential::verify(remote, presented) {
-            Presented::Wrong => return Err(Fault::shut_out(ShutOut::Removed)),
+            Presented::Wrong => return Err(Fault::shut_out(ShutOutReason::Removed)),
             Presented::Previous => Renewal::Rotate {
                 previous: remote.previous_credential_hash.clone(),
             },
@@ -364,7 +365,7 @@ impl SignInService {
     async fn by_identity(
         &self,
         claim: &ParsedSignIn,
-        asked: Vec<AskedSubscription>,
+        asked: Vec<SubscriptionRequest>,
         keyring: &Keyring,
         identity: Identity,
     ) -> Result<SignedIn, Fault> {
@@ -377,7 +378,9 @@ impl SignInService {
         let mut state = self.look_up(user, claim.remote_id, asked).await?;
         let creates = self.providers().creates_users();
         match &state.user {
-            Some(known) if known.disabled => return Err(Fault::shut_out(ShutOut::UserDisabled)),
+            Some(known) if known.disabled => {
+                return Err(Fault::shut_out(ShutOutReason::UserDisabled));
+            }
             None if !creates => return Err(unknown_user(&identity)),
             _ => {}
         }
@@ -392,7 +395,7 @@ impl SignInService {
         });
         let before = std::mem::take(&mut record.proven);
         let now_ms = self.services.environment.clock.now_ms();
-        let proven = Proven {
+        let proven = ProvenIdentity {
             at_ms: now_ms,
             by: identity.by.clone(),
             claims: identity.claims.clone().unwrap_or(before.claims.clone()),
@@ -411,7 +414,7 @@ impl SignInService {
     }
 
     /// Notes what was said of a user; tells whether he is there.
-    async fn note(&self, user: &str, proven: Proven, creates: bool) -> Result<bool, Fault> {
+    async fn note(&self, user: &str, proven: ProvenIdentity, creates: bool) -> Result<bool, Fault> {
         let noted = (user.to_owned(), proven, creates);
         let sessions = &self.services.lanes.sessions;
         sessions
@@ -456,7 +459,7 @@ impl SignInService {
                 ));
             }
             (Some(remote), Some(_)) if remote.revoked => {
-                return Err(Fault::shut_out(ShutOut::RemoteRevoked));
+                return Err(Fault::shut_out(ShutOutReason::RemoteRevoked));
             }
             (Some(remote), Some(_)) => (remote.clone(), false),
             // The centre was restored to before it knew the remote, which goes on as who it was.
@@ -510,9 +513,9 @@ impl SignInService {
         &self,
         user: &str,
         remote_id: Option<RemoteId>,
-        subscriptions: Vec<AskedSubscription>,
+        subscriptions: Vec<SubscriptionRequest>,
     ) -> Result<SessionState, Fault> {
-        let session = AskedSession {
+        let session = SessionRequest {
             user: user.to_owned(),
             remote_id,
             subscriptions,
@@ -590,7 +593,7 @@ fn check_said(claim: &ParsedSignIn, identity: &Identity) -> Result<(), Fault> {
     }
 }
 
-fn named(asked: &[AskedSubscription]) -> Vec<String> {
+fn named(asked: &[SubscriptionRequest]) -> Vec<String> {
     asked.iter().map(|it| it.publication.clone()).collect()
 }
 
@@ -618,7 +621,7 @@ fn known<'a>(
 ) -> Result<(&'a UserRecord, &'a RemoteRecord), Fault> {
     match (&state.user, &state.remote) {
         (Some(record), Some(remote)) if remote.user == user => Ok((record, remote)),
-        _ => Err(Fault::shut_out(ShutOut::Removed)),
+        _ => Err(Fault::shut_out(ShutOutReason::Removed)),
     }
 }
 
@@ -626,19 +629,19 @@ fn known<'a>(
 pub fn may_enter(state: &SessionState, user: &str) -> Result<(), Fault> {
     let (user, remote) = known(state, user)?;
     if user.disabled {
-        return Err(Fault::shut_out(ShutOut::UserDisabled));
+        return Err(Fault::shut_out(ShutOutReason::UserDisabled));
     }
     if remote.revoked {
-        return Err(Fault::shut_out(ShutOut::RemoteRevoked));
+        return Err(Fault::shut_out(ShutOutReason::RemoteRevoked));
     }
     Ok(())
 }
 
 /// Why the user who was looked up may have no programs connected, if that is so.
-pub fn shuts_programs_out(state: &SessionState) -> Option<ShutOut> {
+pub fn shuts_programs_out(state: &SessionState) -> Option<ShutOutReason> {
     match &state.user {
-        Some(user) => user.disabled.then_some(ShutOut::UserDisabled),
-        None => Some(ShutOut::Removed),
+        Some(user) => user.disabled.then_some(ShutOutReason::UserDisabled),
+        None => Some(ShutOutReason::Removed),
     }
 }
 

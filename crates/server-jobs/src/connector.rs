@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use tidewater_centre::centre::CentreResult;
-use tidewater_centre::records::{AskedSession, SessionState};
+use tidewater_centre::records::{SessionRequest, SessionState};
 use tidewater_centre::{Centre, CentreError, ScriptRun, SyncUpload, UploadOutcome, Worker};
 
 /// How long a failed attempt to connect answers for the next ones.
@@ -178,7 +178,7 @@ impl Connection {
     /// Looks up what sessions need.
     pub async fn session_states(
         &mut self,
-        asked: &[AskedSession],
+        asked: &[SessionRequest],
     ) -> Result<Vec<SessionState>, CentreError> {
         let states = self
             .ask(&asked, |worker, asked| {

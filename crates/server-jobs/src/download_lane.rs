@@ -1,6 +1,6 @@
 //! The lane of downloads: a worker reads as many as can be read from one snapshot.
 
-use tidewater_centre::{CentreError, DownloadJob, Downloading};
+use tidewater_centre::{CentreError, DownloadJob, RunningDownloads};
 use tidewater_protocol::RemoteId;
 
 use crate::connector::{Connection, repeats};
@@ -123,7 +123,7 @@ async fn download_together(
     let result = match connection.open().await {
         Ok(worker) => {
             let downloads = tasks.iter_mut().filter_map(|task| {
-                Some(Downloading {
+                Some(RunningDownloads {
                     job: task.job.clone()?,
                     sink: &mut task.spool,
                 })

@@ -1,7 +1,7 @@
 //! Why a sync ends without success: what the remote is told, and the log.
 
 use tidewater_centre::CentreError;
-use tidewater_centre::records::ShutOut;
+use tidewater_centre::records::ShutOutReason;
 use tidewater_protocol::Code;
 use tidewater_protocol::event::EventError;
 use tidewater_protocol::frame::FrameError;
@@ -130,20 +130,20 @@ impl Fault {
     }
 
     /// The remote may not, or no longer, come in.
-    pub fn shut_out(reason: ShutOut) -> Fault {
+    pub fn shut_out(reason: ShutOutReason) -> Fault {
         let (code, message, hint) = match reason {
-            ShutOut::UserDisabled => (
+            ShutOutReason::UserDisabled => (
                 Code::UserDisabled,
                 "this user is disabled",
                 "ask the server's operator",
             ),
-            ShutOut::RemoteRevoked => (
+            ShutOutReason::RemoteRevoked => (
                 Code::RemoteRevoked,
                 "this remote was revoked",
                 "its changes stay in the file: the server's operator can let it in again \
                  (tidewater remote restore ID); without them, begin with a new file",
             ),
-            ShutOut::Removed => (
+            ShutOutReason::Removed => (
                 Code::CredentialInvalid,
                 "the remote's credential is not, or no longer, valid",
                 "sign in once more with user and password",

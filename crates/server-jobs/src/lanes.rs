@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use tidewater_centre::records::{AskedSession, SessionState, SyncRecord};
+use tidewater_centre::records::{SessionRequest, SessionState, SyncRecord};
 use tidewater_centre::{Centre, ScriptRun};
 use tidewater_server_config::Limits;
 
@@ -81,7 +81,7 @@ impl WorkerLanes {
     ///
     /// # Errors
     /// What the database says, or the server is shutting down.
-    pub async fn look_up(&self, session: AskedSession) -> Result<SessionState, Fault> {
+    pub async fn look_up(&self, session: SessionRequest) -> Result<SessionState, Fault> {
         let (reply, answer) = oneshot::channel();
         self.sessions.submit(SessionTask::LookUp { session, reply });
         self.sessions.answered(answer).await

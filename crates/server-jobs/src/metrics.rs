@@ -17,7 +17,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
 use tokio::time::Instant;
 
-use tidewater_centre::records::{Pulse, SyncRecord};
+use tidewater_centre::records::{CentrePulse, SyncRecord};
 use tidewater_protocol::Code;
 
 use crate::fault::Fault;
@@ -325,7 +325,7 @@ impl Metrics {
     }
 
     /// What the database says; `None`: it does not answer, and what it said before is old.
-    pub fn centre(&self, pulse: Option<&Pulse>, now_ms: i64) {
+    pub fn centre(&self, pulse: Option<&CentrePulse>, now_ms: i64) {
         let age = |since_ms: Option<i64>| Some((now_ms - since_ms?).max(0) as f64 / 1_000.0);
         let oldest_ms = pulse.and_then(|it| it.oldest_transaction_ms);
         *self.oldest_transaction.value() = age(oldest_ms);
@@ -471,11 +471,11 @@ mod tests {
             "{}",
             text()
         );
-        let pulse = Pulse {
+        let pulse = CentrePulse {
             oldest_transaction_ms: Some(7_500),
             lock_waits: Some(3),
             logs: vec![("shop".into(), 4), ("shop".into(), 5)],
-            ..Pulse::default()
+            ..CentrePulse::default()
         };
         metrics.centre(Some(&pulse), 10_000);
         for line in [

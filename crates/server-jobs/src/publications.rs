@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use tidewater_centre::context::DEFAULT;
-use tidewater_centre::engine::scripts::{Scripts, Transaction, Versions};
-use tidewater_centre::{Centre, CentreError, Deployed, PublicationSpec};
+use tidewater_centre::engine::scripts::{ScriptTransaction, Scripts, Versions};
+use tidewater_centre::{Centre, CentreError, DeployedPublications, PublicationSpec};
 use tidewater_protocol::{Code, PublicationSchema};
 
 use crate::fault::{Fault, FaultSubject};
@@ -41,14 +41,14 @@ pub struct ServedPublication {
 
 /// The publications of one deployment.
 pub struct ServedPublications {
-    deployed: Deployed,
+    deployed: DeployedPublications,
     /// Another one when something else is deployed, or tables were altered; never 0.
     number: u64,
     by_name: HashMap<String, Arc<ServedPublication>>,
 }
 
 impl ServedPublications {
-    fn of(deployed: Deployed) -> Arc<ServedPublications> {
+    fn of(deployed: DeployedPublications) -> Arc<ServedPublications> {
         let by_name = deployed.schemas.iter().enumerate().map(|(at, schema)| {
             let published = ServedPublication {
                 scripts: deployed.scripts.get(at).cloned().unwrap_or_default(),
@@ -81,7 +81,7 @@ impl ServedPublications {
     pub fn authenticates(&self) -> Option<(String, Arc<Scripts>)> {
         self.by_name.iter().find_map(|(name, published)| {
             let scripts = published.scripts.get(DEFAULT);
-            let scripts = scripts.filter(|it| it.has(Transaction::SigningIn))?;
+            let scripts = scripts.filter(|it| it.has(ScriptTransaction::SigningIn))?;
             Some((name.clone(), scripts.clone()))
         })
     }
@@ -136,9 +136,9 @@ impl Publications {
             loaded => loaded,
         };
         let deployed = match (loaded, centre.refresh().await) {
-            (Ok(schemas), Ok(None)) => Deployed {
+            (Ok(schemas), Ok(None)) => DeployedPublications {
                 schemas,
-                ..Deployed::default()
+                ..DeployedPublications::default()
             },
             (Ok(_), refreshed) => refreshed?.unwrap_or_default(),
             (Err(error), Ok(Some(deployed))) => {

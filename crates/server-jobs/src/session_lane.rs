@@ -4,7 +4,7 @@
 use tokio::sync::oneshot;
 
 use tidewater_centre::CentreError;
-use tidewater_centre::records::{AskedSession, SessionState};
+use tidewater_centre::records::{SessionRequest, SessionState};
 
 use crate::connector::Connection;
 use crate::database_task::DatabaseTask;
@@ -19,7 +19,7 @@ pub enum SessionTask {
     /// Everything that opening a session needs is looked up.
     LookUp {
         /// What is asked.
-        session: AskedSession,
+        session: SessionRequest,
         /// Where the answer goes.
         reply: oneshot::Sender<Result<SessionState, CentreError>>,
     },
@@ -64,7 +64,7 @@ pub(crate) async fn run_sessions(lane: LaneWorker<SessionTask>) {
 
 /// Looks up what sessions need, all at once; each alone if one of them is not well.
 async fn look_up(
-    asked: Vec<AskedSession>,
+    asked: Vec<SessionRequest>,
     replies: Vec<oneshot::Sender<Result<SessionState, CentreError>>>,
     connection: &mut Connection,
 ) {

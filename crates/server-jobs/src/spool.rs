@@ -18,8 +18,8 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use tidewater_centre::{
-    CentreError, DownloadOutcome, DownloadSink, DownloadStart, Holding, RowsChunk, ToldSettled,
-    UploadResult,
+    CentreError, DownloadOutcome, DownloadSink, DownloadStart, RemoteHolding, RowsChunk,
+    ToldSettled, UploadResult,
 };
 use tidewater_protocol::message::TableBegin;
 
@@ -135,7 +135,7 @@ pub enum SpoolItem {
     /// See [`DownloadSink::mark`].
     Mark(Vec<u8>, u64),
     /// See [`DownloadSink::holds`].
-    Holds(usize, Holding),
+    Holds(usize, RemoteHolding),
     /// See [`DownloadSink::end`].
     End(usize, DownloadOutcome),
     /// The worker is done.
@@ -309,7 +309,7 @@ impl DownloadSink for SpoolWriter {
         self.push(SpoolItem::Mark(mark, rows));
     }
 
-    fn holds(&mut self, index: usize, holding: Holding) {
+    fn holds(&mut self, index: usize, holding: RemoteHolding) {
         self.push(SpoolItem::Holds(index, holding));
     }
 

@@ -19,9 +19,10 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use tidewater_centre::procedure::{
-    AnswerSink, Begun, CallOutcome, Caller, Cancel, Procedure as Script, ProcedureCall,
+    AnswerSink, CallOutcome, CallableProcedure as Script, Caller, Cancel, OnceKeyState,
+    ProcedureCall,
 };
-use tidewater_centre::records::Claims;
+use tidewater_centre::records::UserClaims;
 use tidewater_centre::{Centre, CentreError};
 use tidewater_protocol::argument::{coerce, given, type_name};
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, Returns};
@@ -347,7 +348,7 @@ impl Calls {
         user: &str,
         key: [u8; 16],
         procedure: &str,
-    ) -> Result<Begun, CallFailed> {
+    ) -> Result<OnceKeyState, CallFailed> {
         let (reply, answer) = oneshot::channel();
         let (clock, procedure) = (self.clock.clone(), procedure.to_owned());
         let begun = (user.to_owned(), key, procedure);
@@ -364,7 +365,7 @@ impl Calls {
                     })
                     .await;
                 let unheard = reply.send(result).err();
-                if matches!(unheard, Some(Ok(Begun::New))) {
+                if matches!(unheard, Some(Ok(OnceKeyState::New))) {
                     // Whoever was to begin has gone, and has begun nothing. If the centre is away
                     // now, the next one finds it unfinished.
                     let _ = connection
@@ -396,7 +397,7 @@ impl Calls {
             call: ProcedureCall {
                 procedure: script.clone(),
                 caller: caller.clone(),
-                claims: Claims::default(),
+                claims: UserClaims::default(),
                 arguments: Vec::new(),
                 once: None,
                 timeout: RULE_TIMEOUT,
@@ -528,7 +529,7 @@ impl PreparedCall {
             call: ProcedureCall {
                 procedure: script.clone(),
                 caller: Caller::clone(&self.caller),
-                claims: Claims::default(),
+                claims: UserClaims::default(),
                 arguments: self.arguments.clone(),
                 once: self.key.filter(|_| !script.is_provided()),
                 timeout: self.deadline.saturating_duration_since(Instant::now()),
@@ -628,21 +629,23 @@ impl PreparedCall {
             .begin_once(&self.caller.user, key, &self.procedure.config.name)
             .await?
         {
-            Begun::New if self.deadline <= Instant::now() => {
+            OnceKeyState::New if self.deadline <= Instant::now() => {
                 // Nobody is asked any more: nothing was begun.
                 self.finish(calls, key, None).await?;
                 Ok(None)
             }
-            Begun::New => Ok(None),
-            Begun::Unfinished { .. } if self.procedure.config.idempotent => Ok(None),
-            Begun::Unfinished { begun_ms } if self.may_run(calls, begun_ms) => Err(under_way()),
-            Begun::Unfinished { .. } => Err(CallFailed::new(
+            OnceKeyState::New => Ok(None),
+            OnceKeyState::Unfinished { .. } if self.procedure.config.idempotent => Ok(None),
+            OnceKeyState::Unfinished { begun_ms } if self.may_run(calls, begun_ms) => {
+                Err(under_way())
+            }
+            OnceKeyState::Unfinished { .. } => Err(CallFailed::new(
                 Code::OutcomeUnknown,
                 "the call was begun before, and nobody knows what came of it",
                 "find out whether it was done; if not, call with another key",
             )),
-            Begun::Done(bytes) => outcome::decode(&bytes).map(Some),
-            Begun::KeyTaken => Err(outcome::key_taken()),
+            OnceKeyState::Done(bytes) => outcome::decode(&bytes).map(Some),
+            OnceKeyState::KeyTaken => Err(outcome::key_taken()),
         }
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use tidewater_centre::events::{Appended, NewEvents, StoredEvent};
-use tidewater_centre::procedure::{Begun, Caller};
+use tidewater_centre::events::{AppendOutcome, NewEvents, StoredEvent};
+use tidewater_centre::procedure::{Caller, OnceKeyState};
 use tidewater_protocol::event::{EventPosition, EventsReader};
 use tidewater_protocol::message::{Answer, CallFailed, ColumnHeader, Returns};
 use tidewater_protocol::{ColumnType, Datum};
@@ -171,9 +171,11 @@ impl EventRequests {
             // Noted before: should the server die now, they are not published, and never twice.
             if let Some(key) = key {
                 match self.calls.begin_once(&caller.user, key, PUBLISH).await? {
-                    Begun::New => {}
-                    Begun::Unfinished { .. } => return Ok(None),
-                    Begun::Done(_) | Begun::KeyTaken => return Err(outcome::key_taken()),
+                    OnceKeyState::New => {}
+                    OnceKeyState::Unfinished { .. } => return Ok(None),
+                    OnceKeyState::Done(_) | OnceKeyState::KeyTaken => {
+                        return Err(outcome::key_taken());
+                    }
                 }
             }
             hub.counts.published(count);
@@ -191,7 +193,7 @@ impl EventRequests {
         let kept = hub.kept.clone();
         let stored = Box::new(move |new: &NewEvents, first, check| kept.stored(new, first, check));
         match store.append(new, stored).await.map_err(outcome::of_fault)? {
-            Appended::At { first, check } => {
+            AppendOutcome::At { first, check } => {
                 if let Some(outside) = hub.outside() {
                     outside.kept();
                 }
@@ -200,7 +202,7 @@ impl EventRequests {
                     check: u64::from_le_bytes(check),
                 }))
             }
-            Appended::KeyTaken => Err(outcome::key_taken()),
+            AppendOutcome::KeyTaken => Err(outcome::key_taken()),
         }
     }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use tidewater_centre::{Centre, Holding, Interest, SyncContext};
+use tidewater_centre::{Centre, Interest, RemoteHolding, SyncContext};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::{Argument, ArgumentValue, Call};
 
@@ -102,7 +102,7 @@ struct Remote {
 
 struct HeldPublication {
     publication: String,
-    holding: Holding,
+    holding: RemoteHolding,
     /// In order; only of live ones.
     interests: Vec<Interest>,
     /// Something of it was touched since it was told.
@@ -197,7 +197,7 @@ impl Wakes {
     pub fn synced(
         &self,
         number: u64,
-        held: Vec<(String, Holding)>,
+        held: Vec<(String, RemoteHolding)>,
         since: Instant,
         context: Option<Arc<SyncContext>>,
     ) {
@@ -575,7 +575,7 @@ mod tests {
         let (ada, bob) = (post(), post());
         wakes.enter(0, &ada);
         let began = Instant::now();
-        let held = || vec![("main".to_owned(), Holding::default())];
+        let held = || vec![("main".to_owned(), RemoteHolding::default())];
         wakes.synced(1, held(), began, None);
         tokio::time::advance(Duration::from_millis(50)).await;
         // What is not remembered may have touched it.

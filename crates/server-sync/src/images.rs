@@ -13,10 +13,12 @@ use prost::Message;
 use tidewater_carrier::cryptography::digest::{Context, SHA256};
 use tidewater_centre::engine::scripts::Versions;
 use tidewater_centre::engine::watermark::Watermark;
-use tidewater_centre::records::{AskedSession, Claims, Proven, RemoteRecord, UserRecord};
+use tidewater_centre::records::{
+    ProvenIdentity, RemoteRecord, SessionRequest, UserClaims, UserRecord,
+};
 use tidewater_centre::{
     Centre, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
-    DownloadSubscription, GivenPartitions, Marks, ScriptNotes, SyncContext,
+    DownloadSubscription, GivenPartitions, MarkFrequency, ScriptNotes, SyncContext,
 };
 use tidewater_protocol::image::{HASH_DIGITS, Manifest, hex};
 use tidewater_protocol::message::TableBegin;
@@ -197,7 +199,7 @@ pub async fn register(
             password_hash: String::new(),
             disabled: false,
             created_ms: environment.clock.now_ms(),
-            proven: Proven::default(),
+            proven: ProvenIdentity::default(),
         };
         if centre.add_user(&nobody).await? {
             new_user = Some(user.to_owned());
@@ -210,7 +212,7 @@ pub async fn register(
         )
     };
     let mut worker = centre.worker().await?;
-    let asked = AskedSession {
+    let asked = SessionRequest {
         user: user.to_owned(),
         remote_id: None,
         subscriptions: Vec::new(),
@@ -251,7 +253,7 @@ pub struct Opening {
     /// The user.
     pub user: String,
     /// What is known of the user.
-    pub claims: Claims,
+    pub claims: UserClaims,
     /// See [`SyncContext::given`].
     pub given: Option<Arc<GivenPartitions>>,
     /// The publication.
@@ -292,7 +294,7 @@ impl Opening {
                 given: self.given,
             },
             subscriptions: vec![subscription],
-            marks: Marks::default(),
+            marks: MarkFrequency::default(),
             only_opens: true,
         }
     }

@@ -25,10 +25,10 @@ use tidewater_connection::ChannelInput;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use tidewater_centre::engine::scripts::Transaction;
+use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
-    GivenPartitions, GivenTable, Holding, ScriptRun, SyncContext, SyncUpload, TableCompare,
+    GivenPartitions, GivenTable, RemoteHolding, ScriptRun, SyncContext, SyncUpload, TableCompare,
     TableRequest, UploadOutcome,
 };
 use tidewater_protocol::Code;
@@ -361,7 +361,7 @@ struct Sync<'a> {
     /// The Hello was looked into.
     counts: bool,
     /// What the remote holds with the download, by publication.
-    held: Vec<(String, Holding)>,
+    held: Vec<(String, RemoteHolding)>,
     /// For whom the download is read.
     context: Option<Arc<SyncContext>>,
     /// Who is told of its end.
@@ -454,7 +454,7 @@ impl<'a> Sync<'a> {
         let scripts = SyncScripts::new(&opened, self.service)?;
         let asking = Box::pin(self.begin(&opened)).await?;
         let begun = Instant::now();
-        Box::pin(self.run_scripts(&opened, &scripts, Transaction::Begin)).await?;
+        Box::pin(self.run_scripts(&opened, &scripts, ScriptTransaction::Begin)).await?;
         opened.took("begin", begun.elapsed());
         let Arrived {
             received,
@@ -514,9 +514,9 @@ impl<'a> Sync<'a> {
         let begun = Instant::now();
         Box::pin(self.download((&opened, &asking), applied, wanted, validity)).await?;
         opened.took("download", begun.elapsed());
-        Box::pin(self.run_scripts(&opened, &scripts, Transaction::End)).await?;
+        Box::pin(self.run_scripts(&opened, &scripts, ScriptTransaction::End)).await?;
         let now_ms = self.service.environment.clock.now_ms();
-        self.acknowledges = opened.scripts(Transaction::Acknowledged, now_ms)?;
+        self.acknowledges = opened.scripts(ScriptTransaction::Acknowledged, now_ms)?;
         self.channel.send(Control::SyncEnd(SyncEnd {}))?;
         if downloads {
             self.record.verified = opened.verifies();

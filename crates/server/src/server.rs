@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use tidewater_carrier::ServerUrl;
-use tidewater_centre::records::Claims;
+use tidewater_centre::records::UserClaims;
 use tidewater_centre::{Centre, GivenPartitions};
 use tidewater_protocol::RemoteId;
 use tidewater_server_config::{Config, RetentionConfig};
@@ -322,7 +322,7 @@ impl RunningServer {
         };
         let opening = Opening {
             user: String::new(),
-            claims: Claims::default(),
+            claims: UserClaims::default(),
             given,
             schema: published.schema.clone(),
             before: None,

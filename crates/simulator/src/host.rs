@@ -16,8 +16,8 @@ use rusqlite::Connection;
 use tokio::io::DuplexStream;
 use tokio::time::{Instant, sleep};
 
-use tidewater_centre::records::Retention;
-use tidewater_centre::{Centre, CentreError, Marks};
+use tidewater_centre::records::RetentionTimes;
+use tidewater_centre::{Centre, CentreError, MarkFrequency};
 use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
 use tidewater_server::{Config, RunningServer, Server, Signal};
@@ -240,7 +240,7 @@ impl Host {
 
     /// Removes every change from the log that is not needed for who has just synced.
     pub(crate) async fn prune_log(&self, path: PathBuf, now_ms: i64) -> Result<(), Failed> {
-        let retention = Retention {
+        let retention = RetentionTimes {
             log_ms: 0,
             history_ms: FOREVER_MS,
             conflicts_ms: FOREVER_MS,
@@ -300,7 +300,7 @@ impl Host {
         let mut config = Config::parse(&config)?;
         config.publications[0].scripts = scenario::scripts();
         // Even downloads of some rows break in the middle.
-        config.server.limits.marks = Marks {
+        config.server.limits.marks = MarkFrequency {
             bytes: 100,
             changes_after_ms: 0,
         };

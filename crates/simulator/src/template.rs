@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use tokio::time::Instant;
 
 use tidewater_centre::Centre;
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 
 use crate::besides::Besides;
 use crate::defects;
@@ -78,7 +78,7 @@ pub(crate) async fn add_users(centre: &dyn Centre, users: &[&str]) -> Result<(),
             password_hash: password_hash.clone(),
             disabled: false,
             created_ms: BEGIN_MS,
-            proven: Proven::default(),
+            proven: ProvenIdentity::default(),
         };
         centre.add_user(&user).await?;
     }

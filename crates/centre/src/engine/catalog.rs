@@ -12,7 +12,7 @@ pub use self::listing::{identifier, listed};
 pub use self::setting::{SetColumns, SettingTrigger};
 
 /// The application's tables as an adapter reads them.
-pub trait Catalog: Send + Sync {
+pub trait CatalogReader: Send + Sync {
     /// The tables, by name.
     fn tables(&self) -> &[TableInfo];
 }
@@ -33,7 +33,7 @@ pub struct TableInfo {
     /// Other unique constraints that remotes can have too.
     pub unique: Vec<Vec<usize>>,
     /// Its foreign keys.
-    pub references: Vec<Reference>,
+    pub references: Vec<ForeignKeyInfo>,
     /// The leading columns of its indexes, the primary key's included.
     pub indexed: Vec<Vec<usize>>,
     /// Whether the case of names means nothing.
@@ -103,7 +103,7 @@ pub struct ColumnInfo {
 
 /// A foreign key.
 #[derive(Clone, Debug)]
-pub struct Reference {
+pub struct ForeignKeyInfo {
     /// The columns that refer, by their index.
     pub columns: Vec<usize>,
     /// The table's index in the catalog.

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tidewater_centre::records::{ConflictFilter, ConflictRecord};
-use tidewater_centre::{Choice, Judgement, SettleOutcome, Version};
+use tidewater_centre::{ConflictChoice, ConflictVersion, Judgement, SettleOutcome};
 use tidewater_protocol::Code;
 use tidewater_terminal::output::{self, Table, moment, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, describe};
@@ -194,13 +194,13 @@ pub(super) fn resolve(
     json: bool,
 ) -> Result<CommandOutcome, Failure> {
     let version = match wanted.version {
-        "uploaded" => Version::Uploaded,
-        "centre" => Version::Centre,
-        "pre-image" => Version::PreImage,
-        path => Version::Given(row_of(Path::new(path))?),
+        "uploaded" => ConflictVersion::Uploaded,
+        "centre" => ConflictVersion::Centre,
+        "pre-image" => ConflictVersion::PreImage,
+        path => ConflictVersion::Given(row_of(Path::new(path))?),
     };
     let settled_as = version.name();
-    let choice = Choice {
+    let choice = ConflictChoice {
         conflict: wanted.id,
         version,
         force: wanted.force,

@@ -9,7 +9,7 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 use tidewater_centre::explain::{
-    ExplainedEntry, ExplainedPublication, ExplainedRule, Explanation, Question,
+    ExplainQuestion, ExplainedEntry, ExplainedPublication, ExplainedRule, Explanation,
 };
 use tidewater_terminal::output::{self, counted, moment, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
@@ -114,7 +114,7 @@ fn in_centre(
 ) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(&args.config)?;
     let remote_id = find_remote(&centre, remote)?;
-    let question = Question {
+    let question = ExplainQuestion {
         remote_id,
         table: table.to_owned(),
         key: key.to_owned(),

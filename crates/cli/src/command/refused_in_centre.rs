@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use tidewater_centre::records::{RefusalEnd, RefusedFilter, RefusedRecord};
-use tidewater_centre::{AddedSum, Judgement, RefusedAction, RefusedChoice, SettleOutcome};
+use tidewater_centre::{AddedSum, Judgement, RefusedChoice, RefusedRowAction, SettleOutcome};
 use tidewater_protocol::Code;
 use tidewater_terminal::output::{self, moment, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure};
@@ -173,7 +173,7 @@ pub(super) fn replay(
 ) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let rows = chosen(&centre, config, which)?;
-    let action = |_: &RefusedRecord| RefusedAction::Replay;
+    let action = |_: &RefusedRecord| RefusedRowAction::Replay;
     settle(&centre, config, rows, &action, operator)
 }
 
@@ -186,7 +186,7 @@ pub(super) fn discard(
 ) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let rows = chosen(&centre, config, which)?;
-    let action = |_: &RefusedRecord| RefusedAction::Discard(reason.to_owned());
+    let action = |_: &RefusedRecord| RefusedRowAction::Discard(reason.to_owned());
     settle(&centre, config, rows, &action, operator)
 }
 
@@ -199,7 +199,7 @@ pub(super) fn edit(
 ) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let row = check_open(id, centre.refused_row(id)?, config)?;
-    let action = |_: &RefusedRecord| RefusedAction::Edit(values.clone());
+    let action = |_: &RefusedRecord| RefusedRowAction::Edit(values.clone());
     settle(&centre, config, vec![row], &action, operator)
 }
 
@@ -286,7 +286,7 @@ fn settle(
     centre: &OpenCentre,
     config: &ConfigArgs,
     rows: Vec<RefusedRecord>,
-    action: &dyn Fn(&RefusedRecord) -> RefusedAction,
+    action: &dyn Fn(&RefusedRecord) -> RefusedRowAction,
     operator: &Operator,
 ) -> Result<CommandOutcome, Failure> {
     let by = operator.by.clone().unwrap_or_else(system_user);
@@ -346,15 +346,15 @@ struct SettledRow {
 /// Tells what was settled, and what was not and why.
 fn tell<'r>(
     config: &ConfigArgs,
-    action: &dyn Fn(&RefusedRecord) -> RefusedAction,
+    action: &dyn Fn(&RefusedRecord) -> RefusedRowAction,
     settled: &[SettledRow],
     failed: impl Iterator<Item = (&'r RefusedRecord, &'r SettleOutcome)>,
     operator: &Operator,
 ) -> Result<CommandOutcome, Failure> {
     let done = |row: &RefusedRecord| match action(row) {
-        RefusedAction::Replay => "replayed",
-        RefusedAction::Edit(_) => "edited",
-        RefusedAction::Discard(_) => "discarded",
+        RefusedRowAction::Replay => "replayed",
+        RefusedRowAction::Edit(_) => "edited",
+        RefusedRowAction::Discard(_) => "discarded",
     };
     // What is to be done about the others shows when the rows that they refer to are settled.
     let mut roots = Vec::new();
@@ -382,7 +382,7 @@ fn tell<'r>(
     for it in settled {
         let line = format!("{} is {}", name(&it.row), done(&it.row));
         let line = match (action(&it.row), &it.written) {
-            (RefusedAction::Discard(_), _) => line,
+            (RefusedRowAction::Discard(_), _) => line,
             (_, Some(written)) => format!("{line}: {written}"),
             (_, None) => format!("{line}: the row is gone"),
         };

@@ -12,7 +12,7 @@ use clap::Args;
 use csv::{ReaderBuilder, StringRecord, Terminator, Trim};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_server::check_password_hash;
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, describe, output};
 
@@ -291,7 +291,7 @@ fn hashed(entries: &[Entry], shows_progress: bool) -> Result<Vec<UserRecord>, Fa
                 password_hash,
                 disabled: false,
                 created_ms: now_ms,
-                proven: Proven::default(),
+                proven: ProvenIdentity::default(),
             };
             done.push((index, user));
             bar.inc(1);

@@ -18,7 +18,7 @@ use rusqlite::Connection;
 use tokio::runtime::Runtime;
 
 use tidewater_centre::Centre;
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_client::{Remote, Report};
 use tidewater_protocol::Code;
 use tidewater_server::{Config, Environment, RunningServer, Server, hash_password};
@@ -281,7 +281,7 @@ async fn prepare(
             password_hash: password_hash.clone(),
             disabled: false,
             created_ms: now_ms,
-            proven: Proven::default(),
+            proven: ProvenIdentity::default(),
         };
         centre.add_user(&user).await?;
     }

@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use sha2::{Digest, Sha256};
 
 use tidewater_centre::context::DEFAULT;
-use tidewater_centre::engine::scripts::Transaction;
-use tidewater_centre::records::{AskedSubscription, Claims, ShutOut, UserRecord};
+use tidewater_centre::engine::scripts::ScriptTransaction;
+use tidewater_centre::records::{ShutOutReason, SubscriptionRequest, UserClaims, UserRecord};
 use tidewater_centre::{ScriptNotes, ScriptRun, SyncContext};
 use tidewater_protocol::message::PasswordChange;
 use tidewater_protocol::{Code, Value};
@@ -55,7 +55,7 @@ impl SignInService {
     pub(super) async fn by_password(
         &self,
         claim: &ParsedSignIn,
-        asked: Vec<AskedSubscription>,
+        asked: Vec<SubscriptionRequest>,
         keyring: &Keyring,
         (given, peer): (&[GivenPassword<'_>], &str),
     ) -> Result<SignedIn, Fault> {
@@ -87,7 +87,7 @@ impl SignInService {
     async fn by_one_password(
         &self,
         claim: &ParsedSignIn,
-        asked: Vec<AskedSubscription>,
+        asked: Vec<SubscriptionRequest>,
         keyring: &Keyring,
         (given, peer): (GivenPassword<'_>, &str),
     ) -> Result<Option<SignedIn>, Fault> {
@@ -125,7 +125,7 @@ impl SignInService {
     async fn by_own_password(
         &self,
         claim: &ParsedSignIn,
-        asked: Vec<AskedSubscription>,
+        asked: Vec<SubscriptionRequest>,
         keyring: &Keyring,
         given: GivenPassword<'_>,
     ) -> Result<Option<SignedIn>, Fault> {
@@ -140,7 +140,7 @@ impl SignInService {
             PasswordCheck::Right => {}
         }
         let known = state.user.as_ref().filter(|user| !user.disabled);
-        let known = known.ok_or_else(|| Fault::shut_out(ShutOut::UserDisabled))?;
+        let known = known.ok_or_else(|| Fault::shut_out(ShutOutReason::UserDisabled))?;
         if let Some(new) = given.new
             && !self.replace_password(known, new).await?
         {
@@ -210,13 +210,13 @@ impl SignInService {
                 remote_id: PROGRAM,
                 now_ms: self.services.environment.clock.now_ms(),
                 parameters: Arc::default(),
-                claims: Claims::default(),
+                claims: UserClaims::default(),
                 scripts: notes.clone(),
                 given: None,
             },
             publication: publication.clone(),
             checkpoint: None,
-            transaction: Transaction::SigningIn,
+            transaction: ScriptTransaction::SigningIn,
         };
         let scripts = ScriptUse {
             version: Some(DEFAULT.to_owned()),

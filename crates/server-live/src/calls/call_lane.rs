@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use tidewater_centre::procedure::{CallOutcome, Cancel, ProcedureCall};
-use tidewater_centre::records::{AskedSession, Claims};
+use tidewater_centre::records::{SessionRequest, UserClaims};
 use tidewater_centre::{CentreError, Worker};
 
 use tidewater_server_jobs::connector::Connection;
@@ -265,14 +265,14 @@ async fn bring_claims(
     if users.is_empty() {
         return Ok(());
     }
-    let asked = users.iter().map(|user| AskedSession {
+    let asked = users.iter().map(|user| SessionRequest {
         user: user.clone(),
         remote_id: None,
         subscriptions: Vec::new(),
     });
     let states = worker.session_states(asked.collect()).await?;
     let known = states.into_iter().map(|it| it.user.unwrap_or_default());
-    let known: HashMap<String, Claims> = users
+    let known: HashMap<String, UserClaims> = users
         .into_iter()
         .zip(known.map(|it| it.proven.claims))
         .collect();

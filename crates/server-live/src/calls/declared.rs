@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidewater_centre::procedure::Procedure as Script;
+use tidewater_centre::procedure::CallableProcedure as Script;
 use tidewater_centre::{Centre, CentreError, procedure};
 
 use super::Procedure;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use tidewater_centre::CentreError;
-use tidewater_centre::events::{Appended, NewEvents, StoredEvent};
+use tidewater_centre::events::{AppendOutcome, NewEvents, StoredEvent};
 
 use tidewater_server_jobs::connector::Connection;
 use tidewater_server_jobs::database_task::DatabaseTask;
@@ -33,7 +33,7 @@ pub(crate) struct EventAppend {
     pub(crate) new: NewEvents,
     /// Hears first that they are kept: the events, the number of the first, and the check.
     stored: StoredHook,
-    pub(crate) reply: oneshot::Sender<Result<Appended, CentreError>>,
+    pub(crate) reply: oneshot::Sender<Result<AppendOutcome, CentreError>>,
 }
 
 impl OfUser for EventAppend {}
@@ -71,7 +71,7 @@ impl EventStore {
         &self,
         new: NewEvents,
         stored: StoredHook,
-    ) -> Result<Appended, Fault> {
+    ) -> Result<AppendOutcome, Fault> {
         let (reply, answer) = oneshot::channel();
         self.appends.submit(EventAppend { new, stored, reply });
         self.appends.answered(answer).await
@@ -180,7 +180,7 @@ async fn append(
     batch: &[EventAppend],
     connection: &mut Connection,
     now_ms: i64,
-) -> Result<Vec<Appended>, CentreError> {
+) -> Result<Vec<AppendOutcome>, CentreError> {
     let repeatable = batch.iter().all(|it| it.new.once.is_some());
     let list: Vec<NewEvents> = batch.iter().map(|it| it.new.clone()).collect();
     let appended = match repeatable {
@@ -207,9 +207,9 @@ async fn append(
     }
 }
 
-fn done(batch: Vec<EventAppend>, appended: Vec<Appended>) {
+fn done(batch: Vec<EventAppend>, appended: Vec<AppendOutcome>) {
     for (it, appended) in batch.into_iter().zip(appended) {
-        if let Appended::At { first, check } = appended {
+        if let AppendOutcome::At { first, check } = appended {
             (it.stored)(&it.new, first, check);
         }
         // Nobody waits when the publisher has gone.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tokio::time::{Duration, Instant, sleep};
 
-use tidewater_centre::{AskedHolding, Holding};
+use tidewater_centre::{HoldingRequest, RemoteHolding};
 use tidewater_server_jobs::lanes::WorkerLanes;
 
 use super::{State, Status, Wakes};
@@ -30,7 +30,7 @@ struct PartitionQuestion {
     number: u64,
     /// When the download began that has brought what it holds.
     since: Instant,
-    holding: AskedHolding,
+    holding: HoldingRequest,
 }
 
 /// Asks who holds other partitions, whenever somebody may, as long as the server runs.
@@ -42,7 +42,7 @@ pub async fn ask_scopes(wakes: Arc<Wakes>, lanes: Arc<WorkerLanes>) {
             continue;
         }
         let at = Instant::now();
-        let holdings: Vec<AskedHolding> = asked.iter().map(|it| it.holding.clone()).collect();
+        let holdings: Vec<HoldingRequest> = asked.iter().map(|it| it.holding.clone()).collect();
         let answers = lanes
             .sessions
             .ask(holdings, |worker, asked| worker.holdings_now(asked.clone()));
@@ -76,7 +76,7 @@ impl State {
             Some(PartitionQuestion {
                 number: *number,
                 since: remote.since,
-                holding: AskedHolding {
+                holding: HoldingRequest {
                     context: remote.context.clone()?,
                     publications: publications.collect(),
                 },
@@ -90,7 +90,7 @@ impl State {
         &mut self,
         at: Instant,
         asked: &[PartitionQuestion],
-        answers: Vec<Option<Vec<Holding>>>,
+        answers: Vec<Option<Vec<RemoteHolding>>>,
     ) {
         for (asked, answer) in asked.iter().zip(answers) {
             let remote = self.remotes.get_mut(&asked.number);

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use tidewater_centre::engine::upload::columns::{Announced, ColumnMap};
+use tidewater_centre::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use tidewater_centre::{
-    CentreError, Choice, Contended, RefusedChoice, Resolutions, SettleOutcome, SyncUpload,
-    Verdicts, Worker,
+    CentreError, ConflictChoice, ContendedChange, RefusedChoice, Resolutions, SettleOutcome,
+    SyncUpload, Verdicts, Worker,
 };
 use tidewater_protocol::{Code, PublicationSchema};
 
@@ -79,7 +79,7 @@ impl OperatorHandlers {
     pub async fn settle_conflict(
         &self,
         worker: &mut dyn Worker,
-        mut choice: Choice,
+        mut choice: ConflictChoice,
     ) -> Result<SettleOutcome, CentreError> {
         for _ in 0..MOST_ROUNDS {
             let outcome = worker.settle_conflict(choice.clone()).await?;
@@ -143,7 +143,8 @@ impl OperatorHandlers {
                     "a handler judges rows of {name:?}, and the configuration names none"
                 )));
             };
-            let Announced::Published(index, map) = ColumnMap::find(schema, &table.begin)? else {
+            let AnnouncedColumns::Published(index, map) = ColumnMap::find(schema, &table.begin)?
+            else {
                 continue;
             };
             let schema = &schema.tables[index];
@@ -163,7 +164,11 @@ impl OperatorHandlers {
         Ok(all)
     }
 
-    async fn resolve(&self, upload: &SyncUpload, rows: &[Contended]) -> Result<Resolutions, Fault> {
+    async fn resolve(
+        &self,
+        upload: &SyncUpload,
+        rows: &[ContendedChange],
+    ) -> Result<Resolutions, Fault> {
         let schema = self.schema(&upload.publication)?;
         let (about, caller) = (about(upload), caller(upload));
         let prefix = format!("{}/{}/", upload.context.remote_id, upload.upload_id);

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use tidewater_centre::{Becomes, Columns, Contended, Resolution, Resolutions};
+use tidewater_centre::{Columns, ContendedChange, ContendedOutcome, Resolution, Resolutions};
 use tidewater_protocol::{Op, Table, json};
 
 use super::document::{Document, kind, objects};
@@ -16,14 +16,14 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// Some contended rows of one table.
 pub struct Contest<'c> {
     table: &'c Table,
-    rows: &'c [Contended],
+    rows: &'c [ContendedChange],
     keys: Vec<String>,
     written: Vec<String>,
 }
 
 impl<'c> Contest<'c> {
     /// Of an upload whose rows' keys begin so.
-    pub fn new(table: &'c Table, rows: &'c [Contended], prefix: &str) -> Contest<'c> {
+    pub fn new(table: &'c Table, rows: &'c [ContendedChange], prefix: &str) -> Contest<'c> {
         let mut contest = Contest {
             table,
             rows,
@@ -104,13 +104,17 @@ impl<'c> Contest<'c> {
         }
     }
 
-    fn becomes(&self, row: &Contended, object: &Map<String, Json>) -> Result<Becomes, String> {
+    fn becomes(
+        &self,
+        row: &ContendedChange,
+        object: &Map<String, Json>,
+    ) -> Result<ContendedOutcome, String> {
         let expected = "\"centre\", \"remote\", \"merge\" or \"park\" is expected";
         match object.get("verdict") {
             Some(Json::String(verdict)) => match verdict.as_str() {
-                "centre" => Ok(Becomes::Centre),
-                "remote" => Ok(Becomes::Remote),
-                "park" => Ok(Becomes::Parked),
+                "centre" => Ok(ContendedOutcome::Centre),
+                "remote" => Ok(ContendedOutcome::Remote),
+                "park" => Ok(ContendedOutcome::Parked),
                 "merge" if row.op == Op::Delete => Err(
                     "a delete cannot be merged: answer \"centre\", \"remote\" or \"park\"".into(),
                 ),
@@ -122,7 +126,7 @@ impl<'c> Contest<'c> {
                         Some((name, _)) => {
                             Err(format!("{name:?} belongs to the key: leave it out"))
                         }
-                        None => Ok(Becomes::Merged(columns)),
+                        None => Ok(ContendedOutcome::Merged(columns)),
                     }
                 }
                 other => Err(format!("its verdict is {other:?}: {expected}")),

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use serde_json::{Map, Value as Json};
 
-use tidewater_centre::engine::upload::columns::ColumnMap;
-use tidewater_centre::{CentreError, TableVerdicts, UploadTable, Verdict, nearest};
+use tidewater_centre::engine::upload::column_map::ColumnMap;
+use tidewater_centre::{CentreError, RowVerdict, TableVerdicts, UploadTable, nearest};
 use tidewater_protocol::argument::{coerce, type_name};
 use tidewater_protocol::{Code, Datum, Op, RowsReader, Table, UnpackedRow, Value, json};
 
@@ -306,7 +306,11 @@ impl Asked<'_> {
     }
 
     /// `None`: as it is.
-    fn verdict(&self, place: usize, object: &Map<String, Json>) -> Result<Option<Verdict>, String> {
+    fn verdict(
+        &self,
+        place: usize,
+        object: &Map<String, Json>,
+    ) -> Result<Option<RowVerdict>, String> {
         let expected = match self.keeps {
             true => "\"handled\" or \"refuse\"",
             false => "\"apply\", \"change\", \"refuse\" or \"handled\"",
@@ -328,10 +332,10 @@ impl Asked<'_> {
             ),
             "change" if !self.keeps => {
                 let columns = columns(self.table, object.get("new"))?;
-                Ok(Some(Verdict::Change(columns)))
+                Ok(Some(RowVerdict::Change(columns)))
             }
-            "refuse" => Ok(Some(Verdict::Refuse(reason(object)?))),
-            "handled" => Ok(Some(Verdict::Handled)),
+            "refuse" => Ok(Some(RowVerdict::Refuse(reason(object)?))),
+            "handled" => Ok(Some(RowVerdict::Handled)),
             other => Err(format!("its verdict is {other:?}: {expected} is expected")),
         }
     }
@@ -445,14 +449,14 @@ mod tests {
     fn every_row_is_answered_once_in_any_order() {
         let found = read(false, "application/json", GOOD).unwrap();
         let change = vec![("cost".to_owned(), Value::Text("1.50".into()))];
-        assert_eq!(found[&7], Verdict::Change(change));
-        assert_eq!(found[&8], Verdict::Refuse("nomore".into()));
+        assert_eq!(found[&7], RowVerdict::Change(change));
+        assert_eq!(found[&8], RowVerdict::Refuse("nomore".into()));
         let lines = "{\"idempotency_key\": \"r/u/0-7\", \"verdict\": \"apply\"}\n\n\
                      {\"idempotency_key\": \"r/u/0-8\", \"verdict\": \"handled\"}\n";
         let found = read(false, "application/x-ndjson; charset=utf-8", lines).unwrap();
         assert_eq!(
             found.into_iter().collect::<Vec<_>>(),
-            [(8, Verdict::Handled)]
+            [(8, RowVerdict::Handled)]
         );
     }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::{Map, Value as Json};
 
-use tidewater_centre::engine::upload::columns::{Announced, ColumnMap};
+use tidewater_centre::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use tidewater_centre::{
-    Contended, GivenTable, Resolutions, RowsChunk, SyncUpload, TableRequest, TableVerdicts,
+    ContendedChange, GivenTable, Resolutions, RowsChunk, SyncUpload, TableRequest, TableVerdicts,
     UploadTable, Verdicts,
 };
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
@@ -176,7 +176,8 @@ impl Sync<'_> {
                 continue;
             };
             // Rows that mean nothing to the publication any more are refused anyway.
-            let Announced::Published(index, map) = ColumnMap::find(schema, &table.begin)? else {
+            let AnnouncedColumns::Published(index, map) = ColumnMap::find(schema, &table.begin)?
+            else {
                 continue;
             };
             let schema = &schema.tables[index];
@@ -256,7 +257,7 @@ impl Sync<'_> {
         opened: &Opened,
         asking: &Asking,
         index: usize,
-        (upload, rows): (&SyncUpload, &[Contended]),
+        (upload, rows): (&SyncUpload, &[ContendedChange]),
     ) -> Result<Resolutions, Fault> {
         let schema = &opened.subscriptions[index].published.schema;
         let about = self.about(opened, asking, &upload.publication);
@@ -437,7 +438,7 @@ fn wanted_again(
 ) -> Result<Vec<Map<String, Json>>, Fault> {
     let mut again = Vec::new();
     for request in requests.iter().filter(|it| it.begin.table == table.name) {
-        let Announced::Published(_, map) = ColumnMap::find(schema, &request.begin)? else {
+        let AnnouncedColumns::Published(_, map) = ColumnMap::find(schema, &request.begin)? else {
             continue;
         };
         let mut reader = RowsReader::new(&map.shape, &request.rows);

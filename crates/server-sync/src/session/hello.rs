@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use tidewater_centre::Checkpoint;
-use tidewater_centre::records::{AskedSubscription, FormerRecord, SubscriptionRecord};
+use tidewater_centre::records::{FormerRecord, SubscriptionRecord, SubscriptionRequest};
 use tidewater_protocol::message::{
     self, Hello, HelloSubscription, MAX_FORMERS, NumbersLeft, SubscriptionParameter, UploadState,
     VerifiedTables,
@@ -175,8 +175,8 @@ impl ParsedHello {
     }
 
     /// What the centre is asked about the subscriptions, in order.
-    pub fn asked(&self) -> Vec<AskedSubscription> {
-        let asked = self.subscriptions.iter().map(|it| AskedSubscription {
+    pub fn asked(&self) -> Vec<SubscriptionRequest> {
+        let asked = self.subscriptions.iter().map(|it| SubscriptionRequest {
             publication: it.publication.clone(),
             watermark: it.genuine.as_ref().map(|it| it.watermark.clone()),
             formers: it.formers.iter().map(|it| it.remote_id).collect(),

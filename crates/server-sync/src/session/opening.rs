@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_centre::engine::scripts::{Transaction, chosen};
+use tidewater_centre::engine::scripts::{ScriptTransaction, chosen};
 use tidewater_centre::records::{
-    Claims, History, IncidentKind, IncidentRecord, NumbersWanted, SessionState, SubscriptionRecord,
+    HistoryCheck, IncidentKind, IncidentRecord, NumbersRequest, SessionState, SubscriptionRecord,
+    UserClaims,
 };
 use tidewater_centre::{
     Checkpoint, GivenPartitions, Parameters, Resolutions, ScriptNotes, ScriptRun, SyncContext,
@@ -43,7 +44,7 @@ pub(crate) struct Opened {
     /// What the remote has set.
     parameters: Arc<Parameters>,
     /// What is known of the user.
-    claims: Claims,
+    claims: UserClaims,
     /// See [`SyncContext::given`].
     given: Option<Arc<GivenPartitions>>,
     /// What scripts have set.
@@ -68,7 +69,7 @@ pub(crate) struct OpenSubscription {
     /// The hash of the schema that the remote has, if that is another one.
     pub(crate) before: Option<Vec<u8>>,
     /// What the centre knows of its checkpoint; `None` without a genuine one.
-    history: Option<History>,
+    history: Option<HistoryCheck>,
     /// It keeps what comes of this download should it break, and has a part of one up to this mark:
     /// see [`tidewater_centre::DownloadSubscription::kept`].
     pub(crate) mark: Option<Vec<u8>>,
@@ -190,7 +191,7 @@ impl Sync<'_> {
             return Vec::new();
         }
         let (service, guest) = (self.service, self.guest);
-        let wanted = NumbersWanted {
+        let wanted = NumbersRequest {
             remote_id: guest.remote_id,
             user: guest.user.clone(),
             publication: publication.to_owned(),
@@ -242,7 +243,7 @@ impl Sync<'_> {
                 | UploadState::InSequence
                 | UploadState::AlreadyApplied => {}
             }
-            if subscription.history == Some(History::Unknown) && !said.compares && !unknown {
+            if subscription.history == Some(HistoryCheck::Unknown) && !said.compares && !unknown {
                 let detail = match subscription.compare {
                     true => "the remote compares what it holds",
                     false => "the remote is sent everything",
@@ -338,7 +339,7 @@ impl Sync<'_> {
             let (mark, part) = part.unzip();
             let schema_differs = !is_same;
             // What is compared, or of an unknown history, goes whole under another schema.
-            let follows = history == Some(History::Known) && !subscription.compares;
+            let follows = history == Some(HistoryCheck::Known) && !subscription.compares;
             let checkpoint = genuine.filter(|_| is_same || follows);
             let formers = state.formers.get(index).into_iter().flatten();
             let formers: Vec<u64> = subscription
@@ -356,7 +357,7 @@ impl Sync<'_> {
                 }
                 state => state,
             };
-            let is_known = history == Some(History::Known);
+            let is_known = history == Some(HistoryCheck::Known);
             let strange = !subscription.checkpoint.is_empty() && !is_known;
             let next = subscription.pending;
             let next = next.filter(|_| upload_state == UploadState::InSequence);
@@ -414,7 +415,7 @@ fn told(verified: &VerifiedTables) -> String {
 impl OpenSubscription {
     /// Whether the centre knows the history in which the remote's checkpoint was made.
     pub(crate) fn knows_history(&self) -> bool {
-        self.history == Some(History::Known)
+        self.history == Some(HistoryCheck::Known)
     }
 }
 
@@ -464,7 +465,7 @@ impl Opened {
     /// There is no such version.
     pub(crate) fn scripts(
         &self,
-        transaction: Transaction,
+        transaction: ScriptTransaction,
         now_ms: i64,
     ) -> Result<Vec<ScriptRun>, Fault> {
         let mut runs = Vec::new();

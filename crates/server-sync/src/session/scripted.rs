@@ -4,7 +4,7 @@
 use std::pin::pin;
 
 use tidewater_centre::ScriptRun;
-use tidewater_centre::engine::scripts::{Transaction, check_one_version, chosen, version};
+use tidewater_centre::engine::scripts::{ScriptTransaction, check_one_version, chosen, version};
 
 use super::opening::Opened;
 use super::reply::Watch;
@@ -84,7 +84,7 @@ impl Sync<'_> {
         &self,
         opened: &Opened,
         scripts: &SyncScripts,
-        transaction: Transaction,
+        transaction: ScriptTransaction,
     ) -> Result<(), Fault> {
         let now_ms = self.service.environment.clock.now_ms();
         let runs = opened.scripts(transaction, now_ms)?;

@@ -15,7 +15,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
-use tidewater_centre::records::ShutOut;
+use tidewater_centre::records::ShutOutReason;
 use tidewater_protocol::identity::parse_uuid;
 use tidewater_protocol::message::{PROTOCOL_VERSION, PasswordChange, Proof, SignIn};
 
@@ -46,7 +46,7 @@ pub(super) struct Callers(Mutex<HashMap<String, CheckedUser>>);
 #[derive(Clone)]
 struct CheckedUser {
     asked: Instant,
-    reason: Option<ShutOut>,
+    reason: Option<ShutOutReason>,
     caller: Arc<Caller>,
 }
 

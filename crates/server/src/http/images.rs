@@ -20,7 +20,7 @@ use futures_util::stream;
 use tokio::time::Instant;
 
 use tidewater_carrier::cryptography::digest::{SHA256, digest};
-use tidewater_centre::records::AskedSubscription;
+use tidewater_centre::records::SubscriptionRequest;
 use tidewater_protocol::Code;
 use tidewater_protocol::image::{HASH_DIGITS, Manifest, hex};
 
@@ -191,7 +191,7 @@ async fn covers(services: &WebServices, manifest: &Manifest, user: &str) -> Resu
     let Some(checkpoint) = keyring.open_image(subject, &manifest.checkpoint) else {
         return Ok(false);
     };
-    let asked = AskedSubscription {
+    let asked = SubscriptionRequest {
         publication: manifest.publication.clone(),
         watermark: Some(checkpoint.watermark.clone()),
         formers: Vec::new(),

@@ -8,7 +8,9 @@ use std::time::Duration;
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use tempfile::TempDir;
-use tidewater_centre::records::{ConflictRecord, IncidentKind, Proven, RefusedRecord, UserRecord};
+use tidewater_centre::records::{
+    ConflictRecord, IncidentKind, ProvenIdentity, RefusedRecord, UserRecord,
+};
 use tidewater_centre::{Centre, CentreError, DeployReport, HeldUpRemote};
 use tidewater_protocol::RemoteId;
 use tidewater_server::databases::connect;
@@ -256,7 +258,7 @@ async fn deploy(centre: &dyn Centre, config: &Config, users: &[&str]) {
             password_hash: HASH.clone(),
             disabled: false,
             created_ms: NOW_MS,
-            proven: Proven::default(),
+            proven: ProvenIdentity::default(),
         };
         assert!(centre.add_user(&user).await.expect("a user can be added"));
     }

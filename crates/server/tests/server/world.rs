@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_server::environment::{
     BoxFuture, ByteStream, Clock, Environment, IncomingStream, ServerNetwork, StreamListener,
 };
@@ -84,7 +84,7 @@ impl World {
                 password_hash: HASH.clone(),
                 disabled: false,
                 created_ms: 0,
-                proven: Proven::default(),
+                proven: ProvenIdentity::default(),
             };
             centre.state().users.entry(name.into()).or_insert(user);
         }

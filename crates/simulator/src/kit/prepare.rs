@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rusqlite::config::DbConfig;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags};
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_centre::{Centre, HandledSpec, PublicationSpec};
 use tidewater_centre_sqlite::connect_in;
 use tidewater_protocol::ColumnType;
@@ -306,7 +306,7 @@ async fn deploy(
     };
     let hash = hash()?;
     for name in &names {
-        let proven = claims(name).map_or_else(Proven::default, |it| it.proven);
+        let proven = claims(name).map_or_else(ProvenIdentity::default, |it| it.proven);
         centre.add_user(&user(name, &hash, proven)).await?;
     }
     let deployed = centre.refresh().await?.unwrap_or_default();
@@ -334,7 +334,7 @@ async fn add_users(path: &Path, users: &[String]) -> Result<(), KitError> {
     for name in users {
         // Who is there stays.
         centre
-            .add_user(&user(name, &hash, Proven::default()))
+            .add_user(&user(name, &hash, ProvenIdentity::default()))
             .await?;
     }
     Ok(())
@@ -344,7 +344,7 @@ fn hash() -> Result<String, KitError> {
     password_hash().map_err(|failed| KitError::Internal(failed.0))
 }
 
-fn user(name: &str, hash: &str, proven: Proven) -> UserRecord {
+fn user(name: &str, hash: &str, proven: ProvenIdentity) -> UserRecord {
     UserRecord {
         name: name.to_owned(),
         password_hash: hash.to_owned(),

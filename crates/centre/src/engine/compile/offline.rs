@@ -3,7 +3,7 @@
 
 use tidewater_protocol::{CheckConstraint, ColumnType, IdentityColumn, Table};
 
-use super::{Published, Result, named_columns, wrong};
+use super::{CompiledTable, Result, named_columns, wrong};
 use crate::engine::catalog::{Numbering, TableInfo};
 use crate::publication::TableSpec;
 
@@ -77,7 +77,7 @@ pub(super) fn filled(place: &str, spec: &TableSpec, table: &TableInfo) -> Result
     }
 }
 
-impl Published<'_> {
+impl CompiledTable<'_> {
     /// What remotes check: the rules about published columns.
     pub(super) fn checks(&self, table: &TableInfo) -> Vec<CheckConstraint> {
         let is_published = |column: &usize| self.columns.contains(column);

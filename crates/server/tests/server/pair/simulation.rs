@@ -11,7 +11,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_remote::session::Now;
 use tidewater_server::environment::{
     Blocking, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
@@ -137,7 +137,7 @@ impl Simulation {
                 password_hash: hash.to_string(),
                 disabled: false,
                 created_ms: 0,
-                proven: Proven::default(),
+                proven: ProvenIdentity::default(),
             };
             self.centre.state().users.insert(name.into(), user);
         }

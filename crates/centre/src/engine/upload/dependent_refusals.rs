@@ -19,15 +19,15 @@ use tidewater_protocol::{
     Code, ColumnType, Datum, ForeignKeyAction, Op, PublicationSchema, Table, UnpackedRow,
 };
 
-use super::Refused;
-use super::rows::Refusal;
-use super::scoped::Barred;
-use super::verdicts::Fates;
+use super::UploadRefusal;
+use super::authorization::Barred;
+use super::handler_decisions::HandlerDecisions;
+use super::upload_writer::RefusalReason;
 use crate::engine::exact::Barrier;
-use crate::engine::upload::columns::ColumnMap;
+use crate::engine::upload::column_map::ColumnMap;
+use crate::engine::upload::foreign_keys::PublishedForeignKey;
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
-use crate::engine::upload::ties::Tie;
 use crate::error::CentreError;
 use crate::upload::UploadTable;
 
@@ -42,7 +42,7 @@ const REASON: &str = "the row that it refers to was refused";
 
 /// A refused row that others refer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Parent {
+pub(crate) struct RefusedParent {
     /// The index of its table.
     pub(crate) table: usize,
     /// A JSON array.
@@ -50,7 +50,7 @@ pub(crate) struct Parent {
 }
 
 /// Refused rows, by the number of a tie and the packed value by which others refer to them.
-pub(crate) type RefusedParents = HashMap<(usize, Vec<u8>), Parent>;
+pub(crate) type RefusedParents = HashMap<(usize, Vec<u8>), RefusedParent>;
 
 /// So often is an upload applied anew before everything that could depend on something is given
 /// up.
@@ -66,7 +66,7 @@ pub(crate) fn pack_key(table: &Table, key: &[Datum<'_>]) -> Vec<u8> {
 
 /// An uploaded table that is published.
 #[derive(Clone, Copy)]
-pub(crate) struct Uploaded<'u> {
+pub(crate) struct UploadedTable<'u> {
     pub(crate) upload: &'u UploadTable,
     /// Its index in the publication.
     pub(crate) index: usize,
@@ -76,7 +76,7 @@ pub(crate) struct Uploaded<'u> {
     pub(crate) has_moves: bool,
 }
 
-impl Uploaded<'_> {
+impl UploadedTable<'_> {
     /// Whether an update gives its row another key.
     pub(crate) fn moves(&self, row: &UnpackedRow<'_>) -> bool {
         gives_another_key(self.map, row)
@@ -91,9 +91,9 @@ pub(crate) fn gives_another_key(map: &ColumnMap, row: &UnpackedRow<'_>) -> bool 
 
 /// What is decided of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum RowDecision {
     /// It is refused.
-    Refused(Refusal),
+    Refused(RefusalReason),
     /// It loses against what the centre has.
     Lost,
     /// A handler has seen to it.
@@ -102,18 +102,18 @@ pub(crate) enum Decision {
 
 /// Why a row cannot take effect.
 #[derive(PartialEq, Eq)]
-enum Fate {
+enum LossReason {
     /// It loses with others.
     Loses,
     /// It refers to a row that is not there: to this one, if it was refused.
-    Orphan(Option<Parent>),
+    Orphan(Option<RefusedParent>),
 }
 
 /// The rows of which something is decided.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Decided {
+pub(crate) struct DependentRefusals {
     /// They refer to refused rows: to these, where that is known.
-    orphans: HashMap<RowKey, Option<Parent>>,
+    orphans: HashMap<RowKey, Option<RefusedParent>>,
     /// They lose with their parents.
     lost: RowKeys,
     /// They would be out of scope.
@@ -121,25 +121,25 @@ pub(crate) struct Decided {
     /// They were out of scope before.
     foreign: RowKeys,
     /// What handlers have decided.
-    fates: Arc<Fates>,
+    fates: Arc<HandlerDecisions>,
     tables: HashSet<usize>,
     rounds: u32,
     /// All rows are refused.
-    aborted: Option<Arc<Aborted>>,
+    aborted: Option<Arc<AbortedUpload>>,
 }
 
 /// Some rows of an upload were refused that goes in whole or not at all.
 #[derive(Debug)]
-pub(crate) struct Aborted {
+pub(crate) struct AbortedUpload {
     /// Why they were.
-    own: HashMap<(String, String), Refusal>,
+    own: HashMap<(String, String), RefusalReason>,
     /// Why the others are.
-    others: Refusal,
+    others: RefusalReason,
 }
 
-impl Aborted {
+impl AbortedUpload {
     /// Why a row is refused, by its table and the JSON of its key.
-    pub(crate) fn refusal(&self, table: &str, key: String) -> &Refusal {
+    pub(crate) fn refusal(&self, table: &str, key: String) -> &RefusalReason {
         self.own
             .get(&(table.to_owned(), key))
             .unwrap_or(&self.others)
@@ -148,7 +148,7 @@ impl Aborted {
 
 /// Values to which rows of the upload refer in vain, by the number of the tie.
 #[derive(Default)]
-struct Missing {
+struct MissingParents {
     /// The rows that were to have them were refused: these.
     refused: RefusedParents,
     /// They lost, or are lost with others.
@@ -159,14 +159,14 @@ struct Missing {
 
 /// Rows that cannot take effect, because others did not.
 #[derive(Default)]
-struct Dependents {
+struct DependentRows {
     /// They are refused: with these.
-    orphans: HashMap<RowKey, Option<Parent>>,
+    orphans: HashMap<RowKey, Option<RefusedParent>>,
     /// They lose.
     lost: RowKeys,
 }
 
-impl Missing {
+impl MissingParents {
     fn count(&self) -> usize {
         self.refused.len() + self.lost.len() + self.kept.len()
     }
@@ -174,8 +174,8 @@ impl Missing {
     /// Notes what comes of a row that does not take effect.
     fn add(
         &mut self,
-        ties: &[Tie],
-        it: &Uploaded<'_>,
+        ties: &[PublishedForeignKey],
+        it: &UploadedTable<'_>,
         row: &UnpackedRow<'_>,
         op: Op,
         is_lost: bool,
@@ -199,7 +199,7 @@ impl Missing {
             match is_lost {
                 true => drop(self.lost.insert((number, new))),
                 false => {
-                    let parent = Parent {
+                    let parent = RefusedParent {
                         table: it.index,
                         key: row_json::key(&row.key),
                     };
@@ -210,14 +210,14 @@ impl Missing {
     }
 }
 
-impl Decided {
+impl DependentRefusals {
     /// Whether something is decided of rows of a table.
     pub(crate) fn concerns(&self, table: usize) -> bool {
         self.tables.contains(&table)
     }
 
     /// Refuses all rows, because these were.
-    pub(crate) fn abort(&mut self, refused: &[Refused]) {
+    pub(crate) fn abort(&mut self, refused: &[UploadRefusal]) {
         let first = refused.iter().find(|it| it.parent.is_none());
         let first = first.or(refused.first());
         let reason = first.map_or_else(String::new, |it| {
@@ -230,12 +230,12 @@ impl Decided {
             let (code, reason) = (it.code, it.reason.clone());
             (
                 (it.table.clone(), it.key.clone()),
-                Refusal::new(code, reason),
+                RefusalReason::new(code, reason),
             )
         });
-        self.aborted = Some(Arc::new(Aborted {
+        self.aborted = Some(Arc::new(AbortedUpload {
             own: refusals.collect(),
-            others: Refusal {
+            others: RefusalReason {
                 code: Code::RowAborted,
                 reason,
                 database_code: None,
@@ -244,7 +244,7 @@ impl Decided {
     }
 
     /// Why all rows are refused, if they are.
-    pub(crate) fn aborted(&self) -> Option<Arc<Aborted>> {
+    pub(crate) fn aborted(&self) -> Option<Arc<AbortedUpload>> {
         self.aborted.clone()
     }
 
@@ -254,26 +254,26 @@ impl Decided {
     }
 
     /// What is decided of a row.
-    pub(crate) fn of(
+    pub(crate) fn find_decision(
         &self,
         schema: &PublicationSchema,
         table: usize,
         op: Op,
         key: &[Datum<'_>],
-    ) -> Option<Decision> {
+    ) -> Option<RowDecision> {
         if !self.concerns(table) {
             return None;
         }
-        let refused = |refusal| Some(Decision::Refused(refusal));
+        let refused = |refusal| Some(RowDecision::Refused(refusal));
         let row = (table, pack_key(&schema.tables[table], key));
         if let Some(barrier) = self.outside.get(&row).filter(|_| op != Op::Delete) {
-            return refused(Refusal::barred(*barrier));
+            return refused(RefusalReason::barred(*barrier));
         }
         if op != Op::Insert && self.foreign.contains(&row) {
-            return refused(Refusal::barred(Barrier::OutOfScope));
+            return refused(RefusalReason::barred(Barrier::OutOfScope));
         }
-        let fate = self.fates.of(&row, op);
-        if let Some(refused @ Decision::Refused(_)) = fate {
+        let fate = self.fates.find_decision(&row, op);
+        if let Some(refused @ RowDecision::Refused(_)) = fate {
             return Some(refused.clone());
         }
         if let Some(parent) = self.orphans.get(&row).filter(|_| op != Op::Delete) {
@@ -282,12 +282,12 @@ impl Decided {
                 Some(it) => format!("{REASON}: {} {}", schema.tables[it.table].name, it.key),
             };
             let code = Code::RowForeignKey;
-            return refused(Refusal::new(code, reason));
+            return refused(RefusalReason::new(code, reason));
         }
         if let Some(fate) = fate {
             return Some(fate.clone());
         }
-        (op != Op::Insert && self.lost.contains(&row)).then_some(Decision::Lost)
+        (op != Op::Insert && self.lost.contains(&row)).then_some(RowDecision::Lost)
     }
 
     /// Table and key of the refused row that one refers to, which is refused for that.
@@ -306,13 +306,13 @@ impl Decided {
     }
 
     /// Goes by what handlers have decided.
-    pub(crate) fn judged(&mut self, fates: Arc<Fates>) {
+    pub(crate) fn judged(&mut self, fates: Arc<HandlerDecisions>) {
         self.tables.extend(fates.tables());
         self.fates = fates;
     }
 
     /// What they have.
-    pub(crate) fn fates(&self) -> &Fates {
+    pub(crate) fn fates(&self) -> &HandlerDecisions {
         &self.fates
     }
 
@@ -337,15 +337,15 @@ impl Decided {
     pub(crate) fn find(
         &mut self,
         schema: &PublicationSchema,
-        ties: &[Tie],
-        uploaded: &[Uploaded<'_>],
+        ties: &[PublishedForeignKey],
+        uploaded: &[UploadedTable<'_>],
         builder: &ResultBuilder<'_>,
     ) -> Result<bool, CentreError> {
         if ties.is_empty() || !builder.has_vain() {
             return Ok(false);
         }
         let gives_up = self.rounds >= ROUNDS;
-        let mut missing = Missing::default();
+        let mut missing = MissingParents::default();
         for it in uploaded {
             if !ties.iter().any(|tie| tie.parent == it.index) {
                 continue;
@@ -376,18 +376,18 @@ impl Decided {
     pub(crate) fn refuse_children(
         &mut self,
         schema: &PublicationSchema,
-        ties: &[Tie],
-        uploaded: &[Uploaded<'_>],
+        ties: &[PublishedForeignKey],
+        uploaded: &[UploadedTable<'_>],
         refused: RefusedParents,
     ) -> Result<(), CentreError> {
         if refused.is_empty() {
             return Ok(());
         }
-        let mut missing = Missing {
+        let mut missing = MissingParents {
             refused,
-            ..Missing::default()
+            ..MissingParents::default()
         };
-        let Dependents { orphans, lost } = missing.spread(schema, ties, uploaded, false)?;
+        let DependentRows { orphans, lost } = missing.spread(schema, ties, uploaded, false)?;
         self.tables
             .extend(orphans.keys().chain(&lost).map(|row| row.0));
         self.orphans.extend(orphans);
@@ -396,8 +396,8 @@ impl Decided {
     }
 
     /// Adds rows; whether some of them took effect.
-    fn add(&mut self, dependents: Dependents, builder: &ResultBuilder<'_>) -> bool {
-        let Dependents { orphans, lost } = dependents;
+    fn add(&mut self, dependents: DependentRows, builder: &ResultBuilder<'_>) -> bool {
+        let DependentRows { orphans, lost } = dependents;
         let is_vain = |row: &RowKey| builder.is_lost(row) || builder.is_refused(row, Op::Update);
         let mut anew = false;
         for row in lost {
@@ -419,16 +419,16 @@ impl Decided {
     }
 }
 
-impl Missing {
+impl MissingParents {
     /// Finds what depends on rows that do not take effect, and what depends on that.
     fn spread(
         &mut self,
         schema: &PublicationSchema,
-        ties: &[Tie],
-        uploaded: &[Uploaded<'_>],
+        ties: &[PublishedForeignKey],
+        uploaded: &[UploadedTable<'_>],
         gives_up: bool,
-    ) -> Result<Dependents, CentreError> {
-        let mut dependents = Dependents::default();
+    ) -> Result<DependentRows, CentreError> {
+        let mut dependents = DependentRows::default();
         loop {
             let before = self.count();
             for it in uploaded {
@@ -441,10 +441,10 @@ impl Missing {
                         return;
                     };
                     let key = (it.index, pack_key(table, &row.key));
-                    self.add(ties, it, row, op, fate == Fate::Loses);
+                    self.add(ties, it, row, op, fate == LossReason::Loses);
                     match fate {
-                        Fate::Loses => drop(dependents.lost.insert(key)),
-                        Fate::Orphan(parent) => {
+                        LossReason::Loses => drop(dependents.lost.insert(key)),
+                        LossReason::Orphan(parent) => {
                             dependents.orphans.entry(key).or_insert(parent);
                         }
                     }
@@ -459,12 +459,12 @@ impl Missing {
     /// What becomes of a row, if it cannot take effect.
     fn tells(
         &self,
-        ties: &[Tie],
-        it: &Uploaded<'_>,
+        ties: &[PublishedForeignKey],
+        it: &UploadedTable<'_>,
         row: &UnpackedRow<'_>,
         op: Op,
         gives_up: bool,
-    ) -> Option<Fate> {
+    ) -> Option<LossReason> {
         let mut fate = None;
         for (number, tie) in ties.iter().enumerate() {
             if tie.child != it.index {
@@ -476,7 +476,7 @@ impl Missing {
                     .then(|| tie.referring(it.map, &row.old))
                     .flatten();
                 if old.is_some_and(|value| gives_up || self.kept.contains(&(number, value))) {
-                    return Some(Fate::Loses);
+                    return Some(LossReason::Loses);
                 }
                 continue;
             }
@@ -490,12 +490,12 @@ impl Missing {
             let place = (number, new);
             let parent = self.refused.get(&place);
             if parent.is_some() || gives_up {
-                return Some(Fate::Orphan(parent.cloned()));
+                return Some(LossReason::Orphan(parent.cloned()));
             }
             if self.lost.contains(&place) {
                 fate = Some(match op == Op::Update && tie.on_update.acts() {
-                    true => Fate::Loses,
-                    false => Fate::Orphan(None),
+                    true => LossReason::Loses,
+                    false => LossReason::Orphan(None),
                 });
             }
         }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{ColumnType, Op, RowShape, RowsReader, UnpackedRow};
 
-use super::incoming::{Incoming, RowRef, malformed};
+use super::incoming_rows::{IncomingTable, RowRef, malformed};
 use crate::engine::exact::{pack_exact, pack_row, types_of};
-use crate::engine::upload::decided::gives_another_key;
+use crate::engine::upload::dependent_refusals::gives_another_key;
 use crate::error::CentreError;
 use crate::upload::{ResultTable, UploadResult};
 
@@ -24,7 +24,7 @@ type OwnRows = HashMap<OwnKey, Option<Vec<u8>>>;
 
 /// What one upload of those whose rows are read brings.
 #[derive(Default)]
-struct Own {
+struct UploadEcho {
     /// What is uploaded under each key.
     rows: OwnRows,
     /// The keys that rows were to have, by those that they had.
@@ -39,12 +39,12 @@ struct Own {
 /// then, and what became of that afterwards (a cascade of the same upload) is news.
 pub(super) fn rows<T>(
     shapes: &[RowShape],
-    incoming: &[Incoming<'_, T>],
-    owner: impl Fn(&Incoming<'_, T>, RowRef) -> usize,
+    incoming: &[IncomingTable<'_, T>],
+    owner: impl Fn(&IncomingTable<'_, T>, RowRef) -> usize,
     results: &[&UploadResult],
 ) -> Result<Vec<OwnRows>, CentreError> {
-    let mut all: Vec<Own> = Vec::new();
-    all.resize_with(results.len(), Own::default);
+    let mut all: Vec<UploadEcho> = Vec::new();
+    all.resize_with(results.len(), UploadEcho::default);
     for table in incoming.iter().filter(|table| table.is_open) {
         let shape = &shapes[table.index];
         let key_types = types_of(shape, &shape.key);
@@ -59,11 +59,11 @@ pub(super) fn rows<T>(
         .collect()
 }
 
-impl Own {
+impl UploadEcho {
     /// Adds a row as it was uploaded.
     fn add<T>(
         &mut self,
-        table: &Incoming<'_, T>,
+        table: &IncomingTable<'_, T>,
         row: &UnpackedRow<'_>,
         shape: &RowShape,
         key_types: &[ColumnType],
@@ -97,10 +97,10 @@ impl Own {
     /// Those that the result does not say anything else of.
     fn taken<T>(
         self,
-        incoming: &[Incoming<'_, T>],
+        incoming: &[IncomingTable<'_, T>],
         result: &[ResultTable],
     ) -> Result<OwnRows, CentreError> {
-        let Own {
+        let UploadEcho {
             mut rows, moved, ..
         } = self;
         for told in result {

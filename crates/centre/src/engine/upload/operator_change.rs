@@ -12,20 +12,20 @@ use tidewater_protocol::{
     Code, ColumnType, Datum, Op, RemoteId, RowShape, RowsWriter, Table, UploadId, Value, pack,
 };
 
-use super::apply::{Purpose, Run};
-use super::columns::ColumnMap;
-use super::incoming::Incoming;
-use super::rows::{Central, Image, Rows, TargetTable};
-use super::verdicts::Judged;
-use super::{Admission, Records, Serials, row_json};
+use super::apply::{UploadRun, WritePurpose};
+use super::column_map::ColumnMap;
+use super::handler_decisions::JudgedUpload;
+use super::incoming_rows::IncomingTable;
+use super::upload_writer::{CentralRow, RowImage, TargetTable, UploadWriter};
+use super::{Admission, Serials, UploadRecords, row_json};
 use crate::context::{Parameters, SyncContext};
-use crate::engine::connection::Connection;
+use crate::engine::connection::DatabaseConnection;
 use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
 use crate::engine::records::claims_of;
-use crate::engine::scripts::{self, Scripting};
-use crate::engine::upload::columns::Announced;
-use crate::engine::upload::families::Families;
+use crate::engine::scripts::{self, ScriptEnvironment};
+use crate::engine::upload::column_map::AnnouncedColumns;
+use crate::engine::upload::key_cascades::KeyCascades;
 use crate::engine::upload::sent_before::SentBefore;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
@@ -80,7 +80,7 @@ pub(super) fn sync_notes(context: &SyncContext, publication: &str) -> String {
 }
 
 /// Whose row it was, and when it is written again.
-pub(super) struct Sender<'s> {
+pub(super) struct RowSender<'s> {
     pub(super) user: &'s str,
     pub(super) remote_id: RemoteId,
     pub(super) publication: &'s str,
@@ -91,9 +91,9 @@ pub(super) struct Sender<'s> {
     pub(super) now_ms: i64,
 }
 
-impl Sender<'_> {
+impl RowSender<'_> {
     /// The context of a sync of theirs.
-    async fn context(&self, connection: &mut impl Connection) -> Result<SyncContext> {
+    async fn context(&self, connection: &mut impl DatabaseConnection) -> Result<SyncContext> {
         let notes: Map<String, Json> = serde_json::from_str(&self.notes).unwrap_or_default();
         let object = |name: &str| notes.get(name).and_then(Json::as_object).cloned();
         let value = |json: &Json| match json {
@@ -140,23 +140,23 @@ impl Sender<'_> {
 }
 
 /// A table of a publication that is served.
-pub(super) struct Place<T> {
+pub(super) struct ServedTablePlace<T> {
     pub(super) publication: Arc<Publication<T>>,
     pub(super) index: usize,
 }
 
-impl<T> Place<T> {
+impl<T> ServedTablePlace<T> {
     /// # Errors
     /// The publication is not served. The reason, if it has no such table any more.
-    pub(super) fn find<R: Rows<Table = T>>(
+    pub(super) fn find<R: UploadWriter<Table = T>>(
         rows: &R,
         publication: &str,
         table: &str,
-    ) -> Result<std::result::Result<Place<T>, SettleOutcome>> {
+    ) -> Result<std::result::Result<ServedTablePlace<T>, SettleOutcome>> {
         let publication = rows.publication(publication)?;
         let mut tables = publication.schema.tables.iter();
         Ok(match tables.position(|it| it.name == table) {
-            Some(index) => Ok(Place { publication, index }),
+            Some(index) => Ok(ServedTablePlace { publication, index }),
             None => {
                 let reason = format!("the table {table:?} is not published any more");
                 Err(refused(Code::RowNotPublished, reason))
@@ -173,7 +173,7 @@ impl<T> Place<T> {
     }
 
     /// The published values of a row that was found; `None` if there is none.
-    pub(super) fn values<'f>(&self, found: &'f FoundRow) -> Result<Option<Vec<Datum<'f>>>> {
+    pub(super) fn values<'f>(&self, found: &'f CentralRowRead) -> Result<Option<Vec<Datum<'f>>>> {
         let values = found
             .0
             .as_ref()
@@ -186,39 +186,39 @@ impl<T> Place<T> {
     }
 
     /// The same as JSON.
-    pub(super) fn json(&self, found: &FoundRow) -> Result<Option<String>> {
+    pub(super) fn json(&self, found: &CentralRowRead) -> Result<Option<String>> {
         let values = self.values(found)?;
         Ok(values.map(|row| whole(self.table(), &row)))
     }
 }
 
-impl<T: TargetTable> Place<T> {
+impl<T: TargetTable> ServedTablePlace<T> {
     /// What the centre has under a key, packed.
     ///
     /// # Errors
     /// The database failed. The reason, if the row cannot be read as a whole.
-    pub(super) async fn read<R: Rows<Table = T>>(
+    pub(super) async fn read<R: UploadWriter<Table = T>>(
         &self,
         rows: &mut R,
         key: &Values,
-    ) -> Result<std::result::Result<FoundRow, SettleOutcome>> {
-        let probe = Change::probe(self.table(), key);
-        let probed = Incoming::of_ours(&self.publication, &probe.upload, 0)?.unrestricted();
-        rows.enter(&self.publication, std::slice::from_ref(&probed))
+    ) -> Result<std::result::Result<CentralRowRead, SettleOutcome>> {
+        let probe = OperatorChange::probe(self.table(), key);
+        let probed = IncomingTable::of_ours(&self.publication, &probe.upload, 0)?.unrestricted();
+        rows.lock_tables(&self.publication, std::slice::from_ref(&probed))
             .await?;
         let at = probed.find_inserts()?;
-        let found = rows.find(&probed, Op::Insert, &at, Image::Old).await?;
+        let found = rows.find(&probed, Op::Insert, &at, RowImage::Old).await?;
         let found = found.into_iter().flatten().next().map(|it| it.central);
         if found.as_ref().is_some_and(|it| !it.is_whole) {
             let reason = "the row has a value that is too long to be synced";
             return Ok(Err(refused(Code::RowBadValue, reason)));
         }
-        Ok(Ok(FoundRow(found)))
+        Ok(Ok(CentralRowRead(found)))
     }
 }
 
 /// A row of the centre, if there is one.
-pub(super) struct FoundRow(Option<Central>);
+pub(super) struct CentralRowRead(Option<CentralRow>);
 
 /// Whether a row is what is said of it, as far as that is published.
 pub(super) fn is_so(table: &Table, said: Option<&Values>, central: Option<&[Datum<'_>]>) -> bool {
@@ -249,7 +249,7 @@ fn whole(table: &Table, row: &[Datum<'_>]) -> String {
 }
 
 /// What became of a change.
-pub(super) enum Sent {
+pub(super) enum OperatorOutcome {
     /// It is in, as far as its scripts and handlers want it to be.
     Taken,
     /// Handlers have to judge it, or to decide between it and what the centre has; or it is refused.
@@ -259,10 +259,10 @@ pub(super) enum Sent {
 }
 
 /// Whether scripts of a table write the updates of a remote, or resolve its conflicts.
-pub(super) async fn is_scripted<R: Rows>(
+pub(super) async fn is_scripted<R: UploadWriter>(
     rows: &mut R,
-    place: &Place<R::Table>,
-    sender: &Sender<'_>,
+    place: &ServedTablePlace<R::Table>,
+    sender: &RowSender<'_>,
 ) -> Result<bool> {
     let scripts = &place.publication.scripts;
     if scripts.is_empty() {
@@ -278,14 +278,14 @@ pub(super) async fn is_scripted<R: Rows>(
 }
 
 /// Sends one row the way of an upload, and keeps nothing of it if it is not taken.
-pub(super) async fn send<R: Rows>(
+pub(super) async fn send<R: UploadWriter>(
     rows: &mut R,
-    place: &Place<R::Table>,
-    sender: &Sender<'_>,
-    change: Change,
+    place: &ServedTablePlace<R::Table>,
+    sender: &RowSender<'_>,
+    change: OperatorChange,
     judgement: &Judgement,
     force: bool,
-) -> Result<Sent> {
+) -> Result<OperatorOutcome> {
     let publication = &*place.publication;
     let upload = SyncUpload {
         context: sender.context(rows.connection()).await?,
@@ -303,30 +303,31 @@ pub(super) async fn send<R: Rows>(
     };
     if publication.handled[place.index].upload && upload.verdicts.is_empty() {
         let upload = UploadToJudge(Box::new(upload));
-        return Ok(Sent::Untaken(SettleOutcome::Unjudged { upload }));
+        return Ok(OperatorOutcome::Untaken(SettleOutcome::Unjudged { upload }));
     }
     let table = &upload.tables[0];
-    let Announced::Published(index, map) = ColumnMap::find(&publication.schema, &table.begin)?
+    let AnnouncedColumns::Published(index, map) =
+        ColumnMap::find(&publication.schema, &table.begin)?
     else {
         return Err(CentreError::Internal {
             message: "a published table is not published".into(),
         });
     };
-    let mut judged = Judged::default();
+    let mut judged = JudgedUpload::default();
     judged.add(publication, &upload, 0, (index, &map))?;
     let (changed, fates) = judged.into_fates();
     let table = changed.get(&0).unwrap_or(table);
-    let tables = [Incoming::new(publication, table, 0, index, map)?.unrestricted()];
-    rows.enter(publication, &tables).await?;
-    let uploaded: Vec<_> = tables.iter().map(Incoming::uploaded).collect();
-    let families = Families::of(&publication.schema, &uploaded)?;
+    let tables = [IncomingTable::new(publication, table, 0, index, map)?.unrestricted()];
+    rows.lock_tables(publication, &tables).await?;
+    let uploaded: Vec<_> = tables.iter().map(IncomingTable::uploaded).collect();
+    let families = KeyCascades::from_upload(&publication.schema, &uploaded)?;
     let (admission, serials) = (Admission::of_operator(), Serials::none());
     let sent_before = SentBefore::default();
-    let mut run = Run {
+    let mut run = UploadRun {
         rows,
         publication,
         upload: &upload,
-        purpose: Purpose::Operator { force },
+        purpose: WritePurpose::Operator { force },
         serials: &serials,
         admission: &admission,
         tables: &tables,
@@ -336,24 +337,34 @@ pub(super) async fn send<R: Rows>(
         handed_over: Vec::new(),
         leaves_to_download: false,
         sent_before: &sent_before,
-        records: Records::default(),
-        scripting: Scripting::of(&publication.scripts, &upload.context, sender.publication)?,
+        records: UploadRecords::default(),
+        scripting: ScriptEnvironment::for_sync(
+            &publication.scripts,
+            &upload.context,
+            sender.publication,
+        )?,
     };
     run.handed_over = run.find_handed_over()?;
     run.prepare_session().await?;
     if let Err(contended) = run.all().await? {
         let (rows, upload) = (contended, UploadToJudge(Box::new(upload.clone())));
-        return Ok(Sent::Untaken(SettleOutcome::Contended { upload, rows }));
+        return Ok(OperatorOutcome::Untaken(SettleOutcome::Contended {
+            upload,
+            rows,
+        }));
     }
     let records = std::mem::take(&mut run.records);
     if let Some(it) = records.refused.first() {
-        return Ok(Sent::Untaken(refused(it.code, it.reason.clone())));
+        return Ok(OperatorOutcome::Untaken(refused(
+            it.code,
+            it.reason.clone(),
+        )));
     }
     let is_lost = |outcome| matches!(outcome, ConflictOutcome::Centre | ConflictOutcome::Parked);
     Ok(
         match records.conflicts.iter().any(|it| is_lost(it.outcome)) {
-            true => Sent::Lost,
-            false => Sent::Taken,
+            true => OperatorOutcome::Lost,
+            false => OperatorOutcome::Taken,
         },
     )
 }
@@ -366,23 +377,23 @@ pub(super) fn key_of(table: &Table, row: Option<&Values>) -> Option<Values> {
 
 /// What has come of a change that was sent: `before`: what the centre had; `key`: where the row is to
 /// be.
-pub(super) async fn conclude<R: Rows>(
+pub(super) async fn conclude<R: UploadWriter>(
     rows: &mut R,
-    place: &Place<R::Table>,
-    sent: Sent,
-    (before, key): (&FoundRow, &Values),
+    place: &ServedTablePlace<R::Table>,
+    sent: OperatorOutcome,
+    (before, key): (&CentralRowRead, &Values),
     is_delete: bool,
 ) -> Result<SettleOutcome> {
     match sent {
-        Sent::Untaken(outcome) => return Ok(outcome),
-        Sent::Taken | Sent::Lost => {}
+        OperatorOutcome::Untaken(outcome) => return Ok(outcome),
+        OperatorOutcome::Taken | OperatorOutcome::Lost => {}
     }
     let now = match place.read(rows, key).await? {
         Ok(now) => now,
         Err(outcome) => return Ok(outcome),
     };
     let row = place.json(&now)?;
-    if let Sent::Taken = sent {
+    if let OperatorOutcome::Taken = sent {
         return Ok(SettleOutcome::settled(row));
     }
     Ok(match place.values(before)? == place.values(&now)? {
@@ -400,62 +411,66 @@ pub(super) async fn conclude<R: Rows>(
 }
 
 /// One row, as it would be uploaded.
-pub(super) struct Change {
+pub(super) struct OperatorChange {
     pub(super) upload: UploadTable,
 }
 
-impl Change {
+impl OperatorChange {
     /// Packs a row of all the columns.
-    fn of(table: &Table, pack: impl FnOnce(&mut RowsWriter<'_>)) -> Change {
-        Change::under(TableBegin::for_table(table), &table.shape(), pack)
+    fn for_table(table: &Table, pack: impl FnOnce(&mut RowsWriter<'_>)) -> OperatorChange {
+        OperatorChange::under(TableBegin::for_table(table), &table.shape(), pack)
     }
 
     fn under(
         begin: TableBegin,
         shape: &RowShape,
         pack: impl FnOnce(&mut RowsWriter<'_>),
-    ) -> Change {
+    ) -> OperatorChange {
         let mut writer = RowsWriter::new(shape);
         pack(&mut writer);
         let chunks = vec![RowsChunk::Memory(writer.take().into())];
-        Change {
+        OperatorChange {
             upload: UploadTable { begin, chunks },
         }
     }
 
     /// A row of which only the key is known, to look for it.
-    fn probe(table: &Table, key: &Values) -> Change {
+    fn probe(table: &Table, key: &Values) -> OperatorChange {
         let mut row = vec![Datum::Null; table.columns.len()];
         for (column, value) in key {
             row[*column] = datum(table, *column, value);
         }
-        Change::of(table, |writer| writer.row(Op::Insert, &row))
+        OperatorChange::for_table(table, |writer| writer.row(Op::Insert, &row))
     }
 
     /// A delete of a row of the centre.
-    pub(super) fn delete(table: &Table, central: &[Datum<'_>]) -> Change {
-        Change::of(table, |writer| writer.delete(central))
+    pub(super) fn delete(table: &Table, central: &[Datum<'_>]) -> OperatorChange {
+        OperatorChange::for_table(table, |writer| writer.delete(central))
     }
 
     /// A row of the centre with other values; what is not said stays.
-    pub(super) fn update(table: &Table, central: &[Datum<'_>], new: &Values) -> Change {
+    pub(super) fn update(table: &Table, central: &[Datum<'_>], new: &Values) -> OperatorChange {
         let mut row = central.to_vec();
         for (column, value) in new {
             row[*column] = datum(table, *column, value);
         }
-        Change::of(table, |writer| writer.update(central, &row))
+        OperatorChange::for_table(table, |writer| writer.update(central, &row))
     }
 
     /// What is not said is as the database has it by default.
-    pub(super) fn insert(table: &Table, key: &Values, new: &Values) -> Change {
+    pub(super) fn insert(table: &Table, key: &Values, new: &Values) -> OperatorChange {
         let mut said = new.clone();
         let others = key.iter().filter(|it| new.iter().all(|new| new.0 != it.0));
         said.extend(others.cloned());
-        Change::of_columns(table, None, Some(&said))
+        OperatorChange::of_columns(table, None, Some(&said))
     }
 
     /// The change of a row of which these columns are known, from `old` to `new`.
-    pub(super) fn of_columns(table: &Table, old: Option<&Values>, new: Option<&Values>) -> Change {
+    pub(super) fn of_columns(
+        table: &Table,
+        old: Option<&Values>,
+        new: Option<&Values>,
+    ) -> OperatorChange {
         let has = |image: Option<&Values>, column: usize| {
             image.is_none_or(|it| it.iter().any(|it| it.0 == column))
         };
@@ -479,7 +494,7 @@ impl Change {
             columns: types.collect(),
             key,
         };
-        Change::under(begin, &shape, |writer| match (&old, &new) {
+        OperatorChange::under(begin, &shape, |writer| match (&old, &new) {
             (Some(old), Some(new)) => writer.update(&datums(table, old), &datums(table, new)),
             (Some(old), None) => writer.delete(&datums(table, old)),
             (None, Some(new)) => writer.row(Op::Insert, &datums(table, new)),

@@ -4,14 +4,14 @@
 
 use std::collections::HashSet;
 
-use super::catalog::{Catalog, Table};
+use super::catalog::{PostgresCatalog, PostgresTable};
 use super::members::Members;
 use super::quote::ident;
 use super::scope_sources;
 use super::triggers::{LogSpec, Trigger};
 
 /// Triggers that are not there, or cannot fire.
-pub(super) struct Missing {
+pub(super) struct MissingTriggers {
     /// Where, for people.
     pub(super) table: String,
     pub(super) names: Vec<String>,
@@ -25,20 +25,20 @@ pub(super) fn missing(
     spec: &LogSpec,
     id: i32,
     registered: Option<&str>,
-    catalog: &Catalog,
-) -> Vec<Missing> {
+    catalog: &PostgresCatalog,
+) -> Vec<MissingTriggers> {
     let Some(root) = catalog.by_oid(spec.table_oid) else {
         return Vec::new();
     };
     let registered = registered.map(Members::parse);
     let kept = root.members.as_ref().zip(registered);
     let kept = kept.map(|(live, registered)| live.kept(&registered));
-    let kept: Vec<&Table> = kept
+    let kept: Vec<&PostgresTable> = kept
         .iter()
         .flat_map(Members::oids)
         .filter_map(|oid| catalog.by_oid(oid))
         .collect();
-    let fires = |table: &Table, name: &str| {
+    let fires = |table: &PostgresTable, name: &str| {
         table.own_triggers.iter().any(|trigger| {
             let enabled = match spec.by_row {
                 true => trigger.enabled == 'A',
@@ -48,7 +48,7 @@ pub(super) fn missing(
         })
     };
     let mut missing = Vec::new();
-    let mut look = |table: &Table, triggers: Vec<Trigger>, copies: &[&Table]| {
+    let mut look = |table: &PostgresTable, triggers: Vec<Trigger>, copies: &[&PostgresTable]| {
         let gone = triggers.iter().filter(|trigger| {
             let copied = copies.iter().all(|it| fires(it, &trigger.name));
             !fires(table, &trigger.name) || (trigger.by_row && !copied)
@@ -56,7 +56,7 @@ pub(super) fn missing(
         let gone: Vec<&Trigger> = gone.collect();
         if !gone.is_empty() {
             let restored = gone.iter().map(|it| it.replace(&table.sql_name));
-            missing.push(Missing {
+            missing.push(MissingTriggers {
                 table: table.title.clone(),
                 sql: restored.collect(),
                 names: gone.iter().map(|it| it.name.clone()).collect(),
@@ -80,8 +80,8 @@ pub(super) fn missing(
 /// detached, and what is written there is nobody's news.
 pub(super) fn strays<'a>(
     tracked: &HashSet<u32>,
-    catalog: &'a Catalog,
-) -> impl Iterator<Item = (&'a Table, String)> {
+    catalog: &'a PostgresCatalog,
+) -> impl Iterator<Item = (&'a PostgresTable, String)> {
     let tables = catalog.tables.iter();
     let tables = tables.filter(|table| !tracked.contains(&table.oid));
     let tables = tables.map(|table| (table, drops_but(table, scope_sources::TRIGGER)));
@@ -90,12 +90,12 @@ pub(super) fn strays<'a>(
 
 /// The statements that remove Tidewater's triggers from a table; copies go with the trigger
 /// that they are copies of.
-pub(super) fn drops(table: &Table) -> String {
+pub(super) fn drops(table: &PostgresTable) -> String {
     drops_but(table, "")
 }
 
 /// The same, but for the trigger of this name.
-fn drops_but(table: &Table, kept: &str) -> String {
+fn drops_but(table: &PostgresTable, kept: &str) -> String {
     let triggers = table.own_triggers.iter();
     let triggers = triggers.filter(|it| !it.cloned && it.name != kept);
     let drop = |name: &str| {

@@ -1,18 +1,20 @@
 //! The version of a row that an operator has chosen of a conflict: it is sent the way of an upload
-//! ([`super::operator`]).
+//! ([`super::operator_change`]).
 
 use tidewater_protocol::{Code, Datum, Table};
 
-use super::operator::{self, Change, Place, Sender, Sent, Values, is_so, refused};
+use super::operator_change::{
+    self, OperatorChange, OperatorOutcome, RowSender, ServedTablePlace, Values, is_so, refused,
+};
 use super::row_json;
-use super::rows::{Rows, try_again};
-use crate::engine::connection::{Connection as _, Own, own};
+use super::upload_writer::{UploadWriter, try_again};
+use crate::engine::connection::{DatabaseConnection as _, SystemStatement, system_sql};
 use crate::engine::records;
 use crate::engine::resolve::{Resolver, Winner};
 use crate::error::CentreError;
 use crate::records::{ConflictOutcome, ConflictRecord};
-use crate::settling::{Choice, SettleOutcome, Version};
-use crate::verdict::Becomes;
+use crate::settling::{ConflictChoice, ConflictVersion, SettleOutcome};
+use crate::verdict::ContendedOutcome;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -20,7 +22,10 @@ type Result<T> = std::result::Result<T, CentreError>;
 const KEPT_BY_SCRIPTS: &str = "the scripts of the table leave the centre's row as it is";
 
 /// Settles a conflict; see [`crate::Worker::settle_conflict`].
-pub async fn settle(rows: &mut impl Rows, choice: &Choice) -> Result<SettleOutcome> {
+pub async fn settle(
+    rows: &mut impl UploadWriter,
+    choice: &ConflictChoice,
+) -> Result<SettleOutcome> {
     let mut attempts = 0;
     loop {
         match try_settle(rows, choice).await {
@@ -30,10 +35,13 @@ pub async fn settle(rows: &mut impl Rows, choice: &Choice) -> Result<SettleOutco
     }
 }
 
-async fn try_settle(rows: &mut impl Rows, choice: &Choice) -> Result<SettleOutcome> {
+async fn try_settle(
+    rows: &mut impl UploadWriter,
+    choice: &ConflictChoice,
+) -> Result<SettleOutcome> {
     rows.begin(0).await?;
     // Of two operators, the second one finds what the first one has done.
-    let lock = own!(
+    let lock = system_sql!(
         "UPDATE tidewater.conflict SET outcome = outcome WHERE id = ?1",
         choice.conflict
     );
@@ -44,15 +52,15 @@ async fn try_settle(rows: &mut impl Rows, choice: &Choice) -> Result<SettleOutco
         Some(record) => choose(rows, &record, choice).await?,
     };
     match outcome {
-        SettleOutcome::Settled { .. } => rows.keep(note(choice)).await?,
+        SettleOutcome::Settled { .. } => rows.store_result(note(choice)).await?,
         _ => rows.undo().await?,
     }
     rows.commit().await?;
     Ok(outcome)
 }
 
-fn note(choice: &Choice) -> Own {
-    own!(
+fn note(choice: &ConflictChoice) -> SystemStatement {
+    system_sql!(
         "UPDATE tidewater.conflict SET settled_ms = ?2, settled_by = ?3, settled_as = ?4
          WHERE id = ?1",
         choice.conflict,
@@ -63,12 +71,12 @@ fn note(choice: &Choice) -> Own {
 }
 
 /// The chosen version as JSON; `None` if the row goes.
-fn chosen<'c>(record: &'c ConflictRecord, version: &'c Version) -> Option<&'c str> {
+fn chosen<'c>(record: &'c ConflictRecord, version: &'c ConflictVersion) -> Option<&'c str> {
     match version {
-        Version::Uploaded => record.uploaded.as_deref(),
-        Version::Centre => record.centre(),
-        Version::PreImage => record.pre_image.as_deref(),
-        Version::Given(row) => row.as_deref(),
+        ConflictVersion::Uploaded => record.uploaded.as_deref(),
+        ConflictVersion::Centre => record.centre(),
+        ConflictVersion::PreImage => record.pre_image.as_deref(),
+        ConflictVersion::Given(row) => row.as_deref(),
     }
 }
 
@@ -89,7 +97,7 @@ impl ChosenRow {
     fn read(
         table: &Table,
         record: &ConflictRecord,
-        version: &Version,
+        version: &ConflictVersion,
     ) -> std::result::Result<ChosenRow, String> {
         let key = row_json::read_key(table, &record.key)
             .ok_or_else(|| format!("the table {:?} has another key by now", table.name))?;
@@ -97,7 +105,7 @@ impl ChosenRow {
             None => None,
             Some(json) => {
                 let row = row_json::read(table, json)?;
-                if let (Version::Given(_), Some(name)) = (version, row.unknown.first()) {
+                if let (ConflictVersion::Given(_), Some(name)) = (version, row.unknown.first()) {
                     return Err(format!("the table has no published column {name:?}"));
                 }
                 Some(row.values)
@@ -116,9 +124,9 @@ impl ChosenRow {
     }
 
     /// The update that the remote has made, from its pre-image, where its version is chosen.
-    fn change_made(&self, table: &Table) -> Option<Change> {
+    fn change_made(&self, table: &Table) -> Option<OperatorChange> {
         let (old, new) = (self.old.as_ref()?, self.new.as_ref()?);
-        Some(Change::of_columns(table, Some(old), Some(new)))
+        Some(OperatorChange::of_columns(table, Some(old), Some(new)))
     }
 
     /// Where the conflict has left a remote's change of sums out, the centre's version does so, too:
@@ -180,34 +188,34 @@ impl ChosenRow {
 /// or its handler have to get: they may add the difference to what others have made of the row. Where
 /// the handler leaves the row to the operator, or the operator insists against it, the row is written
 /// as it was wanted.
-async fn is_made_of_both<R: Rows>(
+async fn is_made_of_both<R: UploadWriter>(
     rows: &mut R,
-    place: &Place<R::Table>,
-    sender: &Sender<'_>,
-    choice: &Choice,
+    place: &ServedTablePlace<R::Table>,
+    sender: &RowSender<'_>,
+    choice: &ConflictChoice,
 ) -> Result<bool> {
     let resolver = &place.publication.resolvers[place.index];
     if resolver.winner == Winner::Handler {
         let mut decided = choice.judgement.resolutions.values();
         let writes_wanted = decided.any(|it| match it.becomes {
-            Becomes::Parked => true,
-            Becomes::Centre => choice.force,
-            Becomes::Remote | Becomes::Merged(_) => false,
+            ContendedOutcome::Parked => true,
+            ContendedOutcome::Centre => choice.force,
+            ContendedOutcome::Remote | ContendedOutcome::Merged(_) => false,
         });
         return Ok(!writes_wanted);
     }
     // Of sums, the difference is added here.
     let has_sums = resolver.sums().next().is_some();
-    Ok(!has_sums && operator::is_scripted(rows, place, sender).await?)
+    Ok(!has_sums && operator_change::is_scripted(rows, place, sender).await?)
 }
 
 /// Writes what was chosen.
-async fn choose<R: Rows>(
+async fn choose<R: UploadWriter>(
     rows: &mut R,
     record: &ConflictRecord,
-    choice: &Choice,
+    choice: &ConflictChoice,
 ) -> Result<SettleOutcome> {
-    let place = match Place::find(rows, &record.publication, &record.table)? {
+    let place = match ServedTablePlace::find(rows, &record.publication, &record.table)? {
         Ok(place) => place,
         Err(outcome) => return Ok(outcome),
     };
@@ -223,7 +231,7 @@ async fn choose<R: Rows>(
     let central = place.values(&found)?;
     let resolver = &place.publication.resolvers[place.index];
     let notes = records::conflict_notes(rows.connection(), record.id).await?;
-    let sender = Sender {
+    let sender = RowSender {
         user: &record.user,
         remote_id: record.remote_id,
         publication: &record.publication,
@@ -232,17 +240,17 @@ async fn choose<R: Rows>(
         now_ms: choice.now_ms,
     };
     let waits = record.outcome == ConflictOutcome::Parked
-        && choice.version == Version::Uploaded
+        && choice.version == ConflictVersion::Uploaded
         && central.is_some();
     let made = match waits && is_made_of_both(rows, &place, &sender, choice).await? {
         true => wanted.change_made(table),
         false => None,
     };
     match (&central, &choice.version) {
-        (Some(central), Version::Uploaded) => {
+        (Some(central), ConflictVersion::Uploaded) => {
             wanted.add_up(table, resolver, record.outcome, central);
         }
-        (Some(central), Version::Centre) if record.outcome == ConflictOutcome::Parked => {
+        (Some(central), ConflictVersion::Centre) if record.outcome == ConflictOutcome::Parked => {
             wanted.leave_sums(resolver, central);
         }
         _ => {}
@@ -254,8 +262,8 @@ async fn choose<R: Rows>(
     }
     // What others have added to sums since stays.
     let keeps_sums = match choice.version {
-        Version::Uploaded => true,
-        Version::Centre => record.outcome == ConflictOutcome::Parked,
+        ConflictVersion::Uploaded => true,
+        ConflictVersion::Centre => record.outcome == ConflictOutcome::Parked,
         _ => false,
     };
     if let Some(left) = wanted.left.as_mut().filter(|_| keeps_sums) {
@@ -266,24 +274,25 @@ async fn choose<R: Rows>(
         return Ok(SettleOutcome::Changed { row });
     }
     if let Some(change) = made {
-        let sent = operator::send(rows, &place, &sender, change, &choice.judgement, false).await?;
-        if let Sent::Lost = sent {
+        let sent =
+            operator_change::send(rows, &place, &sender, change, &choice.judgement, false).await?;
+        if let OperatorOutcome::Lost = sent {
             let row = place.json(&found)?;
             return Ok(match resolver.winner {
                 Winner::Handler => SettleOutcome::Changed { row },
                 _ => refused(Code::RowConstraint, KEPT_BY_SCRIPTS),
             });
         }
-        return operator::conclude(rows, &place, sent, (&found, &wanted.key), false).await;
+        return operator_change::conclude(rows, &place, sent, (&found, &wanted.key), false).await;
     }
     let change = match (central, &wanted.new) {
         (None, None) => return Ok(SettleOutcome::settled(None)),
-        (Some(central), None) => Change::delete(table, central),
-        (Some(central), Some(new)) => Change::update(table, central, new),
-        (None, Some(new)) => Change::insert(table, &wanted.key, new),
+        (Some(central), None) => OperatorChange::delete(table, central),
+        (Some(central), Some(new)) => OperatorChange::update(table, central, new),
+        (None, Some(new)) => OperatorChange::insert(table, &wanted.key, new),
     };
-    let key = operator::key_of(table, wanted.new.as_ref()).unwrap_or(wanted.key);
-    let sent = operator::send(
+    let key = operator_change::key_of(table, wanted.new.as_ref()).unwrap_or(wanted.key);
+    let sent = operator_change::send(
         rows,
         &place,
         &sender,
@@ -292,5 +301,5 @@ async fn choose<R: Rows>(
         choice.force,
     );
     let sent = sent.await?;
-    operator::conclude(rows, &place, sent, (&found, &key), wanted.new.is_none()).await
+    operator_change::conclude(rows, &place, sent, (&found, &key), wanted.new.is_none()).await
 }

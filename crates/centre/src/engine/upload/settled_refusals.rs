@@ -7,12 +7,12 @@ use serde_json::{Map, Value as Json};
 use tidewater_protocol::message::GivenUp;
 use tidewater_protocol::{Code, Op, PublicationSchema, RemoteId};
 
-use super::decided::{Parent, RefusedParents, Uploaded as UploadedTable};
-use super::incoming::{Incoming, Uploaded};
-use super::rows::TargetTable;
-use super::ties::Tie;
-use super::{Records, row_json, text};
-use crate::engine::connection::{Connection, own};
+use super::dependent_refusals::{RefusedParent, RefusedParents, UploadedTable};
+use super::foreign_keys::PublishedForeignKey;
+use super::incoming_rows::{IncomingTable, UploadedImages};
+use super::upload_writer::TargetTable;
+use super::{UploadRecords, row_json, text};
+use crate::engine::connection::{DatabaseConnection, system_sql};
 use crate::engine::refusals;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome};
@@ -29,13 +29,13 @@ pub(super) type Open = HashMap<TableAndKey, Vec<i64>>;
 /// Settles what was refused before of rows that this upload has brought in, or gives up, for which
 /// `records` are what it leaves for people. Gives what is left.
 pub(super) async fn settle<T: TargetTable>(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     upload: &SyncUpload,
     schema: &PublicationSchema,
-    tables: &[Incoming<'_, T>],
-    records: &Records,
+    tables: &[IncomingTable<'_, T>],
+    records: &UploadRecords,
 ) -> Result<Open, CentreError> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT id, table_name, row_key, code, sequence FROM tidewater.refused
          WHERE remote_id = ?1 AND publication = ?2",
         upload.context.remote_id,
@@ -86,7 +86,7 @@ pub(super) async fn settle<T: TargetTable>(
             break;
         }
         let table = &schema.tables[incoming.index];
-        let mut taken = |uploaded: &Uploaded<'_, '_>| {
+        let mut taken = |uploaded: &UploadedImages<'_, '_>| {
             let key = row_json::key(uploaded.key);
             let row = (&*table.name, &*key);
             if refused.contains(&row) {
@@ -121,13 +121,13 @@ pub(super) async fn settle<T: TargetTable>(
 /// that, the user has not given them up, and the upload does not have them once more: by the values by
 /// which others refer to them.
 pub(super) async fn refused_parents(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     (remote_id, publication, given_up): (RemoteId, &str, &[GivenUp]),
     schema: &PublicationSchema,
-    ties: &[Tie],
+    ties: &[PublishedForeignKey],
     uploaded: &[UploadedTable<'_>],
 ) -> Result<RefusedParents, CentreError> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT table_name, row_key, uploaded, sequence, code FROM tidewater.refused
          WHERE remote_id = ?1 AND publication = ?2 AND operation = 'insert'",
         remote_id,
@@ -160,7 +160,7 @@ pub(super) async fn refused_parents(
         for (number, tie) in ties.iter().enumerate().filter(|it| it.1.parent == table) {
             if let Some(referred) = tie.referred_value(&values.values) {
                 let key = key.clone();
-                refused.insert((number, referred), Parent { table, key });
+                refused.insert((number, referred), RefusedParent { table, key });
             }
         }
     }
@@ -188,7 +188,7 @@ pub(super) async fn refused_parents(
 
 /// Names the parents of rows that are refused because nothing is there that they refer to, and
 /// whose parents were refused earlier: these have to go first.
-pub(super) fn name_parents(schema: &PublicationSchema, open: &Open, records: &mut Records) {
+pub(super) fn name_parents(schema: &PublicationSchema, open: &Open, records: &mut UploadRecords) {
     if open.is_empty() {
         return;
     }

@@ -10,21 +10,21 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tidewater_protocol::{Datum, Op};
 
-use super::apply::{Step, admission, fails_alone, judgeable, order, undo};
-use super::columns::{Announced, ColumnMap};
-use super::incoming::{FEW_INSERTS, Incoming, RowRef, Uploaded};
-use super::made;
-use super::outcomes::Sums;
-use super::own;
+use super::apply::{ApplyStep, admission, fails_alone, judgeable, order, undo};
+use super::authorization::decides_scopes;
+use super::column_map::{AnnouncedColumns, ColumnMap};
+use super::computed_values;
+use super::echo_filter;
+use super::handler_decisions;
+use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef, UploadedImages};
+use super::outcomes::SumComparison;
 use super::result::ResultBuilder;
-use super::rows::{Batch, Image, OnDelete, Rows, TargetTable, Written};
-use super::scoped::decides_scopes;
-use super::settle::{ROWS_AT_ONCE, Ready, find_changed, obstacle};
-use super::verdicts;
+use super::settle::{ROWS_AT_ONCE, ReadyRows, find_changed, obstacle};
+use super::upload_writer::{BatchOutcome, OnDelete, RowBatch, RowImage, TargetTable, UploadWriter};
 use super::{Admission, store};
-use crate::engine::connection::{Connection as _, each, own_row};
+use crate::engine::connection::{DatabaseConnection as _, each, system_row};
 use crate::engine::exact::{Membership, pack_exact, types_of};
-use crate::engine::publication::{Publication, Rule};
+use crate::engine::publication::{Publication, RowRule};
 use crate::engine::resolve::Winner;
 use crate::engine::scripts::chosen;
 use crate::error::CentreError;
@@ -41,7 +41,7 @@ const FEW_PARTITIONS: usize = 10_000;
 const MOST_TRIES: usize = 8;
 
 /// What trying to apply some uploads came to.
-enum Tried {
+enum SharedTryOutcome {
     /// They are applied: what became of each.
     Applied(Vec<UploadOutcome>),
     /// Something is in the way of these, by their places.
@@ -52,7 +52,7 @@ enum Tried {
 
 /// Applies those of a list that can share statements; what became of them, by their places in the
 /// list. The others are as they were.
-pub(super) async fn apply<R: Rows>(
+pub(super) async fn apply<R: UploadWriter>(
     rows: &mut R,
     uploads: &[SyncUpload],
 ) -> Result<BTreeMap<usize, UploadOutcome>> {
@@ -68,7 +68,7 @@ pub(super) async fn apply<R: Rows>(
         let list: Vec<&SyncUpload> = group.iter().map(|&at| &uploads[at]).collect();
         let is_alone = list.len() == uploads.len();
         let tried = match try_all(rows, &list, is_alone).await {
-            Ok(Tried::Applied(applied)) => {
+            Ok(SharedTryOutcome::Applied(applied)) => {
                 outcomes.extend(group.into_iter().zip(applied));
                 continue;
             }
@@ -79,12 +79,12 @@ pub(super) async fn apply<R: Rows>(
             // By itself, the one that it is about will say so.
             Err(error) if fails_alone(&error) && rows.is_usable() => {
                 undo(rows, &error).await?;
-                Tried::Some
+                SharedTryOutcome::Some
             }
             Err(error) => return Err(error),
         };
         match tried {
-            Tried::Apart(apart) => {
+            SharedTryOutcome::Apart(apart) => {
                 let mut place = 0..;
                 group.retain(|_| place.next().is_none_or(|place| !apart.contains(&place)));
                 waiting.push(group);
@@ -110,10 +110,14 @@ fn groups(uploads: &[SyncUpload]) -> Vec<Vec<usize>> {
 }
 
 /// Nothing else is applied in the same transaction if they are `alone`.
-async fn try_all<R: Rows>(rows: &mut R, uploads: &[&SyncUpload], is_alone: bool) -> Result<Tried> {
+async fn try_all<R: UploadWriter>(
+    rows: &mut R,
+    uploads: &[&SyncUpload],
+    is_alone: bool,
+) -> Result<SharedTryOutcome> {
     let publication = rows.publication(&uploads[0].publication)?;
     if publication.act_as.is_some() {
-        return Ok(Tried::Apart((0..uploads.len()).collect()));
+        return Ok(SharedTryOutcome::Apart((0..uploads.len()).collect()));
     }
     let (merged, mut apart) = merge(&publication, uploads);
     for (place, upload) in uploads.iter().enumerate() {
@@ -124,16 +128,17 @@ async fn try_all<R: Rows>(rows: &mut R, uploads: &[&SyncUpload], is_alone: bool)
         }
     }
     let judged = uploads.iter().enumerate();
-    let judged = judged.filter(|(_, it)| verdicts::concern(&publication, it));
+    let judged = judged.filter(|(_, it)| handler_decisions::concern(&publication, it));
     apart.extend(judged.map(|(place, _)| place));
     if !apart.is_empty() {
-        return Ok(Tried::Apart(apart));
+        return Ok(SharedTryOutcome::Apart(apart));
     }
     let tables = merged.iter().enumerate();
-    let tables = tables
-        .map(|(place, it)| Incoming::new(&publication, &it.rows, place, it.index, it.map.clone()));
+    let tables = tables.map(|(place, it)| {
+        IncomingTable::new(&publication, &it.rows, place, it.index, it.map.clone())
+    });
     let tables = tables.collect::<Result<Vec<_>>>()?;
-    let mut sharing = Sharing {
+    let mut sharing = SharedUploads {
         rows,
         publication: &publication,
         uploads,
@@ -147,7 +152,7 @@ async fn try_all<R: Rows>(rows: &mut R, uploads: &[&SyncUpload], is_alone: bool)
 }
 
 /// The rows of several uploads for a table, chunk behind chunk.
-struct Merged {
+struct MergedRows {
     /// The table's index in the publication.
     index: usize,
     map: ColumnMap,
@@ -161,14 +166,14 @@ struct Merged {
 fn merge<T>(
     publication: &Publication<T>,
     uploads: &[&SyncUpload],
-) -> (Vec<Merged>, BTreeSet<usize>) {
-    let (mut merged, mut apart) = (Vec::<Merged>::new(), BTreeSet::new());
+) -> (Vec<MergedRows>, BTreeSet<usize>) {
+    let (mut merged, mut apart) = (Vec::<MergedRows>::new(), BTreeSet::new());
     for (owner, upload) in uploads.iter().enumerate() {
         for table in &upload.tables {
             let announced = ColumnMap::find(&publication.schema, &table.begin);
             let announced = announced.map(|it| judgeable(publication, it));
             let (index, map) = match announced {
-                Ok(Announced::Published(index, map)) if !map.has_dropped() => (index, map),
+                Ok(AnnouncedColumns::Published(index, map)) if !map.has_dropped() => (index, map),
                 _ => {
                     apart.insert(owner);
                     continue;
@@ -183,7 +188,7 @@ fn merge<T>(
                         begin: table.begin.clone(),
                         chunks: Vec::new(),
                     };
-                    merged.push(Merged {
+                    merged.push(MergedRows {
                         index,
                         map,
                         rows,
@@ -200,19 +205,19 @@ fn merge<T>(
 }
 
 /// The rows that are there afterwards.
-fn written<T: TargetTable>(table: &Incoming<'_, T>) -> Result<[(Op, Vec<RowRef>); 2]> {
+fn written<T: TargetTable>(table: &IncomingTable<'_, T>) -> Result<[(Op, Vec<RowRef>); 2]> {
     let updates = [&*table.updates, &*table.moves].concat();
     Ok([(Op::Insert, table.find_inserts()?), (Op::Update, updates)])
 }
 
 /// Uploads on their way into the centre together.
-struct Sharing<'s, R: Rows> {
+struct SharedUploads<'s, R: UploadWriter> {
     rows: &'s mut R,
     publication: &'s Publication<R::Table>,
     uploads: &'s [&'s SyncUpload],
-    merged: &'s [Merged],
+    merged: &'s [MergedRows],
     /// In the same order.
-    tables: &'s [Incoming<'s, R::Table>],
+    tables: &'s [IncomingTable<'s, R::Table>],
     /// By the uploads' places, as everything here.
     admissions: Vec<Admission>,
     /// Of which something is in the way.
@@ -221,9 +226,9 @@ struct Sharing<'s, R: Rows> {
     is_alone: bool,
 }
 
-impl<'s, R: Rows> Sharing<'s, R> {
-    async fn run(&mut self) -> Result<Tried> {
-        if !self.admit().await? {
+impl<'s, R: UploadWriter> SharedUploads<'s, R> {
+    async fn run(&mut self) -> Result<SharedTryOutcome> {
+        if !self.claim_sequences().await? {
             return Ok(self.stop());
         }
         self.rows.begin_rows(false).await?;
@@ -233,7 +238,7 @@ impl<'s, R: Rows> Sharing<'s, R> {
             }
         }
         if self.rows.is_violated(false).await? {
-            return Ok(Tried::Some);
+            return Ok(SharedTryOutcome::Some);
         }
         if !self.follow_their_own().await? {
             return Ok(self.stop());
@@ -250,24 +255,24 @@ impl<'s, R: Rows> Sharing<'s, R> {
             completed.push(admission.complete(upload, &mut result));
             applied.push(UploadOutcome::Applied { result, own });
         }
-        self.rows.keep(store(completed)).await?;
-        Ok(Tried::Applied(applied))
+        self.rows.store_result(store(completed)).await?;
+        Ok(SharedTryOutcome::Applied(applied))
     }
 
-    fn stop(&mut self) -> Tried {
+    fn stop(&mut self) -> SharedTryOutcome {
         match std::mem::take(&mut self.apart) {
-            apart if apart.is_empty() => Tried::Some,
-            apart => Tried::Apart(apart),
+            apart if apart.is_empty() => SharedTryOutcome::Some,
+            apart => SharedTryOutcome::Apart(apart),
         }
     }
 
-    fn owner(&self, table: &Incoming<'_, R::Table>, row: RowRef) -> usize {
+    fn owner(&self, table: &IncomingTable<'_, R::Table>, row: RowRef) -> usize {
         self.merged[table.place].owners[row.chunk()]
     }
 
     fn set_apart(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         rows: impl IntoIterator<Item = RowRef>,
     ) {
         for row in rows {
@@ -277,7 +282,7 @@ impl<'s, R: Rows> Sharing<'s, R> {
     }
 
     /// Takes the numbers of all uploads; false if something is in the way of some.
-    async fn admit(&mut self) -> Result<bool> {
+    async fn claim_sequences(&mut self) -> Result<bool> {
         for table in self.tables {
             let is_in_the_way = !table.is_open
                 || decides_scopes(self.publication, table.index)
@@ -291,7 +296,10 @@ impl<'s, R: Rows> Sharing<'s, R> {
             return Ok(false);
         }
         let (publication, uploads) = (self.publication, self.uploads);
-        let admitted = self.rows.admit(publication, uploads, self.tables).await?;
+        let admitted = self
+            .rows
+            .claim_sequence(publication, uploads, self.tables)
+            .await?;
         for (place, (admitted, upload)) in admitted.into_iter().zip(uploads).enumerate() {
             let Some(admitted) = admitted else {
                 self.apart.insert(place);
@@ -314,7 +322,7 @@ impl<'s, R: Rows> Sharing<'s, R> {
     /// Sets uploads apart that may settle what was refused of their remotes before.
     async fn find_refused(&mut self) -> Result<()> {
         let remotes = self.uploads.iter();
-        let remotes = remotes.map(|it| own_row![it.context.remote_id, it.publication]);
+        let remotes = remotes.map(|it| system_row![it.context.remote_id, it.publication]);
         let select = each(
             "SELECT DISTINCT r.remote_id FROM {rows BLOB TEXT}
              JOIN tidewater.refused r ON r.remote_id = v.c1 AND r.publication = v.c2",
@@ -343,16 +351,16 @@ impl<'s, R: Rows> Sharing<'s, R> {
     }
 
     /// Does what is done first with rows of a table; false if something is in the way.
-    async fn step(&mut self, place: usize, step: Step) -> Result<bool> {
+    async fn step(&mut self, place: usize, step: ApplyStep) -> Result<bool> {
         let table = &self.tables[place];
         let (op, refs) = match step {
-            Step::Delete => (Op::Delete, table.deletes.clone()),
-            Step::Move => (Op::Update, table.moves.clone()),
-            Step::Update => (Op::Update, table.updates.clone()),
+            ApplyStep::Delete => (Op::Delete, table.deletes.clone()),
+            ApplyStep::Move => (Op::Update, table.moves.clone()),
+            ApplyStep::Update => (Op::Update, table.updates.clone()),
             // Nothing is handed over here, and no script is run.
-            Step::HandOver | Step::Event(_) => return Ok(true),
-            Step::Insert if self.load(table).await? => return Ok(true),
-            Step::Insert => (Op::Insert, table.find_inserts()?),
+            ApplyStep::HandOver | ApplyStep::Event(_) => return Ok(true),
+            ApplyStep::Insert if self.insert_in_bulk(table).await? => return Ok(true),
+            ApplyStep::Insert => (Op::Insert, table.find_inserts()?),
         };
         if refs.is_empty() {
             return Ok(true);
@@ -362,14 +370,17 @@ impl<'s, R: Rows> Sharing<'s, R> {
             return Ok(false);
         }
         if op == Op::Delete && table.table.on_delete() == OnDelete::Looks {
-            let parents = self.rows.with_children(table, &refs, false).await?;
+            let parents = self
+                .rows
+                .find_rows_with_children(table, &refs, false)
+                .await?;
             self.set_apart(table, parents);
         }
         for (changed, refs) in &ready.sets {
-            let batch = Batch::new(table, op, changed);
+            let batch = RowBatch::new(table, op, changed);
             let written = self.rows.write(&batch, refs).await?;
             let is_all = written.applied == refs.len() as u64;
-            let Written {
+            let BatchOutcome {
                 passed_over,
                 failed,
                 refused,
@@ -393,7 +404,7 @@ impl<'s, R: Rows> Sharing<'s, R> {
         Ok(self.apart.is_empty())
     }
 
-    async fn load(&mut self, table: &Incoming<'_, R::Table>) -> Result<bool> {
+    async fn insert_in_bulk(&mut self, table: &IncomingTable<'_, R::Table>) -> Result<bool> {
         if table.inserts <= FEW_INSERTS {
             return Ok(false);
         }
@@ -404,18 +415,18 @@ impl<'s, R: Rows> Sharing<'s, R> {
             let membership = &mut memberships[owners[chunk]];
             membership.barrier_to_new(values).is_none()
         };
-        self.rows.load(table, &mut may_write).await
+        self.rows.insert_in_bulk(table, &mut may_write).await
     }
 
     /// Sorts rows of one operation by what is written of them; sets apart whose are not ready.
     async fn sort(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
         refs: &[RowRef],
-    ) -> Result<Ready> {
-        let mut ready = Ready::default();
-        let Sharing {
+    ) -> Result<ReadyRows> {
+        let mut ready = ReadyRows::default();
+        let SharedUploads {
             rows,
             publication,
             merged,
@@ -444,7 +455,7 @@ impl<'s, R: Rows> Sharing<'s, R> {
             is_well &= obstacle(*rows, publication, table, uploaded, &changed).is_none();
             if let Some(old) = uploaded.old {
                 is_well &= membership.barrier(old).is_none();
-                is_well &= rows.unfit(table, Image::Old, old).is_none();
+                is_well &= rows.misfit_reason(table, RowImage::Old, old).is_none();
             }
             match is_well {
                 true => ready.add(table, &mut changed, refs[at]),
@@ -453,17 +464,17 @@ impl<'s, R: Rows> Sharing<'s, R> {
             Ok(())
         })?;
         if op != Op::Insert && self.apart.is_empty() && self.is_asked(table) {
-            self.judge(table, (op, Image::Old), refs).await?;
+            self.judge(table, (op, RowImage::Old), refs).await?;
         }
         Ok(ready)
     }
 
-    fn rules(&self, table: &Incoming<'_, R::Table>) -> &'s [Rule] {
+    fn rules(&self, table: &IncomingTable<'_, R::Table>) -> &'s [RowRule] {
         &self.publication.rules[self.publication.rules_of(table.index)]
     }
 
     /// Whether only the centre knows whose the rows of a table are.
-    fn is_asked(&self, table: &Incoming<'_, R::Table>) -> bool {
+    fn is_asked(&self, table: &IncomingTable<'_, R::Table>) -> bool {
         let written = self.publication.writes[table.index].rule.as_ref();
         let mut rules = self.rules(table).iter().chain(written);
         rules.any(|rule| rule.follows || !rule.filled.is_empty())
@@ -476,7 +487,7 @@ impl<'s, R: Rows> Sharing<'s, R> {
                 continue;
             }
             for (op, refs) in written(table)? {
-                self.judge(table, (op, Image::New), &refs).await?;
+                self.judge(table, (op, RowImage::New), &refs).await?;
             }
         }
         Ok(self.apart.is_empty())
@@ -485,8 +496,8 @@ impl<'s, R: Rows> Sharing<'s, R> {
     /// Sets apart whose rows may not be written as they are in the centre.
     async fn judge(
         &mut self,
-        table: &Incoming<'_, R::Table>,
-        (op, image): (Op, Image),
+        table: &IncomingTable<'_, R::Table>,
+        (op, image): (Op, RowImage),
         refs: &[RowRef],
     ) -> Result<()> {
         let types = &self.publication.row_types[table.index];
@@ -519,7 +530,7 @@ impl<'s, R: Rows> Sharing<'s, R> {
                 builders[owners[chunk]].applied(op, rows);
             }
             let are_completed = publication.writes[table.index].are_completed;
-            if !self.rows.makes_something(table) && !are_completed {
+            if !self.rows.may_compute_values(table) && !are_completed {
                 continue;
             }
             let columns = publication.schema.tables[table.index].columns.len();
@@ -529,19 +540,21 @@ impl<'s, R: Rows> Sharing<'s, R> {
             for (op, refs) in written(table)? {
                 let apart = &mut self.apart;
                 let mut made = |row: RowRef,
-                                uploaded: &Uploaded<'_, '_>,
+                                uploaded: &UploadedImages<'_, '_>,
                                 central: Option<&[Datum<'_>]>| {
                     let owner = owners[row.chunk()];
                     let Some(central) = central.filter(|it| memberships[owner].has(it)) else {
                         return;
                     };
-                    if made::compare_sums(publication, table, uploaded, central) == Sums::Differ {
+                    if computed_values::compare_sums(publication, table, uploaded, central)
+                        == SumComparison::Differ
+                    {
                         apart.insert(owner);
                     }
                     builders[owner].made(table.index, Op::Made, &central[..columns]);
                 };
                 let taken = (op, &*refs);
-                made::find(self.rows, publication, table, taken, &mut made).await?;
+                computed_values::find(self.rows, publication, table, taken, &mut made).await?;
             }
         }
         Ok(builders.into_iter().map(ResultBuilder::finish).collect())
@@ -556,8 +569,8 @@ impl<'s, R: Rows> Sharing<'s, R> {
             true => results.iter().map(|_| HashMap::new()).collect(),
             false => {
                 let (shapes, results) = (&self.publication.shapes, results.iter());
-                let owner = |table: &Incoming<'_, _>, row| self.owner(table, row);
-                own::rows(shapes, self.tables, owner, &results.collect::<Vec<_>>())?
+                let owner = |table: &IncomingTable<'_, _>, row| self.owner(table, row);
+                echo_filter::rows(shapes, self.tables, owner, &results.collect::<Vec<_>>())?
             }
         };
         let own = rows.into_iter().map(|rows| OwnUpload {

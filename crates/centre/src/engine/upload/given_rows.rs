@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, Datum, Op, Table, Value, pack};
 
-use super::incoming::{Incoming, RowRef};
-use super::rows::{Image, Rows, ScriptRan};
+use super::incoming_rows::{IncomingTable, RowRef};
 use super::settle::ROWS_AT_ONCE;
+use super::upload_writer::{RowImage, ScriptOutcome, UploadWriter};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
-use crate::engine::scripts::{Scripting, Statement};
-use crate::engine::upload::decided::pack_key;
+use crate::engine::scripts::{ScriptEnvironment, ScriptStatement};
+use crate::engine::upload::dependent_refusals::pack_key;
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -33,11 +33,11 @@ impl GivenRows {
 
 /// Finds which of the rows that an upload meets a remote is given. Rows that are as the remote says
 /// need not be asked about: it knows them.
-pub(super) async fn find_given<R: Rows>(
+pub(super) async fn find_given<R: UploadWriter>(
     rows: &mut R,
     publication: &Publication<R::Table>,
-    tables: &[Incoming<'_, R::Table>],
-    scripting: Option<&Scripting<'_>>,
+    tables: &[IncomingTable<'_, R::Table>],
+    scripting: Option<&ScriptEnvironment<'_>>,
 ) -> Result<GivenRows> {
     let mut given = GivenRows::default();
     let Some(scripting) = scripting else {
@@ -50,11 +50,11 @@ pub(super) async fn find_given<R: Rows>(
         let mut keys = MetKeys::default();
         let inserts = table.find_inserts()?;
         let uploaded = [
-            (Op::Insert, &inserts, Image::New),
-            (Op::Update, &table.updates, Image::Old),
-            (Op::Update, &table.moves, Image::Old),
-            (Op::Update, &table.moves, Image::New),
-            (Op::Delete, &table.deletes, Image::Old),
+            (Op::Insert, &inserts, RowImage::New),
+            (Op::Update, &table.updates, RowImage::Old),
+            (Op::Update, &table.moves, RowImage::Old),
+            (Op::Update, &table.moves, RowImage::New),
+            (Op::Delete, &table.deletes, RowImage::Old),
         ];
         for (op, refs, image) in uploaded {
             for some in refs.chunks(ROWS_AT_ONCE) {
@@ -89,12 +89,12 @@ struct MetKeys {
 
 impl MetKeys {
     /// Adds those that some rows meet.
-    async fn find<R: Rows>(
+    async fn find<R: UploadWriter>(
         &mut self,
         rows: &mut R,
         publication: &Publication<R::Table>,
-        table: &Incoming<'_, R::Table>,
-        (op, refs, image): (Op, &[RowRef], Image),
+        table: &IncomingTable<'_, R::Table>,
+        (op, refs, image): (Op, &[RowRef], RowImage),
     ) -> Result<()> {
         let schema = &publication.schema.tables[table.index];
         let types = &publication.row_types[table.index];
@@ -106,7 +106,7 @@ impl MetKeys {
                 let mut written = table.written.iter();
                 written.all(|&it| pack::same(&canonical(old[it]), &canonical(central[it])))
             };
-            let is_known = image == Image::Old && uploaded.old.is_some_and(is_as_before);
+            let is_known = image == RowImage::Old && uploaded.old.is_some_and(is_as_before);
             let key = schema.key.iter().map(|&it| central[it].to_value());
             match is_known {
                 true => self.known.push(key.collect()),
@@ -141,11 +141,11 @@ impl RowsToTell {
     }
 
     /// Tells those that are given.
-    pub(super) async fn tell<R: Rows>(
+    pub(super) async fn tell<R: UploadWriter>(
         self,
         rows: &mut R,
-        scripting: &Scripting<'_>,
-        of: (&Statement, &str),
+        scripting: &ScriptEnvironment<'_>,
+        of: (&ScriptStatement, &str),
         tell: &mut (dyn FnMut(&[Datum<'_>]) + Send),
     ) -> Result<()> {
         let given = are_given(rows, scripting, of, &self.keys).await?;
@@ -157,10 +157,10 @@ impl RowsToTell {
 }
 
 /// Whether a script gives the rows with some keys. What the database refuses is given to nobody.
-async fn are_given<R: Rows>(
+async fn are_given<R: UploadWriter>(
     rows: &mut R,
-    scripting: &Scripting<'_>,
-    (lookup, table): (&Statement, &str),
+    scripting: &ScriptEnvironment<'_>,
+    (lookup, table): (&ScriptStatement, &str),
     keys: &[Vec<Value>],
 ) -> Result<Vec<bool>> {
     let mut given = Vec::with_capacity(keys.len());
@@ -173,8 +173,8 @@ async fn are_given<R: Rows>(
             .run_script(std::slice::from_ref(lookup), &values)
             .await?;
         given.extend(ran.into_iter().map(|it| match it {
-            ScriptRan::Done { row, .. } => row.is_some(),
-            ScriptRan::Refused(_) => false,
+            ScriptOutcome::Done { row, .. } => row.is_some(),
+            ScriptOutcome::Refused(_) => false,
         }));
     }
     Ok(given)

@@ -5,14 +5,14 @@
 use tidewater_protocol::{Datum, Op, RowShape};
 
 use super::Admission;
-use super::given::RowsToTell;
-use super::incoming::{Incoming, RowRef, Uploaded};
-use super::outcomes::{Outcomes, Sums};
-use super::rows::{Image, Rows};
+use super::given_rows::RowsToTell;
+use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
+use super::outcomes::{Outcomes, SumComparison};
+use super::upload_writer::{RowImage, UploadWriter};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
-use crate::engine::scripts::Scripting;
-use crate::engine::upload::decided::pack_key;
+use crate::engine::scripts::ScriptEnvironment;
+use crate::engine::upload::dependent_refusals::pack_key;
 use crate::error::CentreError;
 
 /// So many rows of the centre are read at once.
@@ -21,17 +21,17 @@ const ROWS_AT_ONCE: usize = 2_000;
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// Adds to the result of an upload what differs from what was uploaded.
-pub(super) async fn note<R: Rows>(
+pub(super) async fn note<R: UploadWriter>(
     rows: &mut R,
     publication: &Publication<R::Table>,
-    tables: &[Incoming<'_, R::Table>],
-    (admission, scripting): (&Admission, Option<&Scripting<'_>>),
+    tables: &[IncomingTable<'_, R::Table>],
+    (admission, scripting): (&Admission, Option<&ScriptEnvironment<'_>>),
     outcomes: &mut Outcomes<'_>,
 ) -> Result<()> {
     for table in tables.iter().filter(|it| it.is_open) {
         let are_completed = publication.writes[table.index].are_completed;
         let is_scripted = scripting.is_some_and(|it| it.scripts.uploads(table.index));
-        let are_all = rows.makes_something(table) || are_completed || is_scripted;
+        let are_all = rows.may_compute_values(table) || are_completed || is_scripted;
         let are_changed = outcomes.fates().has_changed_some(table.index);
         // Where a script says what comes down, it says so of these rows, too.
         let by_script = scripting.is_some_and(|it| it.scripts.downloads(table.index));
@@ -44,9 +44,9 @@ pub(super) async fn note<R: Rows>(
         }
         let mut membership = admission.held(publication, table.index).of_any_age();
         if !kept.is_empty() {
-            let mut made = |_, _: &Uploaded<'_, '_>, central: Option<&[Datum<'_>]>| {
+            let mut made = |_, _: &UploadedImages<'_, '_>, central: Option<&[Datum<'_>]>| {
                 if let Some(central) = central.filter(|it| membership.has(it)) {
-                    outcomes.made(table, central, Sums::Alike);
+                    outcomes.made(table, central, SumComparison::Alike);
                 }
             };
             find_all(rows, publication, table, (Op::Delete, &kept), &mut made).await?;
@@ -59,7 +59,7 @@ pub(super) async fn note<R: Rows>(
                 true => split(publication, table, outcomes, taken)?,
                 false => (Vec::new(), taken),
             };
-            let mut made = |_, uploaded: &Uploaded<'_, '_>, central: Option<&[Datum<'_>]>| {
+            let mut made = |_, uploaded: &UploadedImages<'_, '_>, central: Option<&[Datum<'_>]>| {
                 match central.filter(|it| membership.has(it)) {
                     Some(central) if lookup.is_some() => to_tell.add(schema, central),
                     Some(central) => {
@@ -76,7 +76,8 @@ pub(super) async fn note<R: Rows>(
             find_all(rows, publication, table, (op, &changed), &mut made).await?;
         }
         if let Some((scripting, lookup)) = lookup {
-            let mut made = |central: &[Datum<'_>]| outcomes.made(table, central, Sums::Alike);
+            let mut made =
+                |central: &[Datum<'_>]| outcomes.made(table, central, SumComparison::Alike);
             let of = (lookup, &*schema.name);
             to_tell.tell(rows, scripting, of, &mut made).await?;
         }
@@ -86,10 +87,10 @@ pub(super) async fn note<R: Rows>(
 
 /// Finds those of some rows that took effect which differ in the centre from what was uploaded;
 /// `made` gets the centre's, as they are read.
-pub(super) async fn find<R: Rows>(
+pub(super) async fn find<R: UploadWriter>(
     rows: &mut R,
     publication: &Publication<R::Table>,
-    table: &Incoming<'_, R::Table>,
+    table: &IncomingTable<'_, R::Table>,
     (op, taken): (Op, &[RowRef]),
     made: Take<'_>,
 ) -> Result<()> {
@@ -100,10 +101,10 @@ pub(super) async fn find<R: Rows>(
 }
 
 /// Finds rows that handlers have changed, or that are kept.
-pub(super) async fn find_all<R: Rows>(
+pub(super) async fn find_all<R: UploadWriter>(
     rows: &mut R,
     publication: &Publication<R::Table>,
-    table: &Incoming<'_, R::Table>,
+    table: &IncomingTable<'_, R::Table>,
     (op, taken): (Op, &[RowRef]),
     made: Take<'_>,
 ) -> Result<()> {
@@ -112,20 +113,20 @@ pub(super) async fn find_all<R: Rows>(
 }
 
 /// Gets rows with what was uploaded, as the centre has them; `None` of what it has not.
-type Take<'t> = &'t mut (dyn FnMut(RowRef, &Uploaded<'_, '_>, Option<&[Datum<'_>]>) + Send);
+type Take<'t> = &'t mut (dyn FnMut(RowRef, &UploadedImages<'_, '_>, Option<&[Datum<'_>]>) + Send);
 
 /// Whether an uploaded row is told as the centre has it, given both.
 type IsTold<'t> = &'t (dyn Fn(&[Datum<'_>], &[Datum<'_>]) -> bool + Send + Sync);
 
-async fn find_some<R: Rows>(
+async fn find_some<R: UploadWriter>(
     rows: &mut R,
     publication: &Publication<R::Table>,
-    table: &Incoming<'_, R::Table>,
+    table: &IncomingTable<'_, R::Table>,
     (op, taken): (Op, &[RowRef]),
     (is_told, made): (IsTold<'_>, Take<'_>),
 ) -> Result<()> {
     for some in taken.chunks(ROWS_AT_ONCE) {
-        let found = rows.find(table, op, some, Image::New).await?;
+        let found = rows.find(table, op, some, RowImage::New).await?;
         table.images(some, |at, uploaded| {
             let Some(met) = found[at].as_ref() else {
                 made(some[at], uploaded, None);
@@ -148,7 +149,7 @@ async fn find_some<R: Rows>(
 /// The inserts and updates that took effect; all of them, or those that were resolved.
 pub(super) fn taken<T>(
     publication: &Publication<T>,
-    table: &Incoming<'_, T>,
+    table: &IncomingTable<'_, T>,
     outcomes: &Outcomes<'_>,
     are_all: bool,
 ) -> Result<[(Op, Vec<RowRef>); 2]> {
@@ -163,7 +164,7 @@ pub(super) fn taken<T>(
         let key = (table.index, pack_key(schema, &row.key));
         let fates = outcomes.fates();
         let is_meant = are_all || outcomes.is_resolved(&key) || fates.has_changed(&key);
-        let is_written = fates.of(&key, op).is_none();
+        let is_written = fates.find_decision(&key, op).is_none();
         if is_meant && is_written && !builder.is_refused(&key, op) && !builder.is_lost(&key) {
             match op {
                 Op::Insert => inserts.push(at),
@@ -178,7 +179,7 @@ pub(super) fn taken<T>(
 /// Those of some rows that handlers have changed, and the others.
 fn split<T>(
     publication: &Publication<T>,
-    table: &Incoming<'_, T>,
+    table: &IncomingTable<'_, T>,
     outcomes: &Outcomes<'_>,
     rows: Vec<RowRef>,
 ) -> Result<(Vec<RowRef>, Vec<RowRef>)> {
@@ -198,17 +199,17 @@ fn split<T>(
 /// Compares the sums of a row that was uploaded with what the centre has made of it.
 pub(super) fn compare_sums<T>(
     publication: &Publication<T>,
-    table: &Incoming<'_, T>,
-    uploaded: &Uploaded<'_, '_>,
+    table: &IncomingTable<'_, T>,
+    uploaded: &UploadedImages<'_, '_>,
     central: &[Datum<'_>],
-) -> Sums {
+) -> SumComparison {
     let sums = publication.resolvers[table.index].sums();
     let sums: Vec<usize> = sums.filter(|it| table.sent.contains(it)).collect();
     let shape = &publication.shapes[table.index];
     let new = uploaded.new.unwrap_or_default();
     match !new.is_empty() && differs(shape, &sums, new, central) {
-        true => Sums::Differ,
-        false => Sums::Alike,
+        true => SumComparison::Differ,
+        false => SumComparison::Alike,
     }
 }
 

@@ -9,38 +9,38 @@ use std::sync::Arc;
 
 use tidewater_protocol::{Code, Datum, Op, RowsWriter, pack};
 
-use super::columns::ColumnMap;
-use super::decided::{Decision, RowKey, RowKeys, pack_key};
-use super::rows::Refusal;
+use super::column_map::ColumnMap;
+use super::dependent_refusals::{RowDecision, RowKey, RowKeys, pack_key};
+use super::upload_writer::RefusalReason;
 use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
 use crate::error::CentreError;
 use crate::upload::{RowsChunk, SyncUpload, UploadTable};
-use crate::verdict::{TableVerdicts, Verdict};
+use crate::verdict::{RowVerdict, TableVerdicts};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// An upload as handlers have judged it.
 #[derive(Default)]
-pub(super) struct Judged {
+pub(super) struct JudgedUpload {
     /// Its tables with changed rows, by their place.
     tables: BTreeMap<usize, UploadTable>,
     /// What is decided.
-    fates: Fates,
+    fates: HandlerDecisions,
 }
 
 /// What handlers have decided of rows.
 #[derive(Debug, Default)]
-pub(crate) struct Fates {
-    inserts: HashMap<RowKey, Decision>,
-    others: HashMap<RowKey, Decision>,
+pub(crate) struct HandlerDecisions {
+    inserts: HashMap<RowKey, RowDecision>,
+    others: HashMap<RowKey, RowDecision>,
     /// Those that they have changed.
     changed: RowKeys,
 }
 
-impl Fates {
+impl HandlerDecisions {
     /// What is decided of a row.
-    pub(crate) fn of(&self, row: &RowKey, op: Op) -> Option<&Decision> {
+    pub(crate) fn find_decision(&self, row: &RowKey, op: Op) -> Option<&RowDecision> {
         match op {
             Op::Insert => self.inserts.get(row),
             _ => self.others.get(row),
@@ -63,7 +63,7 @@ impl Fates {
         all.map(|it| it.0).collect()
     }
 
-    fn decide(&mut self, row: RowKey, op: Op, decision: Decision) {
+    fn decide(&mut self, row: RowKey, op: Op, decision: RowDecision) {
         match op {
             Op::Insert => self.inserts.insert(row, decision),
             _ => self.others.insert(row, decision),
@@ -81,9 +81,9 @@ pub(super) fn concern<T>(publication: &Publication<T>, upload: &SyncUpload) -> b
     !upload.verdicts.is_empty() || names.any(is_judged)
 }
 
-impl Judged {
+impl JudgedUpload {
     /// The same after this.
-    pub(super) fn into_fates(self) -> (BTreeMap<usize, UploadTable>, Arc<Fates>) {
+    pub(super) fn into_fates(self) -> (BTreeMap<usize, UploadTable>, Arc<HandlerDecisions>) {
         (self.tables, Arc::new(self.fates))
     }
 
@@ -114,7 +114,7 @@ impl Judged {
                 }),
             };
         };
-        let mut judging = Judging {
+        let mut judging = JudgementReader {
             publication,
             index,
             map,
@@ -146,12 +146,12 @@ impl Judged {
     }
 }
 
-struct Judging<'j, T> {
+struct JudgementReader<'j, T> {
     publication: &'j Publication<T>,
     index: usize,
     map: &'j ColumnMap,
     verdicts: &'j TableVerdicts,
-    fates: &'j mut Fates,
+    fates: &'j mut HandlerDecisions,
     /// The rows as they are to be applied.
     writer: RowsWriter<'j>,
     /// They are others than those that came.
@@ -160,12 +160,12 @@ struct Judging<'j, T> {
     unseen: bool,
 }
 
-impl<T> Judging<'_, T> {
+impl<T> JudgementReader<'_, T> {
     fn take(&mut self, row: &tidewater_protocol::UnpackedRow<'_>, op: Op, number: u64) {
         let schema = &self.publication.schema.tables[self.index];
         let key = || (self.index, pack_key(schema, &row.key));
         let refused = |reason: String| {
-            Decision::Refused(Refusal {
+            RowDecision::Refused(RefusalReason {
                 code: Code::RowHandler,
                 reason,
                 database_code: None,
@@ -173,9 +173,11 @@ impl<T> Judging<'_, T> {
         };
         match self.verdicts.get(&number) {
             None => self.unseen = true,
-            Some(Verdict::Refuse(reason)) => self.fates.decide(key(), op, refused(reason.clone())),
-            Some(Verdict::Handled) => self.fates.decide(key(), op, Decision::Handled),
-            Some(Verdict::Change(columns)) => {
+            Some(RowVerdict::Refuse(reason)) => {
+                self.fates.decide(key(), op, refused(reason.clone()))
+            }
+            Some(RowVerdict::Handled) => self.fates.decide(key(), op, RowDecision::Handled),
+            Some(RowVerdict::Change(columns)) => {
                 self.unseen = true;
                 let mut new = row.new.clone();
                 match self.change(&mut new, columns) {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Value, pack};
 
 use super::Serials;
-use super::incoming::{Incoming, RowRef};
-use crate::engine::connection::{Connection, Own};
+use super::incoming_rows::{IncomingTable, RowRef};
+use crate::engine::connection::{DatabaseConnection, SystemStatement};
 use crate::engine::exact::{Barrier, pack_row, unpack};
 use crate::engine::publication::Publication;
-use crate::engine::scripts::Statement;
+use crate::engine::scripts::ScriptStatement;
 use crate::error::CentreError;
 use crate::scope::Scope;
 use crate::trying::ChangedTable;
@@ -41,7 +41,7 @@ pub enum OnDelete {
 }
 
 /// What is known once an upload's number is taken.
-pub struct Admitted {
+pub struct ClaimedSequence {
     /// The serials of the subscription's scopes.
     pub serials: Serials,
     /// The scope as it is now.
@@ -50,7 +50,7 @@ pub struct Admitted {
 
 /// Why a row is not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RefusalReason {
     /// The code.
     pub code: Code,
     /// The reason, for people.
@@ -60,10 +60,10 @@ pub struct Refusal {
     pub database_code: Option<String>,
 }
 
-impl Refusal {
+impl RefusalReason {
     /// One of this server's.
-    pub fn new(code: Code, reason: String) -> Refusal {
-        Refusal {
+    pub fn new(code: Code, reason: String) -> RefusalReason {
+        RefusalReason {
             code,
             reason,
             database_code: None,
@@ -71,14 +71,14 @@ impl Refusal {
     }
 
     /// The key that a row is to have is that of another row. Of that one nothing is told.
-    pub(crate) fn key_in_use() -> Refusal {
-        Refusal::new(Code::RowKeyInUse, "key in use".to_owned())
+    pub(crate) fn key_in_use() -> RefusalReason {
+        RefusalReason::new(Code::RowKeyInUse, "key in use".to_owned())
     }
 
     /// The key of a row that is to be inserted is that of another row, which the remote may see. What
     /// refers to the one would refer to the other, so it is not for a resolver to mix them.
-    pub(crate) fn another_row() -> Refusal {
-        Refusal {
+    pub(crate) fn another_row() -> RefusalReason {
+        RefusalReason {
             code: Code::RowKeyInUse,
             reason: "key in use: somebody else has inserted another row under it; give this one a \
                      new key"
@@ -88,8 +88,8 @@ impl Refusal {
     }
 
     /// The remote may not write the row.
-    pub(crate) fn barred(barrier: Barrier) -> Refusal {
-        Refusal {
+    pub(crate) fn barred(barrier: Barrier) -> RefusalReason {
+        RefusalReason {
             code: Code::RowOutOfScope,
             reason: barrier.reason().to_owned(),
             database_code: None,
@@ -99,19 +99,19 @@ impl Refusal {
 
 /// A row that the database refused.
 #[derive(Clone, Debug)]
-pub struct Failed {
+pub struct FailedRow {
     /// Which one.
     pub at: RowRef,
     /// Why.
-    pub refusal: Refusal,
+    pub refusal: RefusalReason,
     /// It is a delete, and there are children that would go with it.
     pub has_children: bool,
 }
 
-impl Failed {
+impl FailedRow {
     /// A row that the database refused.
-    pub fn new(at: RowRef, refusal: Refusal) -> Failed {
-        Failed {
+    pub fn new(at: RowRef, refusal: RefusalReason) -> FailedRow {
+        FailedRow {
             at,
             refusal,
             has_children: false,
@@ -121,7 +121,7 @@ impl Failed {
 
 /// Which of a row's images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Image {
+pub enum RowImage {
     /// As it was.
     Old,
     /// As it is to be.
@@ -129,9 +129,9 @@ pub enum Image {
 }
 
 /// How rows of one operation of one table are written.
-pub struct Batch<'b, 'u, T> {
+pub struct RowBatch<'b, 'u, T> {
     /// The table.
-    pub table: &'b Incoming<'u, T>,
+    pub table: &'b IncomingTable<'u, T>,
     /// What is done with them.
     pub op: Op,
     /// The columns that an update sets.
@@ -141,38 +141,38 @@ pub struct Batch<'b, 'u, T> {
     /// pre-image says.
     pub insists: bool,
     /// Under which key the rows are that an update insists on.
-    pub key: Image,
+    pub key: RowImage,
 }
 
-impl<'b, 'u, T> Batch<'b, 'u, T> {
+impl<'b, 'u, T> RowBatch<'b, 'u, T> {
     /// Rows that find what they expect, or are passed over.
     pub(crate) fn new(
-        table: &'b Incoming<'u, T>,
+        table: &'b IncomingTable<'u, T>,
         op: Op,
         changed: &'b [usize],
-    ) -> Batch<'b, 'u, T> {
-        Batch {
+    ) -> RowBatch<'b, 'u, T> {
+        RowBatch {
             table,
             op,
             changed,
             insists: false,
-            key: Image::Old,
+            key: RowImage::Old,
         }
     }
 }
 
-/// What became of the rows of a [`Batch`].
+/// What became of the rows of a [`RowBatch`].
 #[derive(Default)]
-pub struct Written {
+pub struct BatchOutcome {
     /// How many are in the centre as they were sent.
     pub applied: u64,
     /// Those that did not find the centre as they expect it: an insert its key free, the others
     /// their rows as their pre-images say.
     pub passed_over: Vec<RowRef>,
     /// Those that the database refused, and may take when others are in.
-    pub failed: Vec<Failed>,
+    pub failed: Vec<FailedRow>,
     /// Those that it will never take.
-    pub refused: Vec<Failed>,
+    pub refused: Vec<FailedRow>,
     /// Those that a trigger of the centre has put under another key.
     pub elsewhere: Vec<RowRef>,
     /// Deletes in whose place a trigger of the centre has done something else, such as mark the row:
@@ -181,28 +181,28 @@ pub struct Written {
 }
 
 /// A row of the centre that an uploaded one met.
-pub struct Met {
+pub struct MetRow {
     /// Its values.
-    pub central: Central,
+    pub central: CentralRow,
     /// Whether it is what an insert or update wants it to be, as far as the centre lets it.
     pub is_as_uploaded: bool,
 }
 
 /// The values of a row of the centre.
-pub struct Central {
+pub struct CentralRow {
     packed: Vec<u8>,
     /// Whether all of them could be packed: one that is too long to be synced is NULL here.
     pub is_whole: bool,
 }
 
-impl Central {
+impl CentralRow {
     /// Packs the values of a row.
-    pub fn pack(types: &[ColumnType], mut values: Vec<Datum<'_>>) -> Central {
+    pub fn pack(types: &[ColumnType], mut values: Vec<Datum<'_>>) -> CentralRow {
         let is_whole = pack::too_long(&values).is_none();
         while let Some((column, _)) = pack::too_long(&values) {
             values[column] = Datum::Null;
         }
-        Central {
+        CentralRow {
             packed: pack_row(types, &values),
             is_whole,
         }
@@ -233,9 +233,9 @@ pub struct ParentReference<'r, T> {
 }
 
 /// Rows of one operation of one table that are applied with others.
-pub struct Part<'b, 'u, T> {
+pub struct CyclePart<'b, 'u, T> {
     /// The table.
-    pub table: &'b Incoming<'u, T>,
+    pub table: &'b IncomingTable<'u, T>,
     /// What is done with them.
     pub op: Op,
     /// The columns that an update sets.
@@ -248,13 +248,13 @@ pub struct Part<'b, 'u, T> {
 pub struct RowSet {
     /// By statement: the values of its parameters beside the rows.
     pub values: Vec<Vec<Value>>,
-    /// By row: the values of the columns of [`Statement::set`].
+    /// By row: the values of the columns of [`ScriptStatement::set`].
     pub rows: Vec<Vec<Value>>,
 }
 
 /// What the statements of a script have come to, for one row.
 #[derive(Clone, Debug)]
-pub enum ScriptRan {
+pub enum ScriptOutcome {
     /// They have run.
     Done {
         /// How many rows it has changed, if that tells anything: the least of its updates.
@@ -263,12 +263,12 @@ pub enum ScriptRan {
         row: Option<Vec<Value>>,
     },
     /// The database has refused one of them, and none has done anything.
-    Refused(Refusal),
+    Refused(RefusalReason),
 }
 
-impl Default for ScriptRan {
-    fn default() -> ScriptRan {
-        ScriptRan::Done {
+impl Default for ScriptOutcome {
+    fn default() -> ScriptOutcome {
+        ScriptOutcome::Done {
             changed: None,
             row: None,
         }
@@ -280,13 +280,13 @@ impl Default for ScriptRan {
 /// # Errors
 /// The error, if it is not to be tried again.
 pub(crate) async fn try_again(
-    rows: &mut impl Rows,
+    rows: &mut impl UploadWriter,
     what: &'static str,
     error: CentreError,
     attempts: &mut u32,
 ) -> Result<()> {
     *attempts += 1;
-    if !rows.is_tried_again(&error, *attempts).await? {
+    if !rows.rollback_for_retry(&error, *attempts).await? {
         return Err(error);
     }
     tracing::debug!(%error, attempts, what, "it is tried again");
@@ -295,9 +295,9 @@ pub(crate) async fn try_again(
 
 /// Writes the rows of a list of uploads, on one connection and in one transaction. What is to be
 /// written, in which order, and what becomes of a row that meets another, is the engine's affair.
-pub trait Rows: Send {
+pub trait UploadWriter: Send {
     /// The connection.
-    type Connection: Connection;
+    type Connection: DatabaseConnection;
     /// A table of a publication.
     type Table: TargetTable;
 
@@ -332,11 +332,11 @@ pub trait Rows: Send {
     fn begin(&mut self, number: usize) -> impl Future<Output = Result<()>> + Send;
 
     /// Keeps what was begun, and with it its result.
-    fn keep(&mut self, result: Own) -> impl Future<Output = Result<()>> + Send;
+    fn store_result(&mut self, result: SystemStatement) -> impl Future<Output = Result<()>> + Send;
 
     /// An upload of the list has waited for a lock in vain: the next ones do not wait for long, so
     /// that somebody's transaction holds up only who needs what it holds.
-    fn hurry(&mut self) {}
+    fn shorten_lock_timeout(&mut self) {}
 
     /// Undoes what was begun.
     fn undo(&mut self) -> impl Future<Output = Result<()>> + Send;
@@ -346,7 +346,7 @@ pub trait Rows: Send {
 
     /// Undoes all of the list after an error; whether it is to be tried once more, which it has
     /// been so often.
-    fn is_tried_again(
+    fn rollback_for_retry(
         &mut self,
         error: &CentreError,
         attempts: u32,
@@ -354,24 +354,24 @@ pub trait Rows: Send {
 
     /// Takes the numbers of uploads of one publication, sees to it that nobody changes their
     /// tables, and evaluates their scopes, in their order. `None` if the number does not follow.
-    fn admit<'u>(
+    fn claim_sequence<'u>(
         &mut self,
         publication: &'u Publication<Self::Table>,
         uploads: &[&'u SyncUpload],
-        tables: &[Incoming<'u, Self::Table>],
-    ) -> impl Future<Output = Result<Vec<Option<Admitted>>>> + Send;
+        tables: &[IncomingTable<'u, Self::Table>],
+    ) -> impl Future<Output = Result<Vec<Option<ClaimedSequence>>>> + Send;
 
     /// Sees to it that nobody changes these tables, of which rows are written that no remote
     /// uploads.
-    fn enter(
+    fn lock_tables(
         &mut self,
         publication: &Publication<Self::Table>,
-        tables: &[Incoming<'_, Self::Table>],
+        tables: &[IncomingTable<'_, Self::Table>],
     ) -> impl Future<Output = Result<()>> + Send;
 
     /// Whether rows of several uploads can be written to a table by the same statements: nothing
     /// that happens then looks at who uploads.
-    fn is_shared(&self, table: &Incoming<'_, Self::Table>) -> bool;
+    fn is_shared(&self, table: &IncomingTable<'_, Self::Table>) -> bool;
 
     /// Begins to write the rows of an upload. With `immediate` all constraints are checked as soon
     /// as a row is written, also those that could wait.
@@ -384,81 +384,81 @@ pub trait Rows: Send {
     fn is_violated(&mut self, immediate: bool) -> impl Future<Output = Result<bool>> + Send;
 
     /// Whether it can be told of single rows if they violate a constraint that could wait.
-    fn can_tell(&mut self) -> Result<bool>;
+    fn can_check_single_rows(&mut self) -> Result<bool>;
 
     /// Why an image cannot be that of a row of the centre, if that is known without asking it.
-    fn unfit(
+    fn misfit_reason(
         &mut self,
-        table: &Incoming<'_, Self::Table>,
-        image: Image,
+        table: &IncomingTable<'_, Self::Table>,
+        image: RowImage,
         row: &[Datum<'_>],
     ) -> Option<String>;
 
     /// Inserts all inserts of a table in bulk, or none of them; whether they are in. `may_write`
     /// tells by the number of its chunk whether a row may be written by who sent it.
-    fn load(
+    fn insert_in_bulk(
         &mut self,
-        table: &Incoming<'_, Self::Table>,
+        table: &IncomingTable<'_, Self::Table>,
         may_write: &mut MayWrite<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Writes rows, in their order.
     fn write(
         &mut self,
-        batch: &Batch<'_, '_, Self::Table>,
+        batch: &RowBatch<'_, '_, Self::Table>,
         rows: &[RowRef],
-    ) -> impl Future<Output = Result<Written>> + Send;
+    ) -> impl Future<Output = Result<BatchOutcome>> + Send;
 
     /// Reads the rows of the centre with the keys of uploaded ones, as these are or are to be.
     fn find(
         &mut self,
-        table: &Incoming<'_, Self::Table>,
+        table: &IncomingTable<'_, Self::Table>,
         op: Op,
         rows: &[RowRef],
-        key: Image,
-    ) -> impl Future<Output = Result<Vec<Option<Met>>>> + Send;
+        key: RowImage,
+    ) -> impl Future<Output = Result<Vec<Option<MetRow>>>> + Send;
 
     /// Locks the rows of the centre with the keys of uploaded ones, as these are: until the transaction
     /// ends, nobody else changes them.
     fn lock_rows(
         &mut self,
-        table: &Incoming<'_, Self::Table>,
+        table: &IncomingTable<'_, Self::Table>,
         rows: &[RowRef],
     ) -> impl Future<Output = Result<()>> + Send;
 
     /// Those of some deletes that find their rows as their pre-images say (or with `insists`, find
     /// them), and would do something to published rows which refer to these and are none of them:
     /// by foreign keys that act. Nobody adds such a row before the transaction ends.
-    fn with_children(
+    fn find_rows_with_children(
         &mut self,
-        table: &Incoming<'_, Self::Table>,
+        table: &IncomingTable<'_, Self::Table>,
         rows: &[RowRef],
         insists: bool,
     ) -> impl Future<Output = Result<Vec<RowRef>>> + Send;
 
     /// Those of some rows that refer to a row which is not in the centre, as they are to be, whoever
     /// may see that row. One that cannot be looked for counts as there.
-    fn without_parent(
+    fn find_rows_without_parent(
         &mut self,
-        table: &Incoming<'_, Self::Table>,
+        table: &IncomingTable<'_, Self::Table>,
         reference: &ParentReference<'_, Self::Table>,
         rows: &[RowRef],
     ) -> impl Future<Output = Result<Vec<RowRef>>> + Send;
 
     /// Applies parts at once: what one row frees, another can take, and foreign keys are checked
     /// when all is done. Whether all rows could be written; otherwise none is.
-    fn together(
+    fn write_cycle(
         &mut self,
-        parts: &[Part<'_, '_, Self::Table>],
+        parts: &[CyclePart<'_, '_, Self::Table>],
     ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Runs the statements of a script for each row, in order; of a row, all statements or none. By
     /// row and statement: the values of the parameters.
     fn run_script(
         &mut self,
-        statements: &[Statement],
+        statements: &[ScriptStatement],
         rows: &[Vec<Vec<Value>>],
-    ) -> impl Future<Output = Result<Vec<ScriptRan>>> + Send;
+    ) -> impl Future<Output = Result<Vec<ScriptOutcome>>> + Send;
 
     /// Runs the statements of a script once for all of a set of rows of a table: how many rows the
     /// least of those updates that read the set has changed. If the database refuses something,
@@ -466,9 +466,9 @@ pub trait Rows: Send {
     fn run_set(
         &mut self,
         table: &Self::Table,
-        statements: &[Statement],
+        statements: &[ScriptStatement],
         set: &RowSet,
-    ) -> impl Future<Output = Result<ScriptRan>> + Send;
+    ) -> impl Future<Output = Result<ScriptOutcome>> + Send;
 
     /// The scope as it is now.
     fn scope(
@@ -479,9 +479,9 @@ pub trait Rows: Send {
 
     /// Whether what the centre has of a row may be something else than what was written: by a
     /// trigger, a generated column, or a type that keeps a value otherwise.
-    fn makes_something(&self, table: &Incoming<'_, Self::Table>) -> bool;
+    fn may_compute_values(&self, table: &IncomingTable<'_, Self::Table>) -> bool;
 
-    /// From now on, [`Rows::changed_tables`] can tell what is changed in the transaction, which is
+    /// From now on, [`UploadWriter::changed_tables`] can tell what is changed in the transaction, which is
     /// undone.
     fn watch_changes(&mut self) -> impl Future<Output = Result<()>> + Send;
 
@@ -494,5 +494,5 @@ pub trait Rows: Send {
     }
 
     /// The version of what was written, for [`crate::OwnUpload`], and whether nothing else has it.
-    fn version(&self, tables: &[Incoming<'_, Self::Table>], is_alone: bool) -> (u64, bool);
+    fn version(&self, tables: &[IncomingTable<'_, Self::Table>], is_alone: bool) -> (u64, bool);
 }

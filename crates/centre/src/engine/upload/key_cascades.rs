@@ -8,42 +8,42 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{Datum, ForeignKeyAction, Op, PublicationSchema};
 
-use crate::engine::upload::decided::{RowKeys, Uploaded, pack_key};
-use crate::engine::upload::ties::Tie;
+use crate::engine::upload::dependent_refusals::{RowKeys, UploadedTable, pack_key};
+use crate::engine::upload::foreign_keys::PublishedForeignKey;
 use crate::error::CentreError;
 
 /// What becomes of values to which children refer.
 #[derive(Debug)]
-pub(crate) struct Families {
-    pub(crate) ties: Vec<Tie>,
+pub(crate) struct KeyCascades {
+    pub(crate) ties: Vec<PublishedForeignKey>,
     /// By tie and packed value, what the upload makes of it.
-    given_up: HashMap<(usize, Vec<u8>), Fate>,
+    given_up: HashMap<(usize, Vec<u8>), ParentFate>,
     /// Keys that rows give up for others.
     left_keys: RowKeys,
 }
 
 #[derive(Debug)]
-enum Fate {
+enum ParentFate {
     /// The row that has it is deleted.
     Deleted,
     /// The row has this one.
     Becomes(Option<Vec<u8>>),
 }
 
-impl Families {
+impl KeyCascades {
     /// Looks through an upload.
     ///
     /// # Errors
     /// Its rows cannot be read.
-    pub(crate) fn of(
+    pub(crate) fn from_upload(
         schema: &PublicationSchema,
-        uploaded: &[Uploaded<'_>],
-    ) -> Result<Families, CentreError> {
-        let ties = Tie::all(schema);
+        uploaded: &[UploadedTable<'_>],
+    ) -> Result<KeyCascades, CentreError> {
+        let ties = PublishedForeignKey::all(schema);
         let mut given_up = HashMap::new();
         let mut left_keys = RowKeys::new();
         for it in uploaded {
-            let acting: Vec<(usize, &Tie)> = ties
+            let acting: Vec<(usize, &PublishedForeignKey)> = ties
                 .iter()
                 .enumerate()
                 .filter(|(_, tie)| tie.parent == it.index)
@@ -65,17 +65,17 @@ impl Families {
                         continue;
                     };
                     let fate = match op {
-                        Op::Delete => Fate::Deleted,
-                        _ => Fate::Becomes(tie.referred(it.map, &row.new)),
+                        Op::Delete => ParentFate::Deleted,
+                        _ => ParentFate::Becomes(tie.referred(it.map, &row.new)),
                     };
-                    let stays = matches!(&fate, Fate::Becomes(Some(new)) if *new == old);
+                    let stays = matches!(&fate, ParentFate::Becomes(Some(new)) if *new == old);
                     if !stays {
                         given_up.insert((number, old), fate);
                     }
                 }
             })?;
         }
-        Ok(Families {
+        Ok(KeyCascades {
             ties,
             given_up,
             left_keys,
@@ -119,7 +119,7 @@ impl Families {
     fn has_acted(
         &self,
         number: usize,
-        tie: &Tie,
+        tie: &PublishedForeignKey,
         old: &[Datum<'_>],
         central: &[Datum<'_>],
     ) -> bool {
@@ -130,8 +130,8 @@ impl Families {
             return false;
         };
         let (action, new) = match fate {
-            Fate::Deleted => (tie.on_delete, None),
-            Fate::Becomes(new) => (tie.on_update, new.as_ref()),
+            ParentFate::Deleted => (tie.on_delete, None),
+            ParentFate::Becomes(new) => (tie.on_update, new.as_ref()),
         };
         match action {
             ForeignKeyAction::Cascade => tie.referring_whole(central).as_ref() == new,

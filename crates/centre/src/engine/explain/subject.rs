@@ -3,11 +3,11 @@
 use serde_json::Value as Json;
 use tidewater_protocol::{ColumnType, Datum, Fit, Table, Value};
 
-use crate::engine::inspect::Inspecting;
+use crate::engine::inspect::DatabaseInspection;
 use crate::engine::publication::Publication;
 use crate::engine::upload::row_json;
 use crate::error::CentreError;
-use crate::explain::Question;
+use crate::explain::ExplainQuestion;
 use crate::nearest::nearest;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -33,8 +33,8 @@ fn wrong(message: String, hint: impl Into<String>) -> CentreError {
 impl Subject {
     /// # Errors
     /// The remote has no such table, or the table no such key.
-    pub(super) fn find<T: Inspecting>(
-        question: &Question,
+    pub(super) fn find<T: DatabaseInspection>(
+        question: &ExplainQuestion,
         subscribed: &[String],
         publications: &[Publication<T::Table>],
     ) -> Result<Subject> {
@@ -76,8 +76,8 @@ impl Subject {
 }
 
 /// Why the table is none of the remote's.
-fn unknown<T: Inspecting>(
-    question: &Question,
+fn unknown<T: DatabaseInspection>(
+    question: &ExplainQuestion,
     (all, subscribed): (&[(usize, usize)], &[String]),
     publications: &[Publication<T::Table>],
 ) -> CentreError {

@@ -5,11 +5,11 @@ use tidewater_protocol::{ColumnType, Datum, Value};
 use super::typed;
 use crate::context::SyncContext;
 use crate::engine::catalog::TableInfo;
-use crate::engine::compile::{CompiledRule, Published};
+use crate::engine::compile::{CompiledRule, CompiledTable};
 use crate::engine::exact::unpack;
-use crate::engine::inspect::Cell;
-use crate::engine::publication::Rule;
-use crate::engine::script::Parameter;
+use crate::engine::inspect::InspectedCell;
+use crate::engine::publication::RowRule;
+use crate::engine::script::ScriptParameter;
 use crate::engine::window::Window;
 use crate::explain::{ExplainedParent, ExplainedWindow};
 use crate::scope::RuleScope;
@@ -18,14 +18,14 @@ use crate::scope::RuleScope;
 const NAMED: usize = 20;
 
 /// The row, what decides beside it, and what it refers to.
-pub(super) struct Looked {
-    pub(super) cells: Vec<Cell>,
+pub(super) struct InspectedRow {
+    pub(super) cells: Vec<InspectedCell>,
     pub(super) values: Vec<Value>,
     /// So many of them are the row as downloads read it.
     pub(super) of_row: usize,
 }
 
-impl Looked {
+impl InspectedRow {
     /// The row as downloads read it.
     pub(super) fn row(&self, types: &[ColumnType]) -> Vec<Datum<'_>> {
         typed(types, &self.values[..self.of_row])
@@ -35,7 +35,7 @@ impl Looked {
     pub(super) fn parents(
         &self,
         infos: &[TableInfo],
-        compiled: &Published<'_>,
+        compiled: &CompiledTable<'_>,
         number: usize,
     ) -> Vec<ExplainedParent> {
         let rule = &compiled.rules[number];
@@ -74,7 +74,7 @@ impl Looked {
 }
 
 /// The partitions that a user holds by a rule, the first of them.
-pub(super) fn held_text(rule: &Rule, held: &RuleScope) -> Vec<Vec<String>> {
+pub(super) fn held_text(rule: &RowRule, held: &RuleScope) -> Vec<Vec<String>> {
     let partitions = held.partitions.iter().take(NAMED);
     let texts = partitions.filter_map(|packed| {
         let values = unpack(packed, &rule.types).ok()?;
@@ -85,7 +85,7 @@ pub(super) fn held_text(rule: &Rule, held: &RuleScope) -> Vec<Vec<String>> {
 
 /// What the query of a rule names and nobody has said here.
 pub(in crate::engine) fn unknown_parameters(
-    rule: &Rule,
+    rule: &RowRule,
     context: &SyncContext,
     publication: &str,
 ) -> Vec<String> {
@@ -94,7 +94,7 @@ pub(in crate::engine) fn unknown_parameters(
     let named = query
         .flat_map(|it| &it.parameters)
         .filter_map(|it| match it {
-            Parameter::User(name) => Some(name),
+            ScriptParameter::User(name) => Some(name),
             _ => None,
         });
     let unknown = named.filter(|name| set.is_none_or(|it| !it.contains_key(*name)));
@@ -107,8 +107,8 @@ pub(in crate::engine) fn unknown_parameters(
 /// The windows of a rule, and whether the row is in them.
 pub(super) fn windows(
     infos: &[TableInfo],
-    (compiled, rule): (&Published<'_>, &CompiledRule),
-    (served, held): (&Rule, &RuleScope),
+    (compiled, rule): (&CompiledTable<'_>, &CompiledRule),
+    (served, held): (&RowRule, &RuleScope),
     row: Option<&[Datum<'_>]>,
 ) -> Vec<ExplainedWindow> {
     let windows = rule.windows.iter().zip(&served.windows).zip(&held.lows);

@@ -4,11 +4,11 @@
 use tidewater_protocol::pack::pack_values;
 use tidewater_protocol::{ColumnType, Datum, ForeignKeyAction, PublicationSchema, Value};
 
-use crate::engine::upload::columns::ColumnMap;
+use crate::engine::upload::column_map::ColumnMap;
 
 /// A foreign key whose columns, on both sides, are published.
 #[derive(Debug)]
-pub(crate) struct Tie {
+pub(crate) struct PublishedForeignKey {
     /// The table that refers.
     pub(crate) child: usize,
     /// Its columns.
@@ -25,9 +25,9 @@ pub(crate) struct Tie {
     types: Vec<ColumnType>,
 }
 
-impl Tie {
+impl PublishedForeignKey {
     /// Those of a publication.
-    pub(crate) fn all(schema: &PublicationSchema) -> Vec<Tie> {
+    pub(crate) fn all(schema: &PublicationSchema) -> Vec<PublishedForeignKey> {
         let mut ties = Vec::new();
         for (child, table) in schema.tables.iter().enumerate() {
             for key in &table.foreign_keys {
@@ -41,7 +41,7 @@ impl Tie {
                     continue;
                 };
                 let types = parent_columns.iter();
-                ties.push(Tie {
+                ties.push(PublishedForeignKey {
                     child,
                     columns: key.columns.clone(),
                     parent,

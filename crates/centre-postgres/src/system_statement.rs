@@ -12,8 +12,10 @@ use tokio_postgres::{Client, Statement};
 
 use tidewater_protocol::Value;
 
-use super::connection::{Connection, centre_error, refused};
-use tidewater_centre::engine::connection::{self, Answer, Durability, Own, Row, split_rows};
+use super::connection::{PostgresConnection, centre_error, refused};
+use tidewater_centre::engine::connection::{
+    self, Durability, ResultRow, StatementResult, SystemStatement, split_rows,
+};
 use tidewater_centre::error::CentreError;
 
 /// Spells neutral SQL. Rows are arrays, one for each column.
@@ -39,9 +41,9 @@ pub(super) fn spell(sql: &str) -> String {
 
 /// A parameter, encoded as the type that PostgreSQL gave it.
 #[derive(Debug)]
-struct Bound<'a>(&'a Value);
+struct EncodedParameter<'a>(&'a Value);
 
-impl ToSql for Bound<'_> {
+impl ToSql for EncodedParameter<'_> {
     fn to_sql(
         &self,
         kind: &Type,
@@ -70,11 +72,11 @@ impl ToSql for Bound<'_> {
 }
 
 /// A value of a result.
-struct Read(Value);
+struct ResultCell(Value);
 
-impl<'a> FromSql<'a> for Read {
-    fn from_sql(kind: &Type, bytes: &'a [u8]) -> Result<Read, Box<dyn Error + Sync + Send>> {
-        Ok(Read(match *kind {
+impl<'a> FromSql<'a> for ResultCell {
+    fn from_sql(kind: &Type, bytes: &'a [u8]) -> Result<ResultCell, Box<dyn Error + Sync + Send>> {
+        Ok(ResultCell(match *kind {
             Type::BOOL => Value::Integer(i64::from(bool::from_sql(kind, bytes)?)),
             Type::INT2 => Value::Integer(i64::from(i16::from_sql(kind, bytes)?)),
             Type::INT4 => Value::Integer(i64::from(i32::from_sql(kind, bytes)?)),
@@ -85,8 +87,8 @@ impl<'a> FromSql<'a> for Read {
         }))
     }
 
-    fn from_sql_null(_: &Type) -> Result<Read, Box<dyn Error + Sync + Send>> {
-        Ok(Read(Value::Null))
+    fn from_sql_null(_: &Type) -> Result<ResultCell, Box<dyn Error + Sync + Send>> {
+        Ok(ResultCell(Value::Null))
     }
 
     fn accepts(_: &Type) -> bool {
@@ -97,26 +99,26 @@ impl<'a> FromSql<'a> for Read {
 async fn run(
     client: &Client,
     statement: &Statement,
-    own: &Own,
-) -> Result<Answer, tokio_postgres::Error> {
+    own: &SystemStatement,
+) -> Result<StatementResult, tokio_postgres::Error> {
     let rows = match split_rows(own.sql) {
         None => {
-            let parameters = own.parameters.iter().map(Bound);
+            let parameters = own.parameters.iter().map(EncodedParameter);
             client.query_raw(statement, parameters).await?
         }
         Some((_, types, _)) => {
-            let column = |at: usize| own.rows.iter().map(move |row| Bound(&row[at]));
+            let column = |at: usize| own.rows.iter().map(move |row| EncodedParameter(&row[at]));
             let arrays = (0..types.count()).map(|at| column(at).collect::<Vec<_>>());
             client.query_raw(statement, arrays).await?
         }
     };
     pin_mut!(rows);
-    let mut answer = Answer::default();
+    let mut answer = StatementResult::default();
     while let Some(row) = rows.next().await {
         let row = row?;
-        let values = (0..row.len()).map(|index| Ok(row.try_get::<_, Read>(index)?.0));
+        let values = (0..row.len()).map(|index| Ok(row.try_get::<_, ResultCell>(index)?.0));
         let values: Result<_, tokio_postgres::Error> = values.collect();
-        answer.rows.push(Row(values?));
+        answer.rows.push(ResultRow(values?));
     }
     answer.changed = rows.rows_affected().unwrap_or(0);
     Ok(answer)
@@ -140,22 +142,22 @@ pub(super) async fn all_at_once<T>(futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     outputs
 }
 
-/// Runs statements that [`Connection::prepare_own`] has prepared, all in one flight.
+/// Runs statements that [`PostgresConnection::prepare_own`] has prepared, all in one flight.
 pub(super) async fn run_all(
     client: &Client,
     prepared: &[Statement],
-    statements: &[Own],
-) -> Result<Vec<Answer>, tokio_postgres::Error> {
+    statements: &[SystemStatement],
+) -> Result<Vec<StatementResult>, tokio_postgres::Error> {
     let runs = prepared.iter().zip(statements);
     let runs = runs.map(|(statement, own)| run(client, statement, own).boxed());
     let answers = all_at_once(runs.collect()).await.into_iter();
     answers.collect()
 }
 
-impl Connection {
+impl PostgresConnection {
     pub(super) async fn prepare_own(
         &mut self,
-        statements: &[Own],
+        statements: &[SystemStatement],
     ) -> Result<Vec<Statement>, CentreError> {
         let mut prepared = Vec::with_capacity(statements.len());
         for own in statements {
@@ -165,12 +167,12 @@ impl Connection {
     }
 }
 
-impl connection::Connection for Connection {
+impl connection::DatabaseConnection for PostgresConnection {
     async fn flight(
         &mut self,
         what: &'static str,
-        statements: &[Own],
-    ) -> Result<Vec<Answer>, CentreError> {
+        statements: &[SystemStatement],
+    ) -> Result<Vec<StatementResult>, CentreError> {
         let prepared = self.prepare_own(statements).await?;
         let answers = run_all(self.client(), &prepared, statements).await;
         answers.map_err(refused(what))
@@ -180,15 +182,19 @@ impl connection::Connection for Connection {
         &mut self,
         what: &'static str,
         durability: Durability,
-        statements: &[Own],
-    ) -> Result<Vec<Answer>, CentreError> {
+        statements: &[SystemStatement],
+    ) -> Result<Vec<StatementResult>, CentreError> {
         let prepared = self.prepare_own(statements).await?;
         let client = self.client();
         let begin = match durability {
             Durability::Durable => "BEGIN",
             Durability::Soon => "BEGIN; SET LOCAL synchronous_commit = off",
         };
-        let batch = |sql| client.batch_execute(sql).map_ok(|()| Answer::default());
+        let batch = |sql| {
+            client
+                .batch_execute(sql)
+                .map_ok(|()| StatementResult::default())
+        };
         let mut runs = vec![batch(begin).boxed()];
         for (statement, own) in prepared.iter().zip(statements) {
             runs.push(run(client, statement, own).boxed());
@@ -196,7 +202,8 @@ impl connection::Connection for Connection {
         // After a failure it undoes the transaction.
         runs.push(batch("COMMIT").boxed());
         let answers = all_at_once(runs).await.into_iter();
-        let mut answers: Vec<Answer> = answers.collect::<Result<_, _>>().map_err(refused(what))?;
+        let mut answers: Vec<StatementResult> =
+            answers.collect::<Result<_, _>>().map_err(refused(what))?;
         answers.pop();
         answers.remove(0);
         Ok(answers)

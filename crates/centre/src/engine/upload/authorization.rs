@@ -10,14 +10,14 @@ use std::collections::HashMap;
 use tidewater_protocol::{Datum, Op, pack};
 
 use super::Admission;
-use super::apply::{Progress, Purpose, Run, admission};
-use super::incoming::{Incoming, RowRef};
-use super::made;
-use super::rows::{Image, Rows};
+use super::apply::{UploadProgress, UploadRun, WritePurpose, admission};
+use super::computed_values;
+use super::incoming_rows::{IncomingTable, RowRef};
 use super::settle::ROWS_AT_ONCE;
+use super::upload_writer::{RowImage, UploadWriter};
 use crate::engine::exact::{Barrier, Membership};
-use crate::engine::publication::{Publication, Rule};
-use crate::engine::upload::decided::{RowKey, RowKeys, pack_key};
+use crate::engine::publication::{Publication, RowRule};
+use crate::engine::upload::dependent_refusals::{RowKey, RowKeys, pack_key};
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -26,9 +26,9 @@ type Result<T> = std::result::Result<T, CentreError>;
 pub(crate) type Barred = HashMap<RowKey, Barrier>;
 
 /// Tells which rows of the centre a remote is shown.
-pub(super) struct Shown<'r>(Membership<'r>);
+pub(super) struct VisibleRows<'r>(Membership<'r>);
 
-impl Shown<'_> {
+impl VisibleRows<'_> {
     /// The row against which a change has lost, and which was another one before the upload's own
     /// parents changed it; `None` if its remote is not to have it: then it is as good as gone until
     /// it is in the window again, and comes with a download.
@@ -59,10 +59,10 @@ pub(super) fn decides_scopes<T>(publication: &Publication<T>, table: usize) -> b
     queries.any(|query| query.inner.contains(name.as_str()))
 }
 
-impl<'r, R: Rows> Run<'r, R> {
+impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// What of a table the remote may write, by the scope before the upload: of rows that the centre
     /// has, and that a script says who gets, only those that it gives.
-    pub(super) fn membership(&self, table: &Incoming<'_, R::Table>) -> Membership<'r> {
+    pub(super) fn membership(&self, table: &IncomingTable<'_, R::Table>) -> Membership<'r> {
         let membership = self.membership_of(self.admission, table);
         match self.admission.given.of_table(table.index) {
             None => membership,
@@ -73,7 +73,7 @@ impl<'r, R: Rows> Run<'r, R> {
     fn membership_of<'m>(
         &self,
         admission: &'m Admission,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
     ) -> Membership<'m>
     where
         'r: 'm,
@@ -82,17 +82,17 @@ impl<'r, R: Rows> Run<'r, R> {
     }
 
     /// What of a table the remote is shown: a window limits that, and not what may be written.
-    pub(super) fn shown(&self, table: &Incoming<'_, R::Table>) -> Shown<'r> {
-        Shown(self.admission.held(self.publication, table.index))
+    pub(super) fn shown(&self, table: &IncomingTable<'_, R::Table>) -> VisibleRows<'r> {
+        VisibleRows(self.admission.held(self.publication, table.index))
     }
 
-    fn rules(&self, table: &Incoming<'_, R::Table>) -> &'r [Rule] {
+    fn rules(&self, table: &IncomingTable<'_, R::Table>) -> &'r [RowRule] {
         let publication = self.publication;
         &publication.rules[publication.rules_of(table.index)]
     }
 
     /// Whether an operation may make rows of a table somebody else's.
-    pub(super) fn hands_over(&self, table: &Incoming<'_, R::Table>, op: Op) -> bool {
+    pub(super) fn hands_over(&self, table: &IncomingTable<'_, R::Table>, op: Op) -> bool {
         op == Op::Update && self.publication.writes[table.index].hand_over
     }
 
@@ -124,7 +124,7 @@ impl<'r, R: Rows> Run<'r, R> {
     }
 
     /// The updates of a table that are not among those.
-    pub(super) fn staying(&self, table: &Incoming<'_, R::Table>) -> Vec<RowRef> {
+    pub(super) fn staying(&self, table: &IncomingTable<'_, R::Table>) -> Vec<RowRef> {
         let leaving = &self.handed_over[table.place];
         let updates = table.updates.iter();
         let staying = updates.filter(|at| leaving.binary_search(at).is_err());
@@ -143,7 +143,7 @@ impl<'r, R: Rows> Run<'r, R> {
 
     /// What the remote may write now.
     async fn admission_now(&mut self) -> Result<Admission> {
-        if self.purpose != Purpose::Sync {
+        if self.purpose != WritePurpose::Sync {
             return Ok(Admission::of_operator());
         }
         let (publication, upload) = (self.publication, self.upload);
@@ -156,14 +156,16 @@ impl<'r, R: Rows> Run<'r, R> {
     /// What has to be known of the rows that were taken before others are handed over.
     pub(super) async fn before_handing_over(
         &mut self,
-        progress: &Progress<'_>,
+        progress: &UploadProgress<'_>,
     ) -> Result<BeforeHandingOver> {
         let admission = self.admission_now().await?;
         let mut own = RowKeys::new();
         for table in self.open_tables() {
-            for (op, rows) in made::taken(self.publication, table, &progress.outcomes, true)? {
+            for (op, rows) in
+                computed_values::taken(self.publication, table, &progress.outcomes, true)?
+            {
                 let rows = self.undecided(table, rows)?;
-                let images = (op, Image::New);
+                let images = (op, RowImage::New);
                 let (inside, _) = self.judged(table, images, &rows, &admission).await?;
                 own.extend(inside);
             }
@@ -175,9 +177,9 @@ impl<'r, R: Rows> Run<'r, R> {
     /// may write now, if that had to be asked.
     pub(super) async fn outside(
         &mut self,
-        progress: &Progress<'_>,
+        progress: &UploadProgress<'_>,
     ) -> Result<(Option<Admission>, Barred)> {
-        if self.purpose != Purpose::Sync {
+        if self.purpose != WritePurpose::Sync {
             return Ok((None, Barred::new()));
         }
         let mut later = None;
@@ -201,19 +203,19 @@ impl<'r, R: Rows> Run<'r, R> {
     }
 
     /// The tables that remotes change, with rows of which only the centre knows whose they are.
-    fn open_tables(&self) -> Vec<&'r Incoming<'r, R::Table>> {
-        let is_meant = |it: &&Incoming<'_, R::Table>| {
+    fn open_tables(&self) -> Vec<&'r IncomingTable<'r, R::Table>> {
+        let is_meant = |it: &&IncomingTable<'_, R::Table>| {
             it.is_open && (self.follows(it) || !self.filled(it).is_empty())
         };
         self.tables.iter().filter(is_meant).collect()
     }
 
-    fn follows(&self, table: &Incoming<'_, R::Table>) -> bool {
+    fn follows(&self, table: &IncomingTable<'_, R::Table>) -> bool {
         self.rules(table).iter().any(|rule| rule.follows)
     }
 
     /// The columns that tell whose a row is, and that the centre fills where they are NULL.
-    fn filled(&self, table: &Incoming<'_, R::Table>) -> Vec<usize> {
+    fn filled(&self, table: &IncomingTable<'_, R::Table>) -> Vec<usize> {
         let written = self.publication.writes[table.index].rule.as_ref();
         let rules = self.rules(table).iter().chain(written);
         rules.flat_map(|rule| &rule.filled).copied().collect()
@@ -221,7 +223,11 @@ impl<'r, R: Rows> Run<'r, R> {
 
     /// Those of some rows of which only the centre knows whose they are: they follow others, or it
     /// fills what tells that.
-    fn undecided(&self, table: &Incoming<'_, R::Table>, rows: Vec<RowRef>) -> Result<Vec<RowRef>> {
+    fn undecided(
+        &self,
+        table: &IncomingTable<'_, R::Table>,
+        rows: Vec<RowRef>,
+    ) -> Result<Vec<RowRef>> {
         if self.follows(table) {
             return Ok(rows);
         }
@@ -249,7 +255,7 @@ impl<'r, R: Rows> Run<'r, R> {
                 (Op::Delete, &table.deletes),
             ];
             for (op, rows) in changes {
-                let images = (op, Image::Old);
+                let images = (op, RowImage::Old);
                 let judged = self.judged(table, images, rows, self.admission).await?;
                 foreign.extend(judged.1.into_iter().map(|(key, _)| key));
             }
@@ -262,18 +268,18 @@ impl<'r, R: Rows> Run<'r, R> {
     async fn following_nobody(
         &mut self,
         admission: &Admission,
-        progress: &Progress<'_>,
+        progress: &UploadProgress<'_>,
     ) -> Result<Barred> {
         let mut found = Barred::new();
         let before = progress.before_handing_over.as_ref();
         for table in self.open_tables() {
-            let taken = made::taken(self.publication, table, &progress.outcomes, true)?;
+            let taken = computed_values::taken(self.publication, table, &progress.outcomes, true)?;
             for (op, rows) in taken {
                 if self.hands_over(table, op) {
                     continue;
                 }
                 let rows = self.undecided(table, rows)?;
-                let images = (op, Image::New);
+                let images = (op, RowImage::New);
                 let (_, outside) = self.judged(table, images, &rows, admission).await?;
                 let was_own = |key: &RowKey| before.is_some_and(|it| it.own.contains(key));
                 found.extend(outside.into_iter().filter(|(key, _)| !was_own(key)));
@@ -287,8 +293,8 @@ impl<'r, R: Rows> Run<'r, R> {
     /// that the centre does not fill, nothing is held against its remote.
     async fn judged(
         &mut self,
-        table: &Incoming<'_, R::Table>,
-        (op, image): (Op, Image),
+        table: &IncomingTable<'_, R::Table>,
+        (op, image): (Op, RowImage),
         rows: &[RowRef],
         admission: &Admission,
     ) -> Result<(Vec<RowKey>, Vec<(RowKey, Barrier)>)> {
@@ -323,7 +329,7 @@ impl<'r, R: Rows> Run<'r, R> {
     }
 
     /// Rows that were taken, and may not be written now.
-    fn out_of_scope(&self, later: &Admission, progress: &Progress<'_>) -> Result<Barred> {
+    fn out_of_scope(&self, later: &Admission, progress: &UploadProgress<'_>) -> Result<Barred> {
         let builder = progress.outcomes.builder();
         let before = progress.before_handing_over.as_ref();
         let mut outside = Barred::new();

@@ -3,16 +3,16 @@
 //! A table may leave the publication, or change, while remotes still have changes of it.
 //! Their uploads are accepted all the same: these rows are refused under the header that
 //! the remote sent, so that it finds them, and kept with their values for people. Which
-//! rows these are is [`crate::engine::upload::columns`]' affair. Changes of single columns that have left are
+//! rows these are is [`crate::engine::upload::column_map`]' affair. Changes of single columns that have left are
 //! only recorded: the rest of their rows is applied.
 
 use tidewater_protocol::pack::same;
 use tidewater_protocol::{Code, Datum, Op, RowsWriter, UnpackedRow};
 
-use crate::engine::upload::columns::{ColumnMap, Unpublished};
+use crate::engine::upload::column_map::{ColumnMap, UnpublishedRows};
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
-use crate::engine::upload::{Records, Refused};
+use crate::engine::upload::{UploadRecords, UploadRefusal};
 use crate::error::CentreError;
 use crate::upload::{ResultTable, UploadTable};
 
@@ -25,9 +25,9 @@ const CODE: Code = Code::RowNotPublished;
 /// The rows cannot be read.
 pub(crate) fn refuse(
     table: &UploadTable,
-    unpublished: &Unpublished,
+    unpublished: &UnpublishedRows,
     builder: &mut ResultBuilder<'_>,
-    records: &mut Records,
+    records: &mut UploadRecords,
 ) -> Result<(), CentreError> {
     let reason = &unpublished.reason;
     let mut writer = RowsWriter::new(&unpublished.shape);
@@ -58,7 +58,7 @@ pub(crate) fn refuse(
 pub(crate) fn record_dropped(
     table: &UploadTable,
     map: &ColumnMap,
-    records: &mut Records,
+    records: &mut UploadRecords,
 ) -> Result<(), CentreError> {
     let columns = &table.begin.columns;
     let is_dropped = |index: &usize| !map.sources.contains(&Some(*index));
@@ -96,8 +96,8 @@ fn refused(
     op: Op,
     image: String,
     reason: &str,
-) -> Refused {
-    Refused {
+) -> UploadRefusal {
+    UploadRefusal {
         table: table.begin.table.clone(),
         key: row_json::key(&row.key),
         op,

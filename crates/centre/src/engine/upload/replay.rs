@@ -1,29 +1,32 @@
 //! A refused row that an operator settles: sent once more as it was or as he corrects it, the way of an
-//! upload ([`super::operator`]), or given up.
+//! upload ([`super::operator_change`]), or given up.
 
 use serde_json::{Map, Value as Json};
 use tidewater_protocol::{Code, Op, Table, pack};
 
-use super::columns::{Announced, ColumnMap};
-use super::decided::{Decided, Decision, Uploaded};
-use super::operator::refused as refused_with;
-use super::operator::{self, Change, FoundRow, Place, Sender, Sent, Values, is_so};
+use super::column_map::{AnnouncedColumns, ColumnMap};
+use super::dependent_refusals::{DependentRefusals, RowDecision, UploadedTable};
+use super::foreign_keys::PublishedForeignKey;
+use super::operator_change::refused as refused_with;
+use super::operator_change::{
+    self, CentralRowRead, OperatorChange, OperatorOutcome, RowSender, ServedTablePlace, Values,
+    is_so,
+};
 use super::row_json;
-use super::rows::{Refusal, Rows, try_again};
-use super::settled;
-use super::ties::Tie;
-use crate::engine::connection::{Connection as _, own};
+use super::settled_refusals;
+use super::upload_writer::{RefusalReason, UploadWriter, try_again};
+use crate::engine::connection::{DatabaseConnection as _, system_sql};
 use crate::engine::exact::canonical;
 use crate::engine::refusals;
 use crate::engine::resolve::Resolver;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome, RefusedRecord};
-use crate::settling::{AddedSum, RefusedAction, RefusedChoice, SettleOutcome};
+use crate::settling::{AddedSum, RefusedChoice, RefusedRowAction, SettleOutcome};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// Settles a refused row; see [`crate::Worker::settle_refused`].
-pub async fn settle(rows: &mut impl Rows, choice: &RefusedChoice) -> Result<SettleOutcome> {
+pub async fn settle(rows: &mut impl UploadWriter, choice: &RefusedChoice) -> Result<SettleOutcome> {
     let mut attempts = 0;
     loop {
         match try_settle(rows, choice).await {
@@ -33,11 +36,11 @@ pub async fn settle(rows: &mut impl Rows, choice: &RefusedChoice) -> Result<Sett
     }
 }
 
-async fn try_settle(rows: &mut impl Rows, choice: &RefusedChoice) -> Result<SettleOutcome> {
+async fn try_settle(rows: &mut impl UploadWriter, choice: &RefusedChoice) -> Result<SettleOutcome> {
     rows.begin(0).await?;
     // Of two operators, and of an operator and the remote, the second one finds what the first one
     // has done.
-    let lock = own!(
+    let lock = system_sql!(
         "UPDATE tidewater.refused SET code = code WHERE id = ?1",
         choice.refused
     );
@@ -62,21 +65,21 @@ async fn try_settle(rows: &mut impl Rows, choice: &RefusedChoice) -> Result<Sett
 }
 
 /// Does what is to be done with the row itself.
-async fn act<R: Rows>(
+async fn act<R: UploadWriter>(
     rows: &mut R,
     record: &RefusedRecord,
     choice: &RefusedChoice,
 ) -> Result<SettleOutcome> {
     let given = match &choice.action {
-        RefusedAction::Discard(_) => return Ok(SettleOutcome::settled(None)),
-        RefusedAction::Replay => None,
-        RefusedAction::Edit(_) if record.operation == "delete" => {
+        RefusedRowAction::Discard(_) => return Ok(SettleOutcome::settled(None)),
+        RefusedRowAction::Replay => None,
+        RefusedRowAction::Edit(_) if record.operation == "delete" => {
             let reason = "a delete has no values that could be others: replay or discard it";
             return Ok(refused_with(Code::RowBadValue, reason));
         }
-        RefusedAction::Edit(given) => Some(&**given),
+        RefusedRowAction::Edit(given) => Some(&**given),
     };
-    let place = match Place::find(rows, &record.publication, &record.table)? {
+    let place = match ServedTablePlace::find(rows, &record.publication, &record.table)? {
         Ok(place) => place,
         Err(outcome) => return Ok(outcome),
     };
@@ -94,7 +97,7 @@ async fn act<R: Rows>(
     {
         return Ok(outcome);
     }
-    let change = Change::of_columns(table, wanted.old.as_ref(), wanted.new.as_ref());
+    let change = OperatorChange::of_columns(table, wanted.old.as_ref(), wanted.new.as_ref());
     if let Some(outcome) = wanted
         .waits_for_parent(rows, record, &place, &change)
         .await?
@@ -104,7 +107,7 @@ async fn act<R: Rows>(
     if let Some(outcome) = wanted.is_in_effect(&place, &found)? {
         return Ok(outcome);
     }
-    let sender = Sender {
+    let sender = RowSender {
         user: &record.user,
         remote_id: record.remote_id,
         publication: &record.publication,
@@ -112,7 +115,7 @@ async fn act<R: Rows>(
         record: record.id,
         now_ms: choice.now_ms,
     };
-    let sent = operator::send(
+    let sent = operator_change::send(
         rows,
         &place,
         &sender,
@@ -122,15 +125,15 @@ async fn act<R: Rows>(
     );
     let sent = sent.await?;
     let is_delete = wanted.new.is_none();
-    if let Sent::Lost = sent
+    if let OperatorOutcome::Lost = sent
         && !is_so(table, wanted.old.as_ref(), place.values(&found)?.as_deref())
     {
         let row = place.json(&found)?;
         return Ok(SettleOutcome::Changed { row });
     }
-    let key = operator::key_of(table, wanted.new.as_ref());
+    let key = operator_change::key_of(table, wanted.new.as_ref());
     let key = key.unwrap_or_else(|| wanted.key.clone());
-    let outcome = operator::conclude(rows, &place, sent, (&found, &key), is_delete).await?;
+    let outcome = operator_change::conclude(rows, &place, sent, (&found, &key), is_delete).await?;
     wanted.tell_sums(&place, &found, outcome)
 }
 
@@ -174,7 +177,7 @@ impl RefusedChange {
         let new = row.values;
         // A row that is to be there by another key is looked for by that.
         let key = match &old {
-            None => operator::key_of(table, Some(&new)).unwrap_or(key),
+            None => operator_change::key_of(table, Some(&new)).unwrap_or(key),
             Some(_) => key,
         };
         let new = Some(new);
@@ -185,8 +188,8 @@ impl RefusedChange {
     /// were to be, or tried in vain.
     fn tell_sums<T>(
         &self,
-        place: &Place<T>,
-        found: &FoundRow,
+        place: &ServedTablePlace<T>,
+        found: &CentralRowRead,
         outcome: SettleOutcome,
     ) -> Result<SettleOutcome> {
         let (table, central) = (place.table(), place.values(found)?);
@@ -242,23 +245,24 @@ impl RefusedChange {
 
     /// A row that refers to a refused one waits for that, whatever the centre has: under the same key may
     /// be somebody else's row, with an equal row below it.
-    async fn waits_for_parent<R: Rows>(
+    async fn waits_for_parent<R: UploadWriter>(
         &self,
         rows: &mut R,
         record: &RefusedRecord,
-        place: &Place<R::Table>,
-        change: &Change,
+        place: &ServedTablePlace<R::Table>,
+        change: &OperatorChange,
     ) -> Result<Option<SettleOutcome>> {
         let schema = &place.publication.schema;
-        let ties = Tie::all(schema);
+        let ties = PublishedForeignKey::all(schema);
         if self.new.is_none() || ties.iter().all(|it| it.child != place.index) {
             return Ok(None);
         }
-        let Announced::Published(index, map) = ColumnMap::find(schema, &change.upload.begin)?
+        let AnnouncedColumns::Published(index, map) =
+            ColumnMap::find(schema, &change.upload.begin)?
         else {
             return Ok(None);
         };
-        let uploaded = [Uploaded {
+        let uploaded = [UploadedTable {
             upload: &change.upload,
             index,
             map: &map,
@@ -266,16 +270,17 @@ impl RefusedChange {
         }];
         let of = (record.remote_id, &*record.publication, &[][..]);
         let refused =
-            settled::refused_parents(rows.connection(), of, schema, &ties, &uploaded).await?;
-        let mut decided = Decided::default();
+            settled_refusals::refused_parents(rows.connection(), of, schema, &ties, &uploaded)
+                .await?;
+        let mut decided = DependentRefusals::default();
         decided.refuse_children(schema, &ties, &uploaded, refused)?;
         let op = match self.old {
             None => Op::Insert,
             Some(_) => Op::Update,
         };
-        let key = operator::datums(place.table(), &self.key);
-        Ok(match decided.of(schema, index, op, &key) {
-            Some(Decision::Refused(Refusal { code, reason, .. })) => {
+        let key = operator_change::datums(place.table(), &self.key);
+        Ok(match decided.find_decision(schema, index, op, &key) {
+            Some(RowDecision::Refused(RefusalReason { code, reason, .. })) => {
                 Some(refused_with(code, reason))
             }
             _ => None,
@@ -285,17 +290,17 @@ impl RefusedChange {
     /// An operator gives a row other values than those by which others refer to it. What its remote has
     /// below it would stay under the old ones, which may be those of somebody else's row: only the
     /// remote can take all of it along.
-    async fn leaves_rows_behind<R: Rows>(
+    async fn leaves_rows_behind<R: UploadWriter>(
         &self,
         rows: &mut R,
         record: &RefusedRecord,
-        place: &Place<R::Table>,
+        place: &ServedTablePlace<R::Table>,
     ) -> Result<Option<SettleOutcome>> {
         let schema = &place.publication.schema;
         let (Some(new), Ok(sent)) = (&self.new, row_json::read(place.table(), &record.row)) else {
             return Ok(None);
         };
-        let ties = Tie::all(schema);
+        let ties = PublishedForeignKey::all(schema);
         let left = ties.iter().filter(|it| it.parent == place.index);
         let left = left.filter_map(|tie| {
             let value = tie.referred_value(&sent.values)?;
@@ -305,7 +310,7 @@ impl RefusedChange {
         if left.is_empty() {
             return Ok(None);
         }
-        let select = own!(
+        let select = system_sql!(
             "SELECT table_name, row_key, uploaded FROM tidewater.refused
              WHERE remote_id = ?1 AND publication = ?2 AND operation <> 'delete'",
             record.remote_id,
@@ -336,7 +341,11 @@ impl RefusedChange {
 
     /// Whether the centre has the row so, as far as the change is about it. A sum is never known to be
     /// in, and what scripts and handlers write they decide.
-    fn is_in_effect<T>(&self, place: &Place<T>, found: &FoundRow) -> Result<Option<SettleOutcome>> {
+    fn is_in_effect<T>(
+        &self,
+        place: &ServedTablePlace<T>,
+        found: &CentralRowRead,
+    ) -> Result<Option<SettleOutcome>> {
         let (publication, table) = (&place.publication, place.table());
         let mut scripts = publication.scripts.values();
         let is_others =
@@ -384,7 +393,7 @@ fn overlay(kept: &str, given: &str, table: &Table) -> std::result::Result<String
 
 /// Notes how the row is settled.
 async fn note(
-    rows: &mut impl Rows,
+    rows: &mut impl UploadWriter,
     record: &RefusedRecord,
     choice: &RefusedChoice,
     row: Option<String>,
@@ -394,9 +403,9 @@ async fn note(
     let answer = connection.run_one(what, refusals::attempts(record)).await?;
     let attempts = answer.rows.iter().map(|row| row.get(0));
     let (outcome, reason) = match &choice.action {
-        RefusedAction::Replay => (RefusalOutcome::Replayed, None),
-        RefusedAction::Edit(_) => (RefusalOutcome::Edited, None),
-        RefusedAction::Discard(reason) => (RefusalOutcome::Discarded, Some(reason.clone())),
+        RefusedRowAction::Replay => (RefusalOutcome::Replayed, None),
+        RefusedRowAction::Edit(_) => (RefusalOutcome::Edited, None),
+        RefusedRowAction::Discard(reason) => (RefusalOutcome::Discarded, Some(reason.clone())),
     };
     let end = RefusalEnd {
         at_ms: choice.now_ms,
@@ -407,5 +416,5 @@ async fn note(
     };
     let [keep, forget] = refusals::settle(&[(attempts.collect::<Result<_>>()?, end)]);
     connection.run_one(what, keep).await?;
-    rows.keep(forget).await
+    rows.store_result(forget).await
 }

@@ -4,10 +4,10 @@ use bytes::Bytes;
 
 use tidewater_protocol::{Code, Datum, Op, RowsReader, UnpackedRow};
 
-use super::rows::TargetTable;
+use super::upload_writer::TargetTable;
 use crate::engine::publication::Publication;
-use crate::engine::upload::columns::{Announced, ColumnMap};
-use crate::engine::upload::decided::{Uploaded as UploadedTable, gives_another_key};
+use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
+use crate::engine::upload::dependent_refusals::{UploadedTable, gives_another_key};
 use crate::error::CentreError;
 use crate::upload::UploadTable;
 
@@ -39,7 +39,7 @@ impl RowRef {
 }
 
 /// The uploaded rows of one table.
-pub struct Incoming<'u, T> {
+pub struct IncomingTable<'u, T> {
     /// Its place among those of the upload, which may have several of one table.
     pub place: usize,
     /// The table's index in the publication.
@@ -75,7 +75,7 @@ pub struct Incoming<'u, T> {
     inserts_of_chunks: Vec<u64>,
 }
 
-impl<T> Incoming<'_, T> {
+impl<T> IncomingTable<'_, T> {
     /// How many inserts, updates and deletes there are.
     pub(crate) fn counts(&self) -> [u64; 3] {
         let updates = self.moves.len() + self.updates.len();
@@ -84,7 +84,7 @@ impl<T> Incoming<'_, T> {
 }
 
 /// The images of an uploaded row, in the order of the published columns.
-pub struct Uploaded<'r, 'a> {
+pub struct UploadedImages<'r, 'a> {
     /// What is to be done.
     pub op: Op,
     /// The key.
@@ -95,7 +95,7 @@ pub struct Uploaded<'r, 'a> {
     pub new: Option<&'r [Datum<'a>]>,
 }
 
-impl<'u, T: TargetTable> Incoming<'u, T> {
+impl<'u, T: TargetTable> IncomingTable<'u, T> {
     /// Looks through the rows of a published table once.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
         place: usize,
         index: usize,
         map: ColumnMap,
-    ) -> Result<Incoming<'u, T>, CentreError> {
+    ) -> Result<IncomingTable<'u, T>, CentreError> {
         let (table, schema) = (
             &publication.tables[index],
             &publication.schema.tables[index],
@@ -123,7 +123,7 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
         updatable.retain(|&column| table.is_settable(column));
         let mut sources = map.sources.iter().enumerate();
         let in_order = sources.all(|(at, source)| *source == Some(at));
-        let mut incoming = Incoming {
+        let mut incoming = IncomingTable {
             place,
             index,
             table,
@@ -147,7 +147,7 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
     }
 
     /// The same with everybody's rights: no column is kept from whoever writes.
-    pub(crate) fn unrestricted(mut self) -> Incoming<'u, T> {
+    pub(crate) fn unrestricted(mut self) -> IncomingTable<'u, T> {
         self.read_only.clear();
         self.written.clone_from(&self.sent);
         self.written.retain(|column| self.table.is_written(*column));
@@ -166,12 +166,12 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
         publication: &'u Publication<T>,
         upload: &'u UploadTable,
         place: usize,
-    ) -> Result<Incoming<'u, T>, CentreError> {
+    ) -> Result<IncomingTable<'u, T>, CentreError> {
         match ColumnMap::find(&publication.schema, &upload.begin)? {
-            Announced::Published(index, map) => {
-                Incoming::new(publication, upload, place, index, map)
+            AnnouncedColumns::Published(index, map) => {
+                IncomingTable::new(publication, upload, place, index, map)
             }
-            Announced::Unpublished(_) => Err(CentreError::Internal {
+            AnnouncedColumns::Unpublished(_) => Err(CentreError::Internal {
                 message: "a published table is not published".into(),
             }),
         }
@@ -209,7 +209,7 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
     }
 }
 
-impl<T> Incoming<'_, T> {
+impl<T> IncomingTable<'_, T> {
     /// The rows as they came.
     pub fn upload(&self) -> &UploadTable {
         self.upload
@@ -342,7 +342,7 @@ impl<T> Incoming<'_, T> {
     pub fn images(
         &self,
         refs: &[RowRef],
-        mut take: impl FnMut(usize, &Uploaded<'_, '_>) -> Result<(), CentreError>,
+        mut take: impl FnMut(usize, &UploadedImages<'_, '_>) -> Result<(), CentreError>,
     ) -> Result<(), CentreError> {
         self.rows(refs, |at, row| self.with_images(row, |it| take(at, it)))
     }
@@ -351,13 +351,13 @@ impl<T> Incoming<'_, T> {
     pub fn with_images<R>(
         &self,
         row: &UnpackedRow<'_>,
-        take: impl FnOnce(&Uploaded<'_, '_>) -> R,
+        take: impl FnOnce(&UploadedImages<'_, '_>) -> R,
     ) -> R {
         let (mut old_buffer, mut new_buffer) = (Vec::new(), Vec::new());
         let op = row.op.unwrap_or(Op::Insert);
         let old = (op != Op::Insert).then(|| self.arranged(&row.old, &mut old_buffer));
         let new = (op != Op::Delete).then(|| self.arranged(&row.new, &mut new_buffer));
-        take(&Uploaded {
+        take(&UploadedImages {
             op,
             key: &row.key,
             old,

@@ -9,36 +9,38 @@ use std::collections::HashSet;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Table, Value, pack};
 
-use super::apply::{Progress, Purpose, Run};
-use super::incoming::{Incoming, RowRef, Uploaded};
+use super::apply::{UploadProgress, UploadRun, WritePurpose};
+use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::row_writers::RowWriters;
-use super::rows::{Batch, Failed, Image, OnDelete, Refusal, Rows, TargetTable, Written};
-use super::settle::{Ready, find_changed, obstacle};
+use super::settle::{ReadyRows, find_changed, obstacle};
+use super::upload_writer::{
+    BatchOutcome, FailedRow, OnDelete, RefusalReason, RowBatch, RowImage, TargetTable, UploadWriter,
+};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
-use crate::engine::resolve::{Resolved, Resolver, Sides, Winner};
-use crate::engine::upload::decided::pack_key;
+use crate::engine::resolve::{ResolvedRow, Resolver, Sides, Winner};
+use crate::engine::upload::dependent_refusals::pack_key;
 use crate::engine::upload::sent_before::SentBefore;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::upload::{RowsChunk, SyncUpload, UploadTable};
-use crate::verdict::{Becomes, Columns, Contended, ContendedRow, Resolutions};
+use crate::verdict::{Columns, ContendedChange, ContendedOutcome, ContendedRow, Resolutions};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// Rows of one operation of one table that are resolved, and not written yet.
-pub(super) struct Resolving<'p> {
+pub(super) struct ResolverOutput<'p> {
     resolver: Cow<'p, Resolver>,
     table: &'p Table,
     shape: &'p RowShape,
     writer: RowsWriter<'p>,
     /// In the order in which they are in the writer.
-    updates: Vec<Taken>,
-    inserts: Vec<Taken>,
-    deletes: Vec<Taken>,
+    updates: Vec<ResolvedUpload>,
+    inserts: Vec<ResolvedUpload>,
+    deletes: Vec<ResolvedUpload>,
     /// What handlers have decided, and what they have to decide.
     decided: &'p Resolutions,
-    contended: Vec<Contended>,
+    contended: Vec<ContendedChange>,
     /// What the centre may have already of what is uploaded.
     sent_before: &'p SentBefore,
     /// Deletes take along what refers to their rows.
@@ -49,7 +51,7 @@ pub(super) struct Resolving<'p> {
 }
 
 /// A row that is resolved.
-struct Taken {
+struct ResolvedUpload {
     /// Where it was uploaded.
     at: RowRef,
     /// How, if both sides have changed the same; otherwise there was no conflict.
@@ -59,7 +61,7 @@ struct Taken {
 }
 
 /// A row that is to be recorded as resolved.
-pub(super) struct Settled<'r, 'a> {
+pub(super) struct ResolutionRecord<'r, 'a> {
     /// How.
     pub(super) outcome: ConflictOutcome,
     /// What the centre had.
@@ -68,13 +70,13 @@ pub(super) struct Settled<'r, 'a> {
     pub(super) row: Option<&'r [Datum<'a>]>,
 }
 
-impl<'p> Resolving<'p> {
+impl<'p> ResolverOutput<'p> {
     pub(super) fn new<T>(
         publication: &'p Publication<T>,
         index: usize,
         upload: &'p SyncUpload,
-        (purpose, sent_before): (Purpose, &'p SentBefore),
-    ) -> Resolving<'p> {
+        (purpose, sent_before): (WritePurpose, &'p SentBefore),
+    ) -> ResolverOutput<'p> {
         let user = &upload.context.user;
         let resolver = &publication.resolvers[index];
         let resolver = match purpose.insists() {
@@ -82,7 +84,7 @@ impl<'p> Resolving<'p> {
             false => resolver.for_upload(user, upload.given_back),
         };
         let shape = &publication.shapes[index];
-        Resolving {
+        ResolverOutput {
             resolver,
             table: &publication.schema.tables[index],
             shape,
@@ -100,8 +102,8 @@ impl<'p> Resolving<'p> {
     }
 
     /// The same for a user of this rank.
-    pub(super) fn with_rank(self, rank: Option<i64>) -> Resolving<'p> {
-        Resolving { rank, ..self }
+    pub(super) fn with_rank(self, rank: Option<i64>) -> ResolverOutput<'p> {
+        ResolverOutput { rank, ..self }
     }
 
     /// Whether conflicts go by who has written the row of the centre.
@@ -117,14 +119,14 @@ impl<'p> Resolving<'p> {
     /// The images of a row that two sides have changed.
     fn sides<'r, 'a, T>(
         &self,
-        table: &'r Incoming<'_, T>,
-        uploaded: &Uploaded<'r, 'a>,
+        table: &'r IncomingTable<'_, T>,
+        uploaded: &UploadedImages<'r, 'a>,
         new: &'r [Datum<'a>],
         central: &'r [Datum<'a>],
     ) -> Sides<'r, 'a> {
         let central = &central[..self.shape.columns.len()];
         let outranks = self.asks_who_wrote() && {
-            let writer = self.writers.of(self.table, self.shape, central);
+            let writer = self.writers.find_writer(self.table, self.shape, central);
             self.resolver.outranks(self.rank, writer)
         };
         Sides {
@@ -146,8 +148,8 @@ impl<'p> Resolving<'p> {
     /// Two equal inserts of a file and its copy are one.
     pub(super) fn resolves_equal<'a, T>(
         &self,
-        table: &Incoming<'_, T>,
-        uploaded: &Uploaded<'_, 'a>,
+        table: &IncomingTable<'_, T>,
+        uploaded: &UploadedImages<'_, 'a>,
         central: &[Datum<'a>],
     ) -> bool {
         let may_be_in = self.may_be_in(table.index, uploaded.key);
@@ -162,8 +164,8 @@ impl<'p> Resolving<'p> {
     /// Whether the operator has to decide of a row, because the centre may have the change already.
     pub(super) fn counts_twice<'a, T>(
         &self,
-        table: &Incoming<'_, T>,
-        uploaded: &Uploaded<'_, 'a>,
+        table: &IncomingTable<'_, T>,
+        uploaded: &UploadedImages<'_, 'a>,
         central: &[Datum<'a>],
     ) -> bool {
         uploaded.new.is_some_and(|new| {
@@ -175,10 +177,10 @@ impl<'p> Resolving<'p> {
     /// What a handler has decided of a row; if it has not yet, it is asked.
     fn ask<T>(
         &mut self,
-        table: &Incoming<'_, T>,
-        uploaded: &Uploaded<'_, '_>,
+        table: &IncomingTable<'_, T>,
+        uploaded: &UploadedImages<'_, '_>,
         central: Option<&[Datum<'_>]>,
-    ) -> Becomes {
+    ) -> ContendedOutcome {
         let sent = |image: &[Datum<'_>]| named(self.table, table.sent.iter().copied(), image);
         let all = 0..self.table.columns.len();
         let theirs = central.map(|it| named(self.table, all, it));
@@ -190,7 +192,7 @@ impl<'p> Resolving<'p> {
             Some(decided) if decided.theirs == theirs => decided.becomes.clone(),
             _ => {
                 let key = self.table.key_columns().zip(uploaded.key);
-                self.contended.push(Contended {
+                self.contended.push(ContendedChange {
                     row,
                     op: uploaded.op,
                     key: key
@@ -200,7 +202,7 @@ impl<'p> Resolving<'p> {
                     new: uploaded.new.map(sent),
                     theirs,
                 });
-                Becomes::Centre
+                ContendedOutcome::Centre
             }
         }
     }
@@ -213,9 +215,9 @@ impl<'p> Resolving<'p> {
     /// what the conflict has come to, if the row is not taken.
     pub(super) fn take<T>(
         &mut self,
-        table: &Incoming<'_, T>,
+        table: &IncomingTable<'_, T>,
         at: RowRef,
-        uploaded: &Uploaded<'_, '_>,
+        uploaded: &UploadedImages<'_, '_>,
         central: &[Datum<'_>],
     ) -> Option<ConflictOutcome> {
         let central = &central[..self.shape.columns.len()];
@@ -223,14 +225,14 @@ impl<'p> Resolving<'p> {
         let Some(new) = uploaded.new else {
             let becomes = is_asked.then(|| self.ask(table, uploaded, Some(central)));
             match becomes {
-                Some(Becomes::Remote) => {}
-                Some(Becomes::Parked) => return Some(ConflictOutcome::Parked),
+                Some(ContendedOutcome::Remote) => {}
+                Some(ContendedOutcome::Parked) => return Some(ConflictOutcome::Parked),
                 Some(_) => return Some(ConflictOutcome::Centre),
                 None if self.resolver.survives(false) => return Some(self.stands()),
                 None => {}
             }
             self.writer.delete(central);
-            self.deletes.push(Taken {
+            self.deletes.push(ResolvedUpload {
                 at,
                 outcome: Some(ConflictOutcome::Remote),
                 replaced: Some(pack_row(&self.shape.columns, central)),
@@ -243,15 +245,15 @@ impl<'p> Resolving<'p> {
         let sides = self.sides(table, uploaded, new, central);
         let (from_remote, computed, is_conflict) =
             match self.resolver.resolve(&self.shape.columns, sides) {
-                Resolved::Centre => return Some(ConflictOutcome::Centre),
-                Resolved::Parked => return Some(ConflictOutcome::Parked),
-                Resolved::Asked => match self.ask(table, uploaded, Some(central)) {
-                    Becomes::Centre => return Some(ConflictOutcome::Centre),
-                    Becomes::Parked => return Some(ConflictOutcome::Parked),
-                    Becomes::Remote => (table.updatable.clone(), Vec::new(), true),
-                    Becomes::Merged(columns) => (Vec::new(), self.placed(columns), true),
+                ResolvedRow::Centre => return Some(ConflictOutcome::Centre),
+                ResolvedRow::Parked => return Some(ConflictOutcome::Parked),
+                ResolvedRow::Asked => match self.ask(table, uploaded, Some(central)) {
+                    ContendedOutcome::Centre => return Some(ConflictOutcome::Centre),
+                    ContendedOutcome::Parked => return Some(ConflictOutcome::Parked),
+                    ContendedOutcome::Remote => (table.updatable.clone(), Vec::new(), true),
+                    ContendedOutcome::Merged(columns) => (Vec::new(), self.placed(columns), true),
                 },
-                Resolved::Merged {
+                ResolvedRow::Merged {
                     from_remote,
                     computed,
                     is_conflict,
@@ -270,7 +272,7 @@ impl<'p> Resolving<'p> {
             false => ConflictOutcome::Merged,
         };
         self.writer.update(central, &row);
-        self.updates.push(Taken {
+        self.updates.push(ResolvedUpload {
             at,
             outcome: is_conflict.then_some(outcome),
             replaced: Some(pack_row(&self.shape.columns, central)),
@@ -282,9 +284,9 @@ impl<'p> Resolving<'p> {
     /// to, if the row is not taken.
     pub(super) fn take_gone<T>(
         &mut self,
-        table: &Incoming<'_, T>,
+        table: &IncomingTable<'_, T>,
         at: RowRef,
-        uploaded: &Uploaded<'_, '_>,
+        uploaded: &UploadedImages<'_, '_>,
     ) -> Option<ConflictOutcome> {
         let Some(new) = uploaded.new.filter(|_| !self.gives_another_key(uploaded)) else {
             return Some(ConflictOutcome::Centre);
@@ -293,13 +295,13 @@ impl<'p> Resolving<'p> {
         let mut outcome = ConflictOutcome::Remote;
         let mut changed = Vec::new();
         match is_asked.then(|| self.ask(table, uploaded, None)) {
-            Some(Becomes::Remote) => {}
-            Some(Becomes::Merged(columns)) => {
+            Some(ContendedOutcome::Remote) => {}
+            Some(ContendedOutcome::Merged(columns)) => {
                 outcome = ConflictOutcome::Merged;
                 changed = self.placed(columns);
             }
-            Some(Becomes::Parked) => return Some(ConflictOutcome::Parked),
-            Some(Becomes::Centre) => return Some(ConflictOutcome::Centre),
+            Some(ContendedOutcome::Parked) => return Some(ConflictOutcome::Parked),
+            Some(ContendedOutcome::Centre) => return Some(ConflictOutcome::Centre),
             None if !self.resolver.survives(true) => return Some(self.stands()),
             None => {}
         }
@@ -308,7 +310,7 @@ impl<'p> Resolving<'p> {
             row[*column] = datum(self.shape.columns[*column], value);
         }
         self.writer.row(Op::Insert, &row);
-        self.inserts.push(Taken {
+        self.inserts.push(ResolvedUpload {
             at,
             outcome: Some(outcome),
             replaced: None,
@@ -331,7 +333,7 @@ impl<'p> Resolving<'p> {
         }
     }
 
-    fn gives_another_key(&self, uploaded: &Uploaded<'_, '_>) -> bool {
+    fn gives_another_key(&self, uploaded: &UploadedImages<'_, '_>) -> bool {
         let (Some(old), Some(new)) = (uploaded.old, uploaded.new) else {
             return false;
         };
@@ -351,16 +353,16 @@ fn datum(column_type: ColumnType, value: &Value) -> Datum<'_> {
     column_type.datum(value.as_ref()).0
 }
 
-impl<R: Rows> Run<'_, R> {
+impl<R: UploadWriter> UploadRun<'_, R> {
     /// Writes rows that are resolved; what the database refuses of them is what it refuses of the
     /// uploaded ones.
     pub(super) async fn write_resolved(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
-        resolving: Resolving<'_>,
-        progress: &mut Progress<'_>,
-        failed: &mut Vec<Failed>,
+        resolving: ResolverOutput<'_>,
+        progress: &mut UploadProgress<'_>,
+        failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
         progress
             .contended
@@ -369,7 +371,7 @@ impl<R: Rows> Run<'_, R> {
             return Ok(());
         }
         let publication = self.publication;
-        let Resolving {
+        let ResolverOutput {
             table: schema,
             mut writer,
             updates,
@@ -382,8 +384,8 @@ impl<R: Rows> Run<'_, R> {
             begin: TableBegin::for_table(schema),
             chunks: vec![RowsChunk::Memory(writer.take().into())],
         };
-        let mut made = Incoming::of_ours(publication, &upload, table.place)?;
-        if self.purpose != Purpose::Sync {
+        let mut made = IncomingTable::of_ours(publication, &upload, table.place)?;
+        if self.purpose != WritePurpose::Sync {
             made = made.unrestricted();
         }
         for (made_op, taken) in [
@@ -397,7 +399,7 @@ impl<R: Rows> Run<'_, R> {
                 _ => made.updates.clone(),
             };
             if !refs.is_empty() {
-                let rows = Made {
+                let rows = ReplacementRows {
                     table: &made,
                     op: made_op,
                     refs,
@@ -412,13 +414,13 @@ impl<R: Rows> Run<'_, R> {
 
     async fn write_made(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
-        rows: Made<'_, '_, R::Table>,
-        progress: &mut Progress<'_>,
-        failed: &mut Vec<Failed>,
+        rows: ReplacementRows<'_, '_, R::Table>,
+        progress: &mut UploadProgress<'_>,
+        failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
-        let (mut ready, mut vain) = (Ready::default(), HashSet::new());
+        let (mut ready, mut vain) = (ReadyRows::default(), HashSet::new());
         let (mut refused, mut lost) = (Vec::new(), Vec::new());
         let mut overtaken = Vec::new();
         let mut membership = self.membership(rows.table);
@@ -428,12 +430,12 @@ impl<R: Rows> Run<'_, R> {
             let mut refusal = obstacle(self.rows, self.publication, rows.table, image, &changed);
             if let Some(barrier) = image.new.and_then(|new| membership.barrier_to_new(new)) {
                 progress.is_outside = true;
-                refusal = refusal.or(gives_up.then(|| Refusal::barred(barrier)));
+                refusal = refusal.or(gives_up.then(|| RefusalReason::barred(barrier)));
             }
             match refusal {
                 Some(refusal) => {
                     vain.insert(rows.refs[at]);
-                    refused.push(Failed::new(rows.taken[at].at, refusal));
+                    refused.push(FailedRow::new(rows.taken[at].at, refusal));
                 }
                 None => ready.add(rows.table, &mut changed, rows.refs[at]),
             }
@@ -446,14 +448,17 @@ impl<R: Rows> Run<'_, R> {
             }
             let looks = rows.table.table.on_delete() == OnDelete::Looks && !rows.insists;
             if rows.op == Op::Delete && looks {
-                let parents = self.rows.with_children(rows.table, &refs, false).await?;
+                let parents = self
+                    .rows
+                    .find_rows_with_children(rows.table, &refs, false)
+                    .await?;
                 refs.retain(|it| !parents.contains(it));
                 vain.extend(&parents);
                 lost.extend(parents);
             }
-            let batch = Batch::new(rows.table, rows.op, &changed);
+            let batch = RowBatch::new(rows.table, rows.op, &changed);
             let written = self.rows.write(&batch, &refs).await?;
-            let Written {
+            let BatchOutcome {
                 passed_over,
                 failed: failing,
                 refused: never,
@@ -487,18 +492,18 @@ impl<R: Rows> Run<'_, R> {
     /// more.
     async fn find_unchanged(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
-        made: &Made<'_, '_, R::Table>,
+        made: &ReplacementRows<'_, '_, R::Table>,
         rows: &[RowRef],
-        progress: &mut Progress<'_>,
+        progress: &mut UploadProgress<'_>,
     ) -> Result<Vec<RowRef>> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let taken: Vec<&Taken> = rows.iter().map(|it| made.taken_for(*it)).collect();
+        let taken: Vec<&ResolvedUpload> = rows.iter().map(|it| made.taken_for(*it)).collect();
         let origins: Vec<RowRef> = taken.iter().map(|it| it.at).collect();
-        let met = self.rows.find(table, op, &origins, Image::Old).await?;
+        let met = self.rows.find(table, op, &origins, RowImage::Old).await?;
         let types = &self.publication.row_types[table.index];
         let published = &made.table.map.shape.columns;
         let mut unchanged = Vec::new();
@@ -520,29 +525,29 @@ impl<R: Rows> Run<'_, R> {
 }
 
 /// Rows that are written in place of uploaded ones.
-struct Made<'m, 'u, T> {
-    table: &'m Incoming<'u, T>,
+struct ReplacementRows<'m, 'u, T> {
+    table: &'m IncomingTable<'u, T>,
     op: Op,
     refs: Vec<RowRef>,
     /// The uploaded ones, one for each.
-    taken: Vec<Taken>,
+    taken: Vec<ResolvedUpload>,
     /// Deletes take along what refers to their rows.
     insists: bool,
 }
 
-impl<T> Made<'_, '_, T> {
+impl<T> ReplacementRows<'_, '_, T> {
     /// The uploaded row in whose place one is written.
     fn origin(&self, at: RowRef) -> RowRef {
         self.taken_for(at).at
     }
 
-    fn taken_for(&self, at: RowRef) -> &Taken {
+    fn taken_for(&self, at: RowRef) -> &ResolvedUpload {
         let place = self.refs.binary_search(&at);
         &self.taken[place.unwrap_or_default()]
     }
 
-    fn original(&self, failed: Failed) -> Failed {
-        Failed {
+    fn original(&self, failed: FailedRow) -> FailedRow {
+        FailedRow {
             at: self.origin(failed.at),
             ..failed
         }
@@ -551,10 +556,10 @@ impl<T> Made<'_, '_, T> {
     /// Notes those that are in the centre now, which are all but some.
     fn record(
         &self,
-        table: &Incoming<'_, T>,
+        table: &IncomingTable<'_, T>,
         op: Op,
         vain: &HashSet<RowRef>,
-        progress: &mut Progress<'_>,
+        progress: &mut UploadProgress<'_>,
     ) -> Result<()> {
         let mut uploaded_at = Vec::with_capacity(self.refs.len());
         let mut written = Vec::with_capacity(self.refs.len());
@@ -576,7 +581,7 @@ impl<T> Made<'_, '_, T> {
             let replaced = taken.replaced.as_ref().map(|it| unpack(it, types));
             let row = rows[at].as_ref().map(|it| unpack(it, types));
             let (replaced, row) = (replaced.transpose()?, row.transpose()?);
-            let settled = taken.outcome.map(|outcome| Settled {
+            let settled = taken.outcome.map(|outcome| ResolutionRecord {
                 outcome,
                 replaced: replaced.as_deref(),
                 row: row.as_deref(),

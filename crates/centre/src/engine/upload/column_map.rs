@@ -12,17 +12,17 @@ use crate::error::CentreError;
 
 /// What the publication has for the rows of a remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Announced {
+pub enum AnnouncedColumns {
     /// The table with this index.
     Published(usize, ColumnMap),
     /// Nothing that they could be written to.
-    Unpublished(Unpublished),
+    Unpublished(UnpublishedRows),
 }
 
 /// Rows that were changed under an older version of the publication and do not fit the
 /// current one: they are refused one by one, whatever they say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unpublished {
+pub struct UnpublishedRows {
     /// The table's index, if it is still published under the same key.
     pub index: Option<usize>,
     /// How the rows are packed, as the remote says.
@@ -31,19 +31,19 @@ pub struct Unpublished {
     pub reason: String,
 }
 
-impl Unpublished {
-    fn of(
+impl UnpublishedRows {
+    fn new(
         begin: &TableBegin,
         index: Option<usize>,
         reason: String,
-    ) -> Result<Announced, CentreError> {
+    ) -> Result<AnnouncedColumns, CentreError> {
         let shape = begin.shape().ok_or_else(|| {
             mismatch(format!(
                 "rows of the table {:?} under a header without a key: {reason}",
                 begin.table
             ))
         })?;
-        Ok(Announced::Unpublished(Unpublished {
+        Ok(AnnouncedColumns::Unpublished(UnpublishedRows {
             index,
             shape,
             reason,
@@ -66,12 +66,15 @@ impl ColumnMap {
     ///
     /// # Errors
     /// [`CentreError::Peer`]: the header makes no sense, whatever is published.
-    pub fn find(schema: &PublicationSchema, begin: &TableBegin) -> Result<Announced, CentreError> {
+    pub fn find(
+        schema: &PublicationSchema,
+        begin: &TableBegin,
+    ) -> Result<AnnouncedColumns, CentreError> {
         let index = schema
             .tables
             .iter()
             .position(|table| table.name == begin.table);
-        let unpublished = |index, reason| Unpublished::of(begin, index, reason);
+        let unpublished = |index, reason| UnpublishedRows::new(begin, index, reason);
         let Some(index) = index else {
             let reason = format!("the table {:?} is not published any more", begin.table);
             return unpublished(None, reason);
@@ -81,15 +84,15 @@ impl ColumnMap {
             let reason = format!("the table {:?} has another key now", begin.table);
             return unpublished(None, reason);
         }
-        match ColumnMap::of(table, begin)? {
-            Ok(map) => Ok(Announced::Published(index, map)),
+        match ColumnMap::new(table, begin)? {
+            Ok(map) => Ok(AnnouncedColumns::Published(index, map)),
             Err(reason) => unpublished(Some(index), reason),
         }
     }
 
     /// Matches the announced columns with those of the table; or tells why rows with
     /// these columns cannot be written to it any more.
-    fn of(table: &Table, begin: &TableBegin) -> Result<Result<ColumnMap, String>, CentreError> {
+    fn new(table: &Table, begin: &TableBegin) -> Result<Result<ColumnMap, String>, CentreError> {
         let mut shape = RowShape {
             columns: Vec::with_capacity(begin.columns.len()),
             key: Vec::with_capacity(table.key.len()),
@@ -202,7 +205,7 @@ mod tests {
             ("a", ColumnType::Text),
             ("b", ColumnType::Real),
         ]);
-        let map = ColumnMap::of(&new, &TableBegin::for_table(&old))
+        let map = ColumnMap::new(&new, &TableBegin::for_table(&old))
             .unwrap()
             .unwrap();
         assert_eq!(map.sources, [Some(2), Some(1), None]);
@@ -222,7 +225,7 @@ mod tests {
             transactional: false,
         };
         match ColumnMap::find(&schema, begin).unwrap() {
-            Announced::Unpublished(unpublished) => (unpublished.index, unpublished.reason),
+            AnnouncedColumns::Unpublished(unpublished) => (unpublished.index, unpublished.reason),
             published => panic!("{published:?}"),
         }
     }

@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::plan::{Plan, TablePlan};
-use super::{Place, Snapshot};
+use super::plan::{SubscriptionPlan, TablePlan};
+use super::{DownloadSnapshot, TablePlace};
 use crate::download::DownloadSubscription;
 use crate::engine::publication::rules_of;
-use crate::engine::watermark::Presented;
+use crate::engine::watermark::PresentedCheckpoint;
 use crate::error::CentreError;
 
 /// What is noted of a table at most; more is read again for each.
@@ -19,7 +19,7 @@ const NOTED_BYTES: usize = 4 << 20;
 
 /// What is the same for all who ask for it.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Asked {
+pub(super) struct SharedRequest {
     publication: String,
     table: usize,
     /// The position since which changes are asked for; `None`: all rows.
@@ -28,13 +28,13 @@ pub(super) struct Asked {
     pub(super) has_marks: bool,
 }
 
-impl Asked {
+impl SharedRequest {
     /// What a subscription asks for of a table, if that does not depend on who it is.
-    pub(super) fn of(
-        plan: &Plan,
+    pub(super) fn for_table(
+        plan: &SubscriptionPlan,
         table: usize,
         subscription: &DownloadSubscription,
-    ) -> Option<Asked> {
+    ) -> Option<SharedRequest> {
         let published = &plan.published;
         let mut rules = published.rules[rules_of(&published.rules, table)].iter();
         let is_everyones = rules.all(|rule| rule.query.is_none() && rule.windows.is_empty());
@@ -49,11 +49,16 @@ impl Asked {
             TablePlan::Whole => None,
             TablePlan::Changes(_) => {
                 let checkpoint = subscription.checkpoint.as_ref();
-                Some(checkpoint.and_then(Presented::of)?.watermark.position)
+                Some(
+                    checkpoint
+                        .and_then(PresentedCheckpoint::from_checkpoint)?
+                        .watermark
+                        .position,
+                )
             }
             _ => return None,
         };
-        Some(Asked {
+        Some(SharedRequest {
             publication: published.schema.name.clone(),
             table,
             since,
@@ -71,7 +76,7 @@ pub(super) enum NotedPiece {
 
 /// The rows of a table as they were packed for one.
 #[derive(Default)]
-pub(super) struct Noted {
+pub(super) struct NotedRows {
     /// It was announced, also if there are no rows.
     pub(super) is_announced: bool,
     pub(super) pieces: Vec<NotedPiece>,
@@ -80,7 +85,7 @@ pub(super) struct Noted {
     bytes: usize,
 }
 
-impl Noted {
+impl NotedRows {
     /// Notes a piece; false if that is too much.
     pub(super) fn piece(&mut self, rows: &[u8]) -> bool {
         self.bytes += rows.len();
@@ -94,18 +99,18 @@ impl Noted {
 
 /// What was read from a snapshot for one, and others may ask for.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct SharedReadings {
     /// Only where there are others.
     is_of_many: bool,
-    noted: HashMap<Asked, Arc<Noted>>,
+    noted: HashMap<SharedRequest, Arc<NotedRows>>,
     /// By publication and table: whether it may weigh more than what is between two marks.
     heavy: HashMap<(String, usize), bool>,
 }
 
-impl Shared {
+impl SharedReadings {
     /// Of so many downloads.
-    pub(super) fn of(downloads: usize) -> Shared {
-        Shared {
+    pub(super) fn new(downloads: usize) -> SharedReadings {
+        SharedReadings {
             is_of_many: downloads > 1,
             noted: HashMap::new(),
             heavy: HashMap::new(),
@@ -115,9 +120,9 @@ impl Shared {
     /// Whether a plan has marks, and a table may weigh more than what is between two of them.
     pub(super) async fn is_heavy(
         &mut self,
-        plan: &Plan,
-        place: Place,
-        snapshot: &mut dyn Snapshot,
+        plan: &SubscriptionPlan,
+        place: TablePlace,
+        snapshot: &mut dyn DownloadSnapshot,
     ) -> Result<bool, CentreError> {
         let Some(marks) = plan.marks else {
             return Ok(false);
@@ -134,23 +139,23 @@ impl Shared {
     /// What is the same for all, if there are others.
     pub(super) fn asked(
         &self,
-        plan: &Plan,
+        plan: &SubscriptionPlan,
         table: usize,
         subscription: &DownloadSubscription,
-    ) -> Option<Asked> {
+    ) -> Option<SharedRequest> {
         match self.is_of_many {
-            true => Asked::of(plan, table, subscription),
+            true => SharedRequest::for_table(plan, table, subscription),
             false => None,
         }
     }
 
     /// What was read of it for somebody else.
-    pub(super) fn noted(&self, asked: &Asked) -> Option<Arc<Noted>> {
+    pub(super) fn noted(&self, asked: &SharedRequest) -> Option<Arc<NotedRows>> {
         self.noted.get(asked).cloned()
     }
 
     /// It was read.
-    pub(super) fn note(&mut self, asked: Asked, noted: Noted) {
+    pub(super) fn note(&mut self, asked: SharedRequest, noted: NotedRows) {
         self.noted.insert(asked, Arc::new(noted));
     }
 }

@@ -10,13 +10,13 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{ColumnType, Op, PublicationSchema, UnpackedRow};
 
-use crate::engine::upload::columns::ColumnMap;
-use crate::engine::upload::ties::{Tie, pack_sent};
+use crate::engine::upload::column_map::ColumnMap;
+use crate::engine::upload::foreign_keys::{PublishedForeignKey, pack_sent};
 
 /// Rows by what they need; each has a number, in the order in which they are added.
-pub(crate) struct Circles<'s> {
-    ties: &'s [Tie],
-    uniques: Vec<Unique>,
+pub(crate) struct KeyCycles<'s> {
+    ties: &'s [PublishedForeignKey],
+    uniques: Vec<UniqueColumns>,
     rows: usize,
     /// Which row brings a value to which others refer, by tie.
     brought: HashMap<Value, usize>,
@@ -36,26 +36,29 @@ pub(crate) struct Circles<'s> {
 type Value = (usize, Vec<u8>);
 
 /// Columns whose values only one row has.
-struct Unique {
+struct UniqueColumns {
     table: usize,
     columns: Vec<usize>,
     types: Vec<ColumnType>,
 }
 
-impl<'s> Circles<'s> {
-    pub(crate) fn new(schema: &PublicationSchema, ties: &'s [Tie]) -> Circles<'s> {
+impl<'s> KeyCycles<'s> {
+    pub(crate) fn new(
+        schema: &PublicationSchema,
+        ties: &'s [PublishedForeignKey],
+    ) -> KeyCycles<'s> {
         let mut uniques = Vec::new();
         for (index, table) in schema.tables.iter().enumerate() {
             for columns in std::iter::once(&table.key).chain(&table.unique) {
                 let types = columns.iter().map(|&it| table.columns[it].column_type);
-                uniques.push(Unique {
+                uniques.push(UniqueColumns {
                     table: index,
                     columns: columns.clone(),
                     types: types.collect(),
                 });
             }
         }
-        Circles {
+        KeyCycles {
             ties,
             uniques,
             rows: 0,
