@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use tidewater_centre::{ListedNumbering, ListedReference, ListedTable};
+use tidewater_server::config::grammar::{first_lines, optional_line};
 
 use crate::init_people::{PathToPeople, People, bare_name, parents};
 use crate::init_statements::{self, DatabaseKind, Proposal};
@@ -180,19 +181,19 @@ fn propose(text: &mut String, proposal: &Proposal) {
 }
 
 fn head(draft: &Draft<'_>) -> String {
+    let consolidated = quoted(draft.consolidated);
+    let retention = ["log", "history", "conflicts"];
+    let retention = retention.map(|key| first_lines("retention", key, None));
     format!(
         "\
 # Tidewater's configuration, made by `tidewater init` from the database's tables.
 # ${{NAME}} anywhere in a value stands for the environment variable NAME.
 
 [server]
-# Where remotes connect. Off loopback use tls://, and [server.tls] below.
-listen = [\"tcp://127.0.0.1:7439\"]
-# The central database: postgres://user:password@host:5432/database or sqlite:path
+{listen}{consolidated}\
 # To keep the password out of this file: postgres://user:${{DB_PASSWORD}}@host/database, and
 # set DB_PASSWORD. Characters that a URL needs for itself are written as %XX (@ is %40).
 # Here and below, relative paths start at the folder of this file.
-consolidated = {consolidated}
 
 # For listen = [\"tls://0.0.0.0:7439\"]. To try it: tidewater cert --out . --host NAME
 # [server.tls]
@@ -200,24 +201,20 @@ consolidated = {consolidated}
 # key = \"tidewater-dev.key\"
 
 [retention]
-# How long changes are remembered. A remote that stays away longer compares what it holds.
-log = \"60d\"
-# How long finished syncs stay listed in `tidewater status`.
-history = \"14d\"
-# How long conflicts and refused rows are kept for you to look at.
-conflicts = \"180d\"
-
+{retention}
 # What remotes subscribe to, with what was found in the tables: read it before you deploy.
 # - Rows belong to the person whom they name, and what refers to them follows: a remote holds a
 #   row if it holds the one that it refers to. Tables that lead to nobody go to everyone.
 # - A table that is marked TODO waits for your decision which of its rows a remote holds: remove
 #   the \"# \" before one of its partition lines.
 # - Delete the tables that no remote needs, children before their parents.
-# See docs/partitions.md and docs/keys.md.
+# See docs/partitions.md and docs/keys.md; every key is in docs/configuration.md.
 [[publication]]
 name = {publication}
 ",
-        consolidated = quoted(draft.consolidated),
+        listen = first_lines("server", "listen", None),
+        consolidated = first_lines("server", "consolidated", Some(&consolidated)),
+        retention = retention.concat(),
         publication = name(draft.publication),
     )
 }
@@ -240,15 +237,11 @@ fn published(
         text.push_str("# Whoever could write it could make himself somebody else.\n");
         text.push_str("direction = \"download\"\n");
     } else {
-        text.push_str(
-            "# direction = \"both\"    # or \"download\": changed in the centre only; or \"upload\"\n",
-        );
+        text.push_str(&optional_line("publication.table", "direction"));
         let is_everyones = way == Some(&PathToPeople::Everyone);
         proposals = offline(&mut text, table, kind, is_everyones);
     }
-    text.push_str(
-        "# tracking = \"log\"      # or \"row\": also sees logical replication; or \"off\"\n",
-    );
+    text.push_str(&optional_line("publication.table", "tracking"));
     let (cascades, remarks) = init_statements::cascades(table, all);
     for remark in &remarks {
         comment(&mut text, remark);

@@ -3,6 +3,7 @@
 use tidewater_centre::ActAs;
 
 use crate::error::ConfigError;
+use crate::section_reader::SectionReader;
 
 const HINT: &str = "write act_as = \"ROLE\" for one role, or act_as = { query = \"SELECT role FROM \
 staff WHERE login = {s.username}\" } for one that a query yields for each user";
@@ -18,12 +19,11 @@ pub(super) fn read(
     let act_as = match value {
         None => return Ok(None),
         Some(toml::Value::String(role)) if !role.is_empty() => Some(ActAs::Role(role)),
-        Some(toml::Value::Table(mut table)) => match table.remove("query") {
-            Some(toml::Value::String(query)) if !query.trim().is_empty() => {
-                Some(ActAs::Query(query))
-            }
-            _ => None,
-        },
+        Some(toml::Value::Table(table)) => {
+            let mut section = SectionReader::new("publication.act_as", table);
+            let query = section.text("query")?;
+            query.filter(|it| !it.trim().is_empty()).map(ActAs::Query)
+        }
         Some(_) => None,
     };
     let message = format!("publication {publication:?}: act_as names no role and no query");

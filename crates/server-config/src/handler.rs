@@ -10,30 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
-
-use super::value::{choice, duration};
 use super::web::WebAddress;
 use super::{Config, ProcedureConfig, Provision, Work};
 use crate::error::ConfigError;
+use crate::section_reader::{SectionReader, unknown_word};
 use tidewater_centre::nearest;
 use tidewater_protocol::ColumnType;
-
-/// How long a handler has for one answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Requests to a handler at the same time.
-const PARALLEL: usize = 4;
-
-/// How often a request is sent again that got no answer.
-const RETRIES: u32 = 2;
-
-/// Rows of one request.
-const ROWS: usize = 500;
-
-/// So many failures in a row, and nothing is asked for so long.
-const FAILURES: u32 = 5;
-const PAUSE: Duration = Duration::from_secs(10);
 
 /// What is written in place of a URL for a provider of the live layer.
 const CALL: &str = "call:";
@@ -195,43 +177,20 @@ pub(super) struct Handlers {
     pub(super) handling: Handling,
 }
 
-/// A handler where it is used: a name, an address, or a section.
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub(super) enum RawUse {
+/// A handler where it is used.
+pub(super) enum HandlerUse {
+    /// A name, or an address.
     Text(String),
-    Section(Box<RawHandler>),
+    /// What stands there says everything of it.
+    Section(SectionReader),
 }
 
-#[derive(Deserialize, Default)]
-pub(super) struct RawHandler {
-    name: Option<String>,
-    url: Option<String>,
-    events: Option<Vec<String>>,
-    secret: Option<OneOrTwo<String>>,
-    secret_file: Option<OneOrTwo<PathBuf>>,
-    ca: Option<PathBuf>,
-    timeout: Option<String>,
-    parallel: Option<u64>,
-    retries: Option<u64>,
-    rows: Option<u64>,
-    format: Option<String>,
-    failures: Option<u64>,
-    pause: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrTwo<T> {
-    One(T),
-    Two(Vec<T>),
-}
-
-impl<T> OneOrTwo<T> {
-    fn into_vec(self) -> Vec<T> {
-        match self {
-            OneOrTwo::One(one) => vec![one],
-            OneOrTwo::Two(two) => two,
+impl HandlerUse {
+    /// Takes `handler` of a section.
+    pub(super) fn read(section: &mut SectionReader) -> Result<Option<HandlerUse>, ConfigError> {
+        match section.is_section("handler") {
+            true => Ok(section.section("handler")?.map(HandlerUse::Section)),
+            false => Ok(section.text("handler")?.map(HandlerUse::Text)),
         }
     }
 }
@@ -241,13 +200,16 @@ impl Handlers {
     ///
     /// # Errors
     /// One of them says what cannot be.
-    pub(super) fn read(raw: Vec<RawHandler>, insecure: bool) -> Result<Handlers, ConfigError> {
+    pub(super) fn read(
+        sections: Vec<SectionReader>,
+        insecure: bool,
+    ) -> Result<Handlers, ConfigError> {
         let mut handlers = Handlers {
             insecure,
             ..Handlers::default()
         };
-        for (index, raw) in raw.into_iter().enumerate() {
-            let name = raw.name.clone().filter(|it| !it.is_empty());
+        for (index, mut section) in sections.into_iter().enumerate() {
+            let name = section.text("name")?.filter(|it| !it.is_empty());
             let name = name.ok_or_else(|| {
                 ConfigError::new(
                     format!("[[handler]] number {} has no name", index + 1),
@@ -267,7 +229,9 @@ impl Handlers {
                 ));
             }
             let place = format!("handler {name:?}");
-            handlers.all.push(raw.read(&place, name, insecure)?);
+            let url = section.text("url")?;
+            let handler = HandlerConfig::read(section, &place, (name, url), insecure)?;
+            handlers.all.push(handler);
         }
         Ok(handlers)
     }
@@ -276,16 +240,12 @@ impl Handlers {
     ///
     /// # Errors
     /// There is none like it.
-    pub(super) fn used(&mut self, place: &str, used: RawUse) -> Result<String, ConfigError> {
-        let (raw, name) = match used {
-            RawUse::Text(text) if text.contains("://") || text.starts_with(CALL) => {
-                let raw = RawHandler {
-                    url: Some(text.clone()),
-                    ..RawHandler::default()
-                };
-                (raw, text)
+    pub(super) fn used(&mut self, place: &str, used: HandlerUse) -> Result<String, ConfigError> {
+        let (section, name, url) = match used {
+            HandlerUse::Text(text) if text.contains("://") || text.starts_with(CALL) => {
+                (SectionReader::empty("handler"), text.clone(), Some(text))
             }
-            RawUse::Text(name) => {
+            HandlerUse::Text(name) => {
                 let mut names = self.all.iter().map(|it| it.name.as_str());
                 if names.any(|it| it == name) {
                     return Ok(name);
@@ -304,12 +264,15 @@ impl Handlers {
                     hint,
                 ));
             }
-            RawUse::Section(raw) => {
-                let name = raw.name.clone().or_else(|| raw.url.clone());
-                (*raw, name.unwrap_or_default())
+            HandlerUse::Section(mut section) => {
+                let (name, url) = (section.text("name")?, section.text("url")?);
+                let name = name.or_else(|| url.clone()).unwrap_or_default();
+                (section, name, url)
             }
         };
-        let mut handler = raw.read(&format!("{place}: handler"), name, self.insecure)?;
+        let place_of_handler = format!("{place}: handler");
+        let mut handler =
+            HandlerConfig::read(section, &place_of_handler, (name, url), self.insecure)?;
         match self.all.iter().find(|it| it.name == handler.name) {
             Some(known) if *known == handler => return Ok(handler.name),
             Some(_) => handler.name = format!("{} ({place})", handler.name),
@@ -361,9 +324,15 @@ impl Handlers {
     }
 }
 
-impl RawHandler {
-    fn read(self, place: &str, name: String, insecure: bool) -> Result<HandlerConfig, ConfigError> {
-        let url = self.url.filter(|it| !it.is_empty()).ok_or_else(|| {
+impl HandlerConfig {
+    fn read(
+        mut section: SectionReader,
+        place: &str,
+        (name, url): (String, Option<String>),
+        insecure: bool,
+    ) -> Result<HandlerConfig, ConfigError> {
+        section.place(place);
+        let url = url.filter(|it| !it.is_empty()).ok_or_else(|| {
             ConfigError::new(
                 format!("{place} has no url"),
                 "write url = \"https://HOST/PATH\" or url = \"call:PROCEDURE\"",
@@ -376,8 +345,9 @@ impl RawHandler {
                     |(what, hint)| ConfigError::new(format!("{place}: {url:?} {what}"), hint),
                 )?),
             };
-        let texts = self.secret.map_or_else(Vec::new, OneOrTwo::into_vec);
-        let files = self.secret_file.map_or_else(Vec::new, OneOrTwo::into_vec);
+        let texts = section.one_or_more_texts("secret")?.unwrap_or_default();
+        let files = section.one_or_more_texts("secret_file")?;
+        let files = files.unwrap_or_default().into_iter().map(PathBuf::from);
         if texts.iter().any(String::is_empty) {
             return Err(ConfigError::new(
                 format!("{place}: secret is empty"),
@@ -388,7 +358,7 @@ impl RawHandler {
         let secrets: Vec<Secret> = texts
             .into_iter()
             .map(Secret::Text)
-            .chain(files.into_iter().map(Secret::File))
+            .chain(files.map(Secret::File))
             .collect();
         if secrets.len() > 2 {
             return Err(ConfigError::new(
@@ -408,49 +378,29 @@ impl RawHandler {
                 ),
             ));
         }
-        let events = self.events.map(|events| {
+        let events = section.optional_texts("events")?;
+        let events = events.map(|events| {
             let events = events.iter().map(|name| {
                 let mut all = HandlerEvent::ALL.iter();
                 let known = all.find(|it| it.1 == name).map(|it| it.0);
                 known.ok_or_else(|| {
                     let names = HandlerEvent::ALL.map(|it| it.1);
-                    choice(&format!("{place}: an event"), name, &names)
+                    unknown_word(&format!("{place}: an event"), name, &names)
                 })
             });
             events.collect::<Result<Vec<_>, _>>()
         });
-        let format = match self.format.as_deref() {
-            None | Some("json") => HandlerFormat::Json,
-            Some("lines") => HandlerFormat::Lines,
-            Some(other) => {
-                return Err(choice(
-                    &format!("{place}: format"),
-                    other,
-                    &["json", "lines"],
-                ));
-            }
-        };
-        let number = |key: &str, value: Option<u64>, default: u64, least: u64, most: u64| {
-            let value = value.unwrap_or(default);
-            match (least..=most).contains(&value) {
-                true => Ok(value),
-                false => Err(ConfigError::new(
-                    format!("{place}: {key} is {value}"),
-                    format!("write a number from {least} to {most}"),
-                )),
-            }
-        };
         Ok(HandlerConfig {
             events: events.transpose()?,
             secrets,
-            ca: self.ca,
-            timeout: duration(&format!("{place}: timeout"), self.timeout, TIMEOUT)?,
-            parallel: number("parallel", self.parallel, PARALLEL as u64, 1, 1_000)? as usize,
-            retries: number("retries", self.retries, u64::from(RETRIES), 0, 10)? as u32,
-            rows: number("rows", self.rows, ROWS as u64, 1, 10_000)? as usize,
-            failures: number("failures", self.failures, u64::from(FAILURES), 1, 1_000)? as u32,
-            pause: duration(&format!("{place}: pause"), self.pause, PAUSE)?,
-            format,
+            ca: section.path("ca")?,
+            timeout: section.duration("timeout")?,
+            parallel: section.count("parallel")?,
+            retries: section.number("retries")? as u32,
+            rows: section.count("rows")?,
+            failures: section.number("failures")? as u32,
+            pause: section.duration("pause")?,
+            format: section.choice("format", &[HandlerFormat::Json, HandlerFormat::Lines])?,
             name,
             to,
         })

@@ -3,20 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
 use tidewater_centre::GivenPartitions;
 
-use super::{Config, text};
+use super::Config;
 use crate::error::ConfigError;
-
-/// Where they are if nothing is said.
-const FOLDER: &str = "images";
-
-/// How old they become if nothing is said.
-const EVERY: Duration = Duration::from_secs(3_600);
-
-/// The least time between two of the same.
-const SOONEST: Duration = Duration::from_secs(1);
+use crate::names::check_names;
+use crate::section_reader::{SectionReader, unknown_word};
 
 /// `[images]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,61 +135,35 @@ impl Config {
     }
 }
 
-#[derive(Deserialize)]
-pub(super) struct RawImages {
-    folder: Option<PathBuf>,
-    every: Option<String>,
-    #[serde(default)]
-    image: Vec<RawImage>,
-}
-
-#[derive(Deserialize)]
-struct RawImage {
-    name: Option<String>,
-    publication: Option<String>,
-    user: Option<String>,
-    #[serde(default)]
-    partitions: Vec<String>,
-    #[serde(default)]
-    everyone: bool,
-    #[serde(default)]
-    public: bool,
-}
-
-impl RawImages {
+impl ImagesConfig {
     /// `published`: the publications of the same configuration.
-    pub(super) fn read(self, published: &[&str]) -> Result<ImagesConfig, ConfigError> {
-        let every = match self.every.as_deref() {
-            None => EVERY,
-            Some(span) => text::duration(span)
-                .filter(|it| *it >= SOONEST)
-                .ok_or_else(|| {
-                    ConfigError::new(
-                        format!("images.every is {span:?}"),
-                        "write every = \"1h\", with at least a second",
-                    )
-                })?,
-        };
-        if self.image.is_empty() {
+    pub(super) fn read(
+        mut section: SectionReader,
+        published: &[&str],
+    ) -> Result<ImagesConfig, ConfigError> {
+        let images = section.sections("image")?;
+        if images.is_empty() {
             return Err(ConfigError::new(
                 "[images] names no image",
                 "write [[images.image]] with name, publication and user, partitions or everyone",
             ));
         }
-        let images = self.image.into_iter().map(|it| it.read(published));
+        let images = images
+            .into_iter()
+            .map(|it| ImageConfig::read(it, published));
         let images: Vec<ImageConfig> = images.collect::<Result<_, _>>()?;
-        super::value::check_names("images.image", images.iter().map(|it| &it.name))?;
+        check_names("images.image", images.iter().map(|it| &it.name))?;
         Ok(ImagesConfig {
-            folder: self.folder.unwrap_or_else(|| FOLDER.into()),
-            every,
+            folder: section.path("folder")?.unwrap_or_default(),
+            every: section.duration("every")?,
             images,
         })
     }
 }
 
-impl RawImage {
-    fn read(self, published: &[&str]) -> Result<ImageConfig, ConfigError> {
-        let name = self.name.unwrap_or_default();
+impl ImageConfig {
+    fn read(mut section: SectionReader, published: &[&str]) -> Result<ImageConfig, ConfigError> {
+        let name = section.text("name")?.unwrap_or_default();
         if !is_image_name(&name) {
             return Err(ConfigError::new(
                 format!("images.image.name is {name:?}"),
@@ -210,16 +176,17 @@ impl RawImage {
                 format!("write {key} = \"NAME\", {what}"),
             )
         };
-        let publication = self.publication.filter(|it| !it.is_empty());
+        let publication = section.text("publication")?.filter(|it| !it.is_empty());
         let publication =
             publication.ok_or_else(|| missing("publication", "of which the image is"))?;
         // A configuration without publications is of a server that serves what others deploy.
         if !published.is_empty() && !published.contains(&publication.as_str()) {
             let key = "images.image.publication";
-            return Err(super::value::choice(key, &publication, published));
+            return Err(unknown_word(key, &publication, published));
         }
-        let user = self.user.filter(|it| !it.is_empty());
-        let rows = match (user, &self.partitions[..], self.everyone) {
+        let user = section.text("user")?.filter(|it| !it.is_empty());
+        let partitions = section.texts("partitions")?;
+        let rows = match (user, &partitions[..], section.flag("everyone")?) {
             (Some(user), [], false) => ImageRows::Of(user),
             (None, [], true) => ImageRows::In(GivenPartitions::default()),
             (None, partitions @ [_, ..], false) => {
@@ -242,7 +209,7 @@ impl RawImage {
             name,
             publication,
             rows,
-            public: self.public,
+            public: section.flag("public")?,
         })
     }
 }

@@ -3,7 +3,7 @@
 
 use toml::de::{DeTable, DeValue};
 
-use super::keys::line_of;
+use crate::grammar::check::line_of;
 
 /// The lines by what errors begin with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,33 +1,10 @@
 //! Which rows of a table a remote holds, as it is configured.
 
-use serde::Deserialize;
-
 use tidewater_centre::{RuleBy, RuleSpec, WindowLength, WindowSpec};
 
-use super::value::check_columns;
+use super::names::check_columns;
 use crate::error::ConfigError;
-
-#[derive(Deserialize)]
-struct RawRule {
-    columns: Option<Vec<String>>,
-    values: Option<String>,
-    follows: Option<String>,
-    by: Option<Vec<String>>,
-    window: Option<RawWindow>,
-}
-
-#[derive(Deserialize)]
-struct RawWindow {
-    column: Option<String>,
-    last: Option<RawLast>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum RawLast {
-    Number(u64),
-    Text(String),
-}
+use crate::section_reader::SectionReader;
 
 pub(super) const HINT: &str = "write partition = \"everyone\" to give every row to every remote, \
 partition = { columns = [\"...\"], values = \"SELECT ... WHERE login = {s.username}\" } to give \
@@ -57,17 +34,19 @@ pub(super) fn read(place: &str, value: Option<toml::Value>) -> Result<Vec<RuleSp
 
 fn one(place: &str, value: toml::Value) -> Result<RuleSpec, ConfigError> {
     let wrong = |what: String| ConfigError::new(format!("{place}: {what}"), HINT);
-    let raw: RawRule = match value {
+    let mut section = match value {
         toml::Value::String(text) if text == "everyone" => return Ok(RuleSpec::everyone()),
-        value @ toml::Value::Table(_) => value
-            .try_into()
-            .map_err(|error: toml::de::Error| wrong(format!("partition: {}", error.message())))?,
+        toml::Value::Table(table) => SectionReader::new("publication.table.partition", table),
         other => return Err(wrong(format!("partition is {other}"))),
     };
     let place = format!("{place}: partition");
-    let window = raw.window.map(|it| it.read(&place)).transpose()?;
-    let by = match (raw.columns, raw.values, raw.follows) {
-        (Some(columns), Some(values), None) if raw.by.is_none() => {
+    section.place(&place);
+    let window = section.section("window")?;
+    let window = window.map(|it| read_window(it, &place)).transpose()?;
+    let foreign_key = section.optional_texts("by")?;
+    let (columns, values) = (section.optional_texts("columns")?, section.text("values")?);
+    let by = match (columns, values, section.text("follows")?) {
+        (Some(columns), Some(values), None) if foreign_key.is_none() => {
             if columns.is_empty() || values.trim().is_empty() {
                 return Err(wrong("partition needs columns and values".into()));
             }
@@ -75,11 +54,11 @@ fn one(place: &str, value: toml::Value) -> Result<RuleSpec, ConfigError> {
             RuleBy::Columns { columns, values }
         }
         (None, None, Some(table)) => {
-            check_columns(&format!("{place}.by"), raw.by.iter().flatten())?;
-            let by = raw.by.filter(|by| !by.is_empty());
+            check_columns(&format!("{place}.by"), foreign_key.iter().flatten())?;
+            let by = foreign_key.filter(|by| !by.is_empty());
             RuleBy::Follows { table, by }
         }
-        (None, None, None) if window.is_some() && raw.by.is_none() => RuleBy::Everyone,
+        (None, None, None) if window.is_some() && foreign_key.is_none() => RuleBy::Everyone,
         (columns, values, None) if columns.is_some() != values.is_some() => {
             return Err(wrong("partition needs columns and values".into()));
         }
@@ -92,19 +71,18 @@ fn one(place: &str, value: toml::Value) -> Result<RuleSpec, ConfigError> {
     Ok(RuleSpec { by, window })
 }
 
-impl RawWindow {
-    fn read(self, place: &str) -> Result<WindowSpec, ConfigError> {
-        let wrong = |what: String| ConfigError::new(format!("{place}: {what}"), WINDOW_HINT);
-        let (Some(column), Some(last)) = (self.column, self.last) else {
-            return Err(wrong("window needs column and last".into()));
-        };
-        let last = match last {
-            RawLast::Number(0) => return Err(wrong("window.last is 0".into())),
-            RawLast::Number(number) => WindowLength::Number(number),
-            RawLast::Text(text) => text
-                .parse()
-                .map_err(|()| wrong(format!("window.last is {text:?}")))?,
-        };
-        Ok(WindowSpec { column, last })
-    }
+fn read_window(mut section: SectionReader, place: &str) -> Result<WindowSpec, ConfigError> {
+    let wrong = |what: String| ConfigError::new(format!("{place}: {what}"), WINDOW_HINT);
+    let (column, last) = (section.text("column")?, section.value("last")?);
+    let (column, last) = column
+        .zip(last)
+        .ok_or_else(|| wrong("window needs column and last".into()))?;
+    let last = match &last {
+        toml::Value::Integer(number @ 1..) => WindowLength::Number(number.unsigned_abs()),
+        toml::Value::String(text) => text
+            .parse()
+            .map_err(|()| wrong(format!("window.last is {text:?}")))?,
+        other => return Err(wrong(format!("window.last is {other}"))),
+    };
+    Ok(WindowSpec { column, last })
 }

@@ -1,22 +1,16 @@
 //! Procedures that can be called, as they are declared.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use serde::Deserialize;
 
 use tidewater_centre::procedure::{ArgumentSpec, ProcedureSpec};
 use tidewater_protocol::ColumnType;
 use tidewater_protocol::argument::{ARGUMENT_TYPES, argument_type};
 use tidewater_protocol::message::Returns;
 
-use super::value;
 use crate::error::ConfigError;
 use crate::names::{BUILT_IN_PREFIX, MAX_NAME_BYTES};
-
-/// What a call is given, unless its procedure says something else.
-const TIMEOUT: Duration = Duration::from_secs(30);
+use crate::section_reader::SectionReader;
 
 /// `[[procedure]]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,43 +83,24 @@ pub enum Allow {
     Query(String),
 }
 
-#[derive(Deserialize)]
-pub(super) struct RawProcedure {
-    name: Option<String>,
-    sql: Option<String>,
-    sql_file: Option<PathBuf>,
-    provided_by: Option<OneOrMore>,
-    #[serde(default)]
-    on_remotes: bool,
-    #[serde(default)]
-    arguments: BTreeMap<String, String>,
-    returns: Option<String>,
-    allow: Option<String>,
-    #[serde(default)]
-    read_only: bool,
-    #[serde(default)]
-    idempotent: bool,
-    timeout: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMore {
-    One(String),
-    More(Vec<String>),
-}
-
-impl RawProcedure {
+impl ProcedureConfig {
     /// # Errors
     /// It says too little, or what cannot be.
-    pub(super) fn read(self, index: usize) -> Result<ProcedureConfig, ConfigError> {
-        let name = self.name.filter(|name| !name.is_empty()).ok_or_else(|| {
-            ConfigError::new(
-                format!("the {}. [[procedure]] has no name", index + 1),
-                "write name = \"price\"",
-            )
-        })?;
+    pub(super) fn read(
+        mut section: SectionReader,
+        index: usize,
+    ) -> Result<ProcedureConfig, ConfigError> {
+        let name = section
+            .text("name")?
+            .filter(|name| !name.is_empty())
+            .ok_or_else(|| {
+                ConfigError::new(
+                    format!("the {}. [[procedure]] has no name", index + 1),
+                    "write name = \"price\"",
+                )
+            })?;
         let place = format!("procedure {name:?}");
+        section.place(&place);
         let wrong =
             |what: &str, hint: &str| ConfigError::new(format!("{place}: {what}"), hint.to_owned());
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -141,7 +116,7 @@ impl RawProcedure {
                 "choose another name",
             ));
         }
-        let sql = match (self.sql, self.sql_file) {
+        let sql = match (section.text("sql")?, section.path("sql_file")?) {
             (Some(_), Some(_)) => {
                 return Err(wrong("it has sql and sql_file", "write one of the two"));
             }
@@ -151,24 +126,26 @@ impl RawProcedure {
             (Some(sql), None) => Some(Sql::Text(sql)),
             (None, file) => file.map(Sql::File),
         };
-        let provided_by = self.provided_by.map(|it| match it {
-            OneOrMore::One(user) => vec![user],
-            OneOrMore::More(users) => users,
-        });
-        let returns = self.returns.as_deref();
-        let work = match (sql, provided_by, self.on_remotes) {
+        let provided_by = section.one_or_more_texts("provided_by")?;
+        let returns = [
+            Returns::Nothing,
+            Returns::Value,
+            Returns::Row,
+            Returns::Rows,
+        ];
+        let returns = section.optional_choice("returns", &returns)?;
+        let read_only = section.flag("read_only")?;
+        let idempotent = section.flag("idempotent")?;
+        let work = match (sql, provided_by, section.flag("on_remotes")?) {
             (Some(sql), None, false) => Work::Sql {
                 sql,
-                returns: returns_of(returns).ok_or_else(|| {
+                returns: returns.ok_or_else(|| {
                     wrong(
-                        &match returns {
-                            None => "returns is missing".to_owned(),
-                            Some(returns) => format!("returns is {returns:?}"),
-                        },
+                        "returns is missing",
                         "write returns = \"nothing\", \"value\", \"row\" or \"rows\"",
                     )
                 })?,
-                read_only: self.read_only,
+                read_only,
             },
             (None, Some(users), false)
                 if users.iter().all(|it| !it.is_empty()) && !users.is_empty() =>
@@ -185,19 +162,20 @@ impl RawProcedure {
                 ));
             }
         };
-        if matches!(work, Work::Provided(_)) && (returns.is_some() || self.read_only) {
+        if matches!(work, Work::Provided(_)) && (returns.is_some() || read_only) {
             return Err(wrong(
                 "returns and read_only are for statements",
                 "leave them out: whoever provides the procedure decides",
             ));
         }
-        if matches!(work, Work::Sql { .. }) && self.idempotent {
+        if matches!(work, Work::Sql { .. }) && idempotent {
             return Err(wrong(
                 "idempotent is for what programs provide",
                 "leave it out: a statement is a transaction, and is never done by halves",
             ));
         }
-        let arguments = self.arguments.into_iter().map(|(argument, type_name)| {
+        let arguments = section.named_texts("arguments")?;
+        let arguments = arguments.into_iter().map(|(argument, type_name)| {
             let (bare, optional) = match type_name.strip_suffix('?') {
                 Some(bare) => (bare, true),
                 None => (type_name.as_str(), false),
@@ -217,7 +195,7 @@ impl RawProcedure {
                 optional,
             })
         });
-        let allow = match self.allow.as_deref().map(str::trim) {
+        let allow = match section.text("allow")?.as_deref().map(str::trim) {
             None | Some("") => {
                 return Err(wrong(
                     "allow is missing",
@@ -229,23 +207,13 @@ impl RawProcedure {
             Some(query) => Allow::Query(query.to_owned()),
         };
         Ok(ProcedureConfig {
-            timeout: value::duration(&format!("{place}: timeout"), self.timeout, TIMEOUT)?,
+            timeout: section.duration("timeout")?,
             arguments: arguments.collect::<Result<_, ConfigError>>()?,
             name,
             work,
             allow,
-            idempotent: self.idempotent,
+            idempotent,
         })
-    }
-}
-
-fn returns_of(name: Option<&str>) -> Option<Returns> {
-    match name? {
-        "nothing" => Some(Returns::Nothing),
-        "value" => Some(Returns::Value),
-        "row" => Some(Returns::Row),
-        "rows" => Some(Returns::Rows),
-        _ => None,
     }
 }
 

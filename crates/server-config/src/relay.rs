@@ -4,13 +4,12 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
 use tidewater_carrier::listen::{RelayToken, ServerRegistration};
 use tidewater_carrier::{ClientCertificate, Pin, ServerUrl, Transport};
 
 use super::ServerConfig;
 use crate::error::ConfigError;
+use crate::section_reader::SectionReader;
 
 /// `[relay]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,32 +67,18 @@ impl RelayProof {
     }
 }
 
-#[derive(Deserialize)]
-pub(super) struct RawRelay {
-    #[serde(default)]
-    connect: Vec<String>,
-    name: Option<String>,
-    token: Option<String>,
-    token_file: Option<PathBuf>,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    ca: Option<PathBuf>,
-    pin: Option<String>,
-    lines: Option<u64>,
-}
-
-const LINES: usize = 4;
-
-const MAX_LINES: u64 = 256;
-
 /// The port at which relays wait for servers, where a URL names none.
 const PORT: u16 = 7444;
 
-impl RawRelay {
-    pub(super) fn read(self, server: &ServerConfig) -> Result<RelayConfig, ConfigError> {
+impl RelayConfig {
+    pub(super) fn read(
+        mut section: SectionReader,
+        server: &ServerConfig,
+    ) -> Result<RelayConfig, ConfigError> {
         let wrong = |what: String, hint: &str| Err(ConfigError::new(what, hint));
         let hint = "write connect = [\"tls://relay.example.com:7444\"]";
-        if self.connect.is_empty() {
+        let connect = section.texts("connect")?;
+        if connect.is_empty() {
             return wrong("relay.connect names no relay".into(), hint);
         }
         if server.tls.is_none() {
@@ -102,15 +87,24 @@ impl RawRelay {
                 "write [server.tls] with the certificate and key of relay.name",
             );
         }
-        let connect = self.connect.iter().map(|text| url(text, server.insecure));
+        let connect = connect.iter().map(|text| url(text, server.insecure));
         let connect = connect.collect::<Result<_, _>>()?;
-        let Some(name) = self.name.as_deref().and_then(ServerRegistration::name) else {
+        let Some(name) = section
+            .text("name")?
+            .as_deref()
+            .and_then(ServerRegistration::name)
+        else {
             return wrong(
                 "relay.name is no host name".into(),
                 "write the name by which devices know this server: name = \"sync.example.com\"",
             );
         };
-        let proof = match (self.token, self.token_file, self.certificate, self.key) {
+        let proof = match (
+            section.text("token")?,
+            section.path("token_file")?,
+            section.path("certificate")?,
+            section.path("key")?,
+        ) {
             (Some(text), None, None, None) => RelayProof::Token(token(&text, "relay.token")?),
             (None, Some(file), None, None) => RelayProof::TokenFile(file),
             (None, None, Some(certificate), Some(key)) => {
@@ -123,30 +117,21 @@ impl RawRelay {
                 );
             }
         };
-        let pin = self.pin.as_deref().map(str::parse::<Pin>).transpose();
+        let pin = section.text("pin")?;
+        let pin = pin.as_deref().map(str::parse::<Pin>).transpose();
         let pin = pin.map_err(|error| {
             ConfigError::new(
                 format!("relay.pin: {error}"),
                 "write pin = \"sha256/...\", or ca = \"FILE.pem\" instead",
             )
         })?;
-        let lines = match self.lines {
-            None => LINES,
-            Some(lines @ 1..=MAX_LINES) => lines as usize,
-            Some(lines) => {
-                return wrong(
-                    format!("relay.lines is {lines}"),
-                    "write a number from 1 to 256: so many lines are kept idle at each relay",
-                );
-            }
-        };
         Ok(RelayConfig {
             connect,
             name,
             proof,
-            ca: self.ca,
+            ca: section.path("ca")?,
             pin,
-            lines,
+            lines: section.count("lines")?,
         })
     }
 }

@@ -4,18 +4,16 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
-
 use tidewater_carrier::ServerUrl;
 use tidewater_centre::{ActAs, RuleBy, nearest};
 use tidewater_protocol::message::SubscriptionParameter;
 
-use super::handler::{Handlers, RawUse};
-use super::value::{choice, duration};
+use super::handler::{HandlerUse, Handlers};
 use super::web::WebAddress;
 use super::{Allow, Config, Sql, Work};
 use crate::error::ConfigError;
 use crate::listen_urls::names_port;
+use crate::section_reader::{SectionReader, unknown_word};
 
 /// What is asked for each sign-in without a credential.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -293,81 +291,25 @@ impl Config {
     }
 }
 
-#[derive(Deserialize, Default)]
-pub(super) struct RawSignIn {
-    passwords: Option<String>,
-    #[serde(default)]
-    create_users: bool,
-    again_after: Option<String>,
-    #[serde(default)]
-    oidc: Vec<RawOidc>,
-    ldap: Option<RawLdap>,
-    certificates: Option<RawCertificates>,
-    handler: Option<RawUse>,
-}
-
-#[derive(Deserialize)]
-struct RawOidc {
-    issuer: Option<String>,
-    jwks: Option<String>,
-    #[serde(default)]
-    audience: Vec<String>,
-    algorithms: Option<Vec<String>>,
-    user_from: Option<String>,
-    #[serde(default)]
-    prefix: String,
-    claims: Option<toml::Value>,
-    ca: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct RawLdap {
-    url: Option<String>,
-    #[serde(default)]
-    starttls: bool,
-    #[serde(default)]
-    insecure: bool,
-    bind: Option<String>,
-    base: Option<String>,
-    filter: Option<String>,
-    account: Option<String>,
-    password_file: Option<PathBuf>,
-    user_from: Option<String>,
-    claims: Option<toml::Value>,
-    ca: Option<PathBuf>,
-    timeout: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct RawCertificates {
-    authority: Option<PathBuf>,
-    user_from: Option<String>,
-}
-
-/// How long a directory may take, if nothing is said.
-const LDAP_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// So many names are kept of a user at most.
 const MAX_CLAIMS: usize = 64;
 
-impl RawSignIn {
+impl SignInConfig {
     pub(super) fn read(
-        self,
+        mut section: SectionReader,
         insecure: bool,
         handlers: &mut Handlers,
     ) -> Result<SignInConfig, ConfigError> {
-        let passwords = match self.passwords.as_deref() {
-            None | Some("built_in") => Passwords::BuiltIn,
-            Some("ldap") => Passwords::Ldap,
-            Some("script") => Passwords::Script,
-            Some("handler") => Passwords::Handler,
-            Some("off") => Passwords::Off,
-            Some(other) => {
-                let known = ["built_in", "ldap", "script", "handler", "off"];
-                return Err(choice("sign_in.passwords", other, &known));
-            }
-        };
-        match (passwords, &self.ldap) {
+        let sources = [
+            Passwords::BuiltIn,
+            Passwords::Ldap,
+            Passwords::Script,
+            Passwords::Handler,
+            Passwords::Off,
+        ];
+        let passwords = section.choice("passwords", &sources)?;
+        let ldap = section.section("ldap")?;
+        match (passwords, &ldap) {
             (Passwords::Ldap, None) => {
                 return Err(ConfigError::new(
                     "sign_in.passwords is \"ldap\", and [sign_in.ldap] is missing",
@@ -385,7 +327,7 @@ impl RawSignIn {
             }
             _ => {}
         }
-        match (passwords, self.handler) {
+        match (passwords, HandlerUse::read(&mut section)?) {
             (Passwords::Handler, Some(used)) => {
                 let handler = handlers.used("sign_in", used)?;
                 handlers.handling.sign_in = Some(handler);
@@ -404,10 +346,8 @@ impl RawSignIn {
             }
             (_, None) => {}
         }
-        let again_after = self
-            .again_after
-            .map(|it| duration("sign_in.again_after", Some(it), Duration::default()));
-        let oidc = self.oidc.into_iter().map(|it| it.read(insecure));
+        let oidc = section.sections("oidc")?.into_iter();
+        let oidc = oidc.map(|it| OidcConfig::read(it, insecure));
         let oidc: Vec<OidcConfig> = oidc.collect::<Result<_, _>>()?;
         let mut issuers = HashSet::new();
         if let Some(twice) = oidc.iter().find(|it| !issuers.insert(&it.issuer)) {
@@ -416,21 +356,22 @@ impl RawSignIn {
                 "write one, with all its audiences",
             ));
         }
-        let certificates = self.certificates.map(RawCertificates::read);
+        let certificates = section.section("certificates")?;
+        let certificates = certificates.map(CertificatesConfig::read);
         Ok(SignInConfig {
             passwords,
-            create_users: self.create_users,
-            again_after: again_after.transpose()?,
+            create_users: section.flag("create_users")?,
+            again_after: section.optional_duration("again_after")?,
             oidc,
-            ldap: self.ldap.map(|it| it.read(insecure)).transpose()?,
+            ldap: ldap.map(|it| LdapConfig::read(it, insecure)).transpose()?,
             certificates: certificates.transpose()?,
         })
     }
 }
 
-impl RawOidc {
-    fn read(self, insecure: bool) -> Result<OidcConfig, ConfigError> {
-        let issuer = self.issuer.unwrap_or_default();
+impl OidcConfig {
+    fn read(mut section: SectionReader, insecure: bool) -> Result<OidcConfig, ConfigError> {
+        let issuer = section.text("issuer")?.unwrap_or_default();
         let place = format!("sign_in.oidc {issuer:?}");
         let wrong =
             |what: &str, hint: &str| Err(ConfigError::new(format!("{place}: {what}"), hint));
@@ -440,7 +381,7 @@ impl RawOidc {
             })
         };
         let below = issuer.trim_end_matches('/');
-        let source = match &self.jwks {
+        let source = match &section.text("jwks")? {
             Some(keys) => {
                 address("issuer", &issuer)?;
                 KeySource::Keys(address("jwks", keys)?)
@@ -451,47 +392,48 @@ impl RawOidc {
                 KeySource::Discovery(address("issuer", &document)?)
             }
         };
-        if self.audience.is_empty() || self.audience.iter().any(String::is_empty) {
+        let audience = section.texts("audience")?;
+        if audience.is_empty() || audience.iter().any(String::is_empty) {
             return wrong(
                 "audience is missing",
                 "write audience = [\"...\"]: what the provider calls this server, or the client \
                  for which it gives tokens. Without it a token for anybody else would do here",
             );
         }
-        let named = self.algorithms.as_ref().map(|it| {
-            let algorithms = it.iter().map(|name| {
-                Algorithm::named(name).ok_or_else(|| {
-                    let known = Algorithm::ALL.map(|(name, _)| name);
-                    choice(&format!("{place}: algorithms"), name, &known)
-                })
-            });
-            algorithms.collect::<Result<Vec<_>, _>>()
+        let algorithms = section.texts("algorithms")?;
+        if algorithms.is_empty() {
+            return wrong("algorithms is empty", "write algorithms = [\"RS256\"]");
+        }
+        let algorithms = algorithms.iter().map(|name| {
+            Algorithm::named(name).ok_or_else(|| {
+                let known = Algorithm::ALL.map(|(name, _)| name);
+                unknown_word(&format!("{place}: algorithms"), name, &known)
+            })
         });
-        let algorithms = match named.transpose()? {
-            None => vec![Algorithm::RS256, Algorithm::ES256],
-            Some(algorithms) if !algorithms.is_empty() => algorithms,
-            Some(_) => return wrong("algorithms is empty", "write algorithms = [\"RS256\"]"),
-        };
         Ok(OidcConfig {
             source,
-            audience: self.audience,
-            algorithms,
-            user_from: named_or(self.user_from, "sub"),
-            prefix: self.prefix,
-            claims: kept(&place, self.claims)?,
-            ca: self.ca,
+            audience,
+            algorithms: algorithms.collect::<Result<_, _>>()?,
+            user_from: read_user_from(&mut section)?,
+            prefix: section.text("prefix")?.unwrap_or_default(),
+            claims: read_claims(&place, section.value("claims")?)?,
+            ca: section.path("ca")?,
             issuer,
         })
     }
 }
 
-/// What is written, if that is something.
-fn named_or(given: Option<String>, default: &str) -> String {
-    let given = given.filter(|it| !it.is_empty());
-    given.unwrap_or_else(|| default.to_owned())
+/// Where a user's name comes from. What is empty counts as if it were not there: the key is taken by
+/// then, and its default is left.
+fn read_user_from(section: &mut SectionReader) -> Result<String, ConfigError> {
+    let written = section.text("user_from")?.unwrap_or_default();
+    match written.is_empty() {
+        true => Ok(section.text("user_from")?.unwrap_or_default()),
+        false => Ok(written),
+    }
 }
 
-fn kept(place: &str, claims: Option<toml::Value>) -> Result<Vec<KeptClaim>, ConfigError> {
+fn read_claims(place: &str, claims: Option<toml::Value>) -> Result<Vec<KeptClaim>, ConfigError> {
     let claims = match claims {
         None => Some(Vec::new()),
         Some(toml::Value::Array(names)) => names.into_iter().map(same_name).collect(),
@@ -543,11 +485,13 @@ fn other_name((name, from): (String, toml::Value)) -> Option<KeptClaim> {
 /// What stands for the user's name.
 pub const USER: &str = "{user}";
 
-impl RawLdap {
-    fn read(self, insecure: bool) -> Result<LdapConfig, ConfigError> {
+impl LdapConfig {
+    fn read(mut section: SectionReader, insecure: bool) -> Result<LdapConfig, ConfigError> {
         let wrong =
             |what: &str, hint: &str| Err(ConfigError::new(format!("sign_in.ldap: {what}"), hint));
-        let url = self.url.unwrap_or_default();
+        let url = section.text("url")?.unwrap_or_default();
+        let starttls = section.flag("starttls")?;
+        let allows_plain = section.flag("insecure")? || insecure;
         let (scheme, rest, port) = match (url.strip_prefix("ldaps://"), url.strip_prefix("ldap://"))
         {
             (Some(rest), _) => ("tls", rest, 636),
@@ -564,26 +508,31 @@ impl RawLdap {
         if !names_port(rest, &host) {
             host.port = port;
         }
-        if self.starttls && scheme == "tls" {
+        if starttls && scheme == "tls" {
             let what = "starttls goes with ldap://, and url is ldaps://";
             return wrong(
                 what,
                 "remove starttls: ldaps:// is encrypted from the first byte",
             );
         }
-        if host.is_exposed() && !self.starttls && !self.insecure && !insecure {
+        if host.is_exposed() && !starttls && !allows_plain {
             return wrong(
                 "passwords would go unencrypted to another machine",
                 "write ldaps://, or starttls = true, or insecure = true",
             );
         }
-        let entry = match (self.bind, self.base, self.filter) {
+        let account = (section.text("account")?, section.path("password_file")?);
+        let entry = match (
+            section.text("bind")?,
+            section.text("base")?,
+            section.text("filter")?,
+        ) {
             (Some(name), None, None) if name.contains(USER) => LdapEntry::Named(name),
             (None, Some(base), Some(filter))
                 if filter.contains(USER) && filter.starts_with('(') =>
             {
                 LdapEntry::Found {
-                    account: match (self.account, self.password_file) {
+                    account: match account {
                         (None, None) => None,
                         (Some(name), Some(password_file)) => Some(LdapAccount {
                             name,
@@ -609,38 +558,36 @@ impl RawLdap {
         Ok(LdapConfig {
             url,
             host,
-            starttls: self.starttls,
+            starttls,
             entry,
-            user_from: named_or(self.user_from, "uid"),
-            claims: kept("sign_in.ldap", self.claims)?,
-            ca: self.ca,
-            timeout: duration("sign_in.ldap.timeout", self.timeout, LDAP_TIMEOUT)?,
+            user_from: read_user_from(&mut section)?,
+            claims: read_claims("sign_in.ldap", section.value("claims")?)?,
+            ca: section.path("ca")?,
+            timeout: section.duration("timeout")?,
         })
     }
 }
 
-impl RawCertificates {
-    fn read(self) -> Result<CertificatesConfig, ConfigError> {
+impl CertificatesConfig {
+    fn read(mut section: SectionReader) -> Result<CertificatesConfig, ConfigError> {
         let key = "sign_in.certificates";
-        let authority = self.authority.filter(|it| !it.as_os_str().is_empty());
+        let authority = section
+            .path("authority")?
+            .filter(|it| !it.as_os_str().is_empty());
         let authority = authority.ok_or_else(|| {
             ConfigError::new(
                 format!("{key}: authority is missing"),
                 "write authority = \"FILE.pem\": the authority that has issued the certificates",
             )
         })?;
-        let user_from = match self.user_from.as_deref() {
-            None | Some("common_name") => CertificateName::CommonName,
-            Some("email") => CertificateName::Email,
-            Some("uri") => CertificateName::Uri,
-            Some(other) => {
-                let known = ["common_name", "email", "uri"];
-                return Err(choice(&format!("{key}.user_from"), other, &known));
-            }
-        };
+        let names = [
+            CertificateName::CommonName,
+            CertificateName::Email,
+            CertificateName::Uri,
+        ];
         Ok(CertificatesConfig {
             authority,
-            user_from,
+            user_from: section.choice("user_from", &names)?,
         })
     }
 }

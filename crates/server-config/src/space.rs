@@ -2,23 +2,10 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-
-use tidewater_spaces::receiver_queue::OUTLET_BYTES;
 use tidewater_spaces::{PatternTemplate, SubjectError, WhenFull, check_space};
 
-use super::text;
-use super::value::{RawSize, choice, duration};
 use crate::error::ConfigError;
-
-/// The smallest queue: a chunk of events as it comes from the network.
-const MIN_QUEUE_BYTES: u64 = 64 << 10;
-
-/// The largest one.
-const MAX_QUEUE_BYTES: u64 = 1 << 30;
-
-/// The shortest time for which events are kept: the subscriber must have time to come back.
-const MIN_DURABLE: Duration = Duration::from_secs(60);
+use crate::section_reader::SectionReader;
 
 /// A space.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,26 +42,14 @@ pub enum Rule {
     },
 }
 
-#[derive(Deserialize)]
-pub(super) struct RawSpace {
-    name: Option<String>,
-    publish: Option<toml::Value>,
-    subscribe: Option<toml::Value>,
-    durable: Option<String>,
-    #[serde(default)]
-    last_value: bool,
-    slow: Option<String>,
-    queue: Option<RawSize>,
-}
-
 /// Reads the spaces.
 ///
 /// # Errors
 /// One means nothing, or two have one name.
-pub(super) fn read(spaces: Vec<RawSpace>) -> Result<Vec<SpaceConfig>, ConfigError> {
-    let mut read: Vec<SpaceConfig> = Vec::with_capacity(spaces.len());
-    for (index, space) in spaces.into_iter().enumerate() {
-        let space = space.read(index)?;
+pub(super) fn read(sections: Vec<SectionReader>) -> Result<Vec<SpaceConfig>, ConfigError> {
+    let mut read: Vec<SpaceConfig> = Vec::with_capacity(sections.len());
+    for (index, section) in sections.into_iter().enumerate() {
+        let space = SpaceConfig::read(section, index)?;
         if read.iter().any(|it| it.name == space.name) {
             return Err(ConfigError::new(
                 format!("two spaces are named {:?}", space.name),
@@ -86,67 +61,35 @@ pub(super) fn read(spaces: Vec<RawSpace>) -> Result<Vec<SpaceConfig>, ConfigErro
     Ok(read)
 }
 
-impl RawSpace {
-    fn read(self, index: usize) -> Result<SpaceConfig, ConfigError> {
-        let name = self.name.filter(|name| !name.is_empty()).ok_or_else(|| {
-            ConfigError::new(
-                format!("[[space]] number {} has no name", index + 1),
-                "write name = \"...\" below it",
-            )
-        })?;
+impl SpaceConfig {
+    fn read(mut section: SectionReader, index: usize) -> Result<SpaceConfig, ConfigError> {
+        let name = section
+            .text("name")?
+            .filter(|name| !name.is_empty())
+            .ok_or_else(|| {
+                ConfigError::new(
+                    format!("[[space]] number {} has no name", index + 1),
+                    "write name = \"...\" below it",
+                )
+            })?;
         let place = format!("space {name:?}");
         let wrong =
             |error: SubjectError| ConfigError::new(format!("{place}: {error}"), error.hint());
         check_space(&name).map_err(wrong)?;
-        let durable = self.durable.map(|text| {
-            let key = format!("{place}: durable");
-            let kept = duration(&key, Some(text), Duration::ZERO)?;
-            if kept < MIN_DURABLE {
-                return Err(ConfigError::new(
-                    format!("{key} is less than a minute"),
-                    "write how long a subscriber may be away, such as \"7d\", or leave the key \
-                     out for events that are not kept",
-                ));
-            }
-            Ok(kept)
-        });
-        let slow = match self.slow.as_deref() {
-            None | Some("drop_oldest") => WhenFull::DropOldest,
-            Some("disconnect") => WhenFull::Disconnect,
-            Some(other) => {
-                let key = format!("{place}: slow");
-                return Err(choice(&key, other, &["drop_oldest", "disconnect"]));
-            }
-        };
+        section.place(&place);
         Ok(SpaceConfig {
-            publish: rule(&name, "publish", self.publish)?,
-            subscribe: rule(&name, "subscribe", self.subscribe)?,
-            durable: durable.transpose()?,
-            last_value: self.last_value,
-            slow,
-            queue_bytes: queue(&place, self.queue)?,
+            publish: read_rule(&name, "publish", section.value("publish")?)?,
+            subscribe: read_rule(&name, "subscribe", section.value("subscribe")?)?,
+            durable: section.optional_duration("durable")?,
+            last_value: section.flag("last_value")?,
+            slow: section.choice("slow", &[WhenFull::DropOldest, WhenFull::Disconnect])?,
+            queue_bytes: section.memory_size("queue")?,
             name,
         })
     }
 }
 
-fn queue(place: &str, value: Option<RawSize>) -> Result<usize, ConfigError> {
-    let bytes = match value {
-        None => Some(OUTLET_BYTES as u64),
-        Some(RawSize::Bytes(bytes)) => Some(bytes),
-        Some(RawSize::Text(text)) => text::size(&text),
-    };
-    let bytes = bytes.filter(|it| (MIN_QUEUE_BYTES..=MAX_QUEUE_BYTES).contains(it));
-    let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
-    bytes.ok_or_else(|| {
-        ConfigError::new(
-            format!("{place}: queue is not a size that a queue can have"),
-            "write a number of bytes from \"64KiB\" to \"1GiB\"; without the key it is \"4MiB\"",
-        )
-    })
-}
-
-fn rule(space: &str, key: &str, value: Option<toml::Value>) -> Result<Rule, ConfigError> {
+fn read_rule(space: &str, key: &str, value: Option<toml::Value>) -> Result<Rule, ConfigError> {
     let hint = format!(
         "write {key} = \"everyone\", {key} = \"nobody\", or patterns of subjects such as \
          {key} = [\"unit.{{s.username}}.>\", \"news.>\"]; {key} = {{ patterns = [\">\"], allow = \
@@ -167,14 +110,14 @@ fn rule(space: &str, key: &str, value: Option<toml::Value>) -> Result<Rule, Conf
             patterns: patterns(space, key, list, &wrong)?,
             allow: None,
         }),
-        Some(toml::Value::Table(mut table)) => {
-            let list = table.remove("patterns");
+        Some(toml::Value::Table(table)) => {
+            let mut section = SectionReader::new(&format!("space.{key}"), table);
+            let list = section.value("patterns")?;
             let list = list.ok_or_else(|| wrong("has no patterns"))?;
-            let allow = match table.remove("allow") {
-                None => None,
-                Some(toml::Value::String(query)) if !query.trim().is_empty() => Some(query),
-                Some(_) => return Err(wrong("has no query in allow")),
-            };
+            let allow = section.text("allow")?;
+            if allow.as_ref().is_some_and(|it| it.trim().is_empty()) {
+                return Err(wrong("has no query in allow"));
+            }
             Ok(Rule::Patterns {
                 patterns: patterns(space, key, list, &wrong)?,
                 allow,
@@ -318,7 +261,7 @@ mod tests {
             (
                 "name",
                 "durable = \"5s\"\nname",
-                "line 5: space \"fleet\": durable is less than a minute",
+                "line 5: space \"fleet\": durable is less than 1m",
                 "write how long",
             ),
             (

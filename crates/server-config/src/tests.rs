@@ -1,6 +1,8 @@
 mod handlers;
 mod sign_in;
 
+use std::time::Duration;
+
 use super::*;
 use tidewater_centre::{
     OnReject, OnUnseenChildren, RuleSpec, TrackingMode, UploadMode, WriteScopeSpec, WritesSpec,
@@ -92,8 +94,8 @@ fn a_value_of_the_wrong_kind_is_told_with_its_line_and_what_to_write() {
         ),
         (
             "[retention]\nlog = 60\n",
-            "line 2: retention.log is a number, and takes text in quotes",
-            "write log = \"60d\"",
+            "line 2: retention.log is a number, and takes a duration such as \"90d\"",
+            "write log = \"90d\"",
         ),
         (
             "[publication]\nname = \"main\"\n",
@@ -202,26 +204,6 @@ fn every_toml_block_of_the_manual_is_valid() {
         }
         Config::parse_with(&text, &|_| Some("secret".into()))
             .unwrap_or_else(|error| panic!("{error}\n{}\n{text}", error.hint()));
-    }
-}
-
-#[test]
-fn the_manual_names_every_key() {
-    let manual = include_str!("../../../docs/configuration.md");
-    // Sections stand in headings; every other key is explained by its name.
-    let sections: Vec<&str> = keys::KEYS.iter().map(|(section, _)| *section).collect();
-    for (section, known) in keys::KEYS {
-        for key in *known {
-            let path = format!("{section}.{key}");
-            if sections.contains(&path.trim_start_matches('.')) {
-                assert!(manual.contains(key), "{path} is not documented");
-                continue;
-            }
-            assert!(
-                manual.contains(&format!("`{key}`")),
-                "{path} is not documented"
-            );
-        }
     }
 }
 

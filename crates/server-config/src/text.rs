@@ -4,12 +4,24 @@
 use std::time::Duration;
 
 use crate::error::ConfigError;
+use crate::grammar::join;
 
 /// Replaces `${NAME}` in every string. `$${` stands for `${` itself.
 ///
 /// # Errors
 /// A variable is not set, or a brace is missing.
-pub(super) fn expand(
+pub(super) fn expand_table(
+    table: &mut toml::Table,
+    path: &str,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<(), ConfigError> {
+    for (key, element) in table.iter_mut() {
+        expand(element, &join(path, key), variable)?;
+    }
+    Ok(())
+}
+
+fn expand(
     value: &mut toml::Value,
     path: &str,
     variable: &dyn Fn(&str) -> Option<String>,
@@ -23,12 +35,7 @@ pub(super) fn expand(
                 expand(element, &format!("{path}[{index}]"), variable)?;
             }
         }
-        toml::Value::Table(table) => {
-            for (key, element) in table.iter_mut() {
-                let dot = if path.is_empty() { "" } else { "." };
-                expand(element, &format!("{path}{dot}{key}"), variable)?;
-            }
-        }
+        toml::Value::Table(table) => expand_table(table, path, variable)?,
         _ => {}
     }
     Ok(())
@@ -85,6 +92,29 @@ pub fn duration(text: &str) -> Option<Duration> {
     let total_ms = number.checked_mul(unit_ms)?;
     // A thousand years: no sum of times overflows.
     (total_ms <= 1_000 * 366 * 86_400_000).then(|| Duration::from_millis(total_ms))
+}
+
+/// Writes a duration as [`duration`] reads it, with the largest unit that has no rest.
+pub(crate) fn duration_text(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    let units = [
+        (86_400_000, "d"),
+        (3_600_000, "h"),
+        (60_000, "m"),
+        (1_000, "s"),
+    ];
+    let unit = units
+        .iter()
+        .find(|(unit_ms, _)| ms > 0 && ms % unit_ms == 0);
+    let (unit_ms, unit) = unit.copied().unwrap_or((1, "ms"));
+    format!("{}{unit}", ms / unit_ms)
+}
+
+/// Reads a value of the grammar, which is TOML.
+pub(crate) fn toml_value(text: &str) -> toml::Value {
+    let table: Result<toml::Table, _> = format!("value = {text}").parse();
+    let mut table = table.expect("values of the grammar are TOML");
+    table.remove("value").expect("the value is there")
 }
 
 /// Reads `4096`, `64KiB`, `256MiB`, `4GiB`.

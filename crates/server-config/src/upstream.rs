@@ -4,15 +4,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
 use tidewater_carrier::{CompressionOptions, Pin, ServerUrl, ServerUrls};
 
-use super::value::packing;
+use super::compression::read_compression;
 use super::{ServerConfig, text};
 use crate::error::ConfigError;
-
-/// How often it syncs if nothing is said.
-const EVERY: Duration = Duration::from_secs(30);
+use crate::section_reader::SectionReader;
 
 /// The least time between two syncs.
 const SOONEST: Duration = Duration::from_secs(1);
@@ -91,30 +88,11 @@ impl UpstreamConfig {
     }
 }
 
-#[derive(Deserialize)]
-pub(super) struct RawUpstream {
-    server: Option<String>,
-    user: Option<String>,
-    password: Option<String>,
-    password_file: Option<PathBuf>,
-    token_file: Option<PathBuf>,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    publication: Option<String>,
-    #[serde(default)]
-    publications: Vec<String>,
-    every: Option<String>,
-    ca: Option<PathBuf>,
-    pin: Option<String>,
-    proxy: Option<String>,
-    compression: Option<String>,
-    compression_level: Option<u64>,
-    #[serde(default)]
-    insecure: bool,
-}
-
-impl RawUpstream {
-    pub(super) fn read(self, own: &ServerConfig) -> Result<UpstreamConfig, ConfigError> {
+impl UpstreamConfig {
+    pub(super) fn read(
+        mut section: SectionReader,
+        own: &ServerConfig,
+    ) -> Result<UpstreamConfig, ConfigError> {
         if !own.consolidated.starts_with("sqlite:") {
             return Err(ConfigError::new(
                 "[upstream] needs an SQLite file, and server.consolidated is another database",
@@ -122,22 +100,23 @@ impl RawUpstream {
                  the centre of this branch's devices; or leave [upstream] out",
             ));
         }
-        let server = read_server(self.server, own)?;
-        if let Some(exposed) = server.exposed().filter(|_| !self.insecure) {
+        let insecure = section.flag("insecure")?;
+        let server = read_server(section.text("server")?, own)?;
+        if let Some(exposed) = server.exposed().filter(|_| !insecure) {
             return Err(ConfigError::new(
                 format!("upstream.server: {exposed} would send everything unencrypted"),
                 "use tls://, wss:// or https://, or write insecure = true under [upstream]",
             ));
         }
-        let mut publications = self.publications;
-        publications.extend(self.publication);
+        let mut publications = section.texts("publications")?;
+        publications.extend(section.text("publication")?);
         if publications.is_empty() || publications.iter().any(String::is_empty) {
             return Err(ConfigError::new(
                 "[upstream] does not say what the branch holds",
                 "write publication = \"NAME\", a publication of headquarters",
             ));
         }
-        let certificate = match (self.certificate, self.key) {
+        let certificate = match (section.path("certificate")?, section.path("key")?) {
             (Some(certificate), Some(key)) => Some(UpstreamProof::Certificate(certificate, key)),
             (None, None) => None,
             _ => {
@@ -148,9 +127,11 @@ impl RawUpstream {
             }
         };
         let proofs = [
-            self.password.map(UpstreamProof::Password),
-            self.password_file.map(UpstreamProof::PasswordFile),
-            self.token_file.map(UpstreamProof::TokenFile),
+            section.text("password")?.map(UpstreamProof::Password),
+            section
+                .path("password_file")?
+                .map(UpstreamProof::PasswordFile),
+            section.path("token_file")?.map(UpstreamProof::TokenFile),
             certificate,
         ];
         let mut proofs = proofs.into_iter().flatten();
@@ -161,7 +142,7 @@ impl RawUpstream {
                 "write one of password, password_file, token_file, and certificate with key",
             ));
         }
-        let user = self.user.unwrap_or_default();
+        let user = section.text("user")?.unwrap_or_default();
         let tells_user = matches!(
             proof,
             Some(UpstreamProof::TokenFile(_) | UpstreamProof::Certificate(..))
@@ -177,12 +158,12 @@ impl RawUpstream {
             user,
             proof,
             publications,
-            every: pace(self.every)?,
-            ca: self.ca,
-            pin: pin(self.pin)?,
-            proxy: self.proxy,
-            packing: packing("upstream", self.compression, self.compression_level)?,
-            insecure: self.insecure,
+            every: read_pace(&section.text("every")?.unwrap_or_default())?,
+            ca: section.path("ca")?,
+            pin: read_pin(section.text("pin")?)?,
+            proxy: section.text("proxy")?,
+            packing: read_compression(&mut section)?,
+            insecure,
         })
     }
 }
@@ -213,11 +194,10 @@ fn read_server(server: Option<String>, own: &ServerConfig) -> Result<ServerUrls,
     }
 }
 
-fn pace(every: Option<String>) -> Result<UpstreamPace, ConfigError> {
-    match every.as_deref().map(str::trim) {
-        None => Ok(UpstreamPace::Every(EVERY)),
-        Some("live") => Ok(UpstreamPace::Live),
-        Some(span) => match text::duration(span).filter(|it| *it >= SOONEST) {
+fn read_pace(every: &str) -> Result<UpstreamPace, ConfigError> {
+    match every.trim() {
+        "live" => Ok(UpstreamPace::Live),
+        span => match text::duration(span).filter(|it| *it >= SOONEST) {
             Some(span) => Ok(UpstreamPace::Every(span)),
             None => Err(ConfigError::new(
                 format!("upstream.every is {span:?}"),
@@ -227,7 +207,7 @@ fn pace(every: Option<String>) -> Result<UpstreamPace, ConfigError> {
     }
 }
 
-fn pin(text: Option<String>) -> Result<Option<Pin>, ConfigError> {
+fn read_pin(text: Option<String>) -> Result<Option<Pin>, ConfigError> {
     let Some(text) = text else {
         return Ok(None);
     };

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use serde::Deserialize;
-
 use super::web::WebAddress;
 use crate::error::ConfigError;
+use crate::section_reader::{SectionReader, unknown_word};
 
 /// An address of the operator's.
 #[derive(Clone, PartialEq, Eq)]
@@ -30,45 +29,35 @@ impl fmt::Debug for WakeConfig {
     }
 }
 
-#[derive(Deserialize)]
-pub(super) struct RawWake {
-    url: Option<String>,
-    token: Option<String>,
-    ca: Option<PathBuf>,
-    publications: Option<Vec<String>>,
-}
-
-impl RawWake {
+impl WakeConfig {
     pub(super) fn read(
-        self,
+        mut section: SectionReader,
         insecure: bool,
         published: &[&str],
     ) -> Result<WakeConfig, ConfigError> {
-        let url = self.url.as_deref().unwrap_or_default();
-        let address = WebAddress::read(url, insecure)
+        let url = section.text("url")?.unwrap_or_default();
+        let address = WebAddress::read(&url, insecure)
             .map_err(|(what, hint)| ConfigError::new(format!("wake.url {url:?} {what}"), hint))?;
         let is_plain = |it: &String| it.chars().all(|it| it.is_ascii_graphic());
-        if self.token.as_ref().is_some_and(|it| !is_plain(it)) {
+        let token = section.text("token")?;
+        if token.as_ref().is_some_and(|it| !is_plain(it)) {
             return Err(ConfigError::new(
                 "wake.token has characters that cannot be in a header",
                 "write what the address expects behind Authorization: Bearer",
             ));
         }
-        let mut publications = self.publications.iter().flatten();
-        let unknown = publications.find(|it| !published.contains(&it.as_str()));
+        let publications = section.optional_texts("publications")?;
+        let mut named = publications.iter().flatten();
+        let unknown = named.find(|it| !published.contains(&it.as_str()));
         // A configuration without publications is of a server that serves what others deploy.
         if let Some(unknown) = unknown.filter(|_| !published.is_empty()) {
-            return Err(super::value::choice(
-                "wake.publications",
-                unknown,
-                published,
-            ));
+            return Err(unknown_word("wake.publications", unknown, published));
         }
         Ok(WakeConfig {
             address,
-            token: self.token,
-            ca: self.ca,
-            publications: self.publications,
+            token,
+            ca: section.path("ca")?,
+            publications,
         })
     }
 }
