@@ -17,7 +17,6 @@ const CIRCLES: &[(&str, usize)] = &[
     ("centre", 54),
     ("centre-postgres", 28),
     ("centre-sqlite", 2),
-    ("cli", 14),
     ("client", 5),
     ("fuzzing", 3),
     ("relay", 3),
