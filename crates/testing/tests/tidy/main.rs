@@ -22,7 +22,6 @@ const CIRCLES: &[(&str, usize)] = &[
     ("relay", 3),
     ("remote", 30),
     ("server", 27),
-    ("simulator", 53),
 ];
 
 /// How many names of public types stand in several crates.
