@@ -110,6 +110,10 @@ pub(crate) struct Application {
     contests: Vec<Contest>,
 }
 
+/// Of a connection, so many statements are kept that SQLite has parsed: all that judges ask of all
+/// tables.
+const STATEMENTS: usize = 1_024;
+
 /// Opens a connection as an application does that never waits.
 pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
@@ -117,7 +121,7 @@ pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "foreign_keys", true)?;
     // What it commits outlives lost power, also with a rollback journal.
     connection.pragma_update(None, "synchronous", "EXTRA")?;
-    connection.set_prepared_statement_cache_capacity(64);
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
     defects::leave_out(&connection);
     Ok(connection)
 }

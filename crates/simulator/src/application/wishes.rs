@@ -136,11 +136,13 @@ impl Application {
         let sql = "SELECT 1 FROM tidewater_interest WHERE space = ?1 AND subject = ?2";
         let has: Option<i64> = self
             .connection
-            .query_row(sql, params![space, subject], |row| row.get(0))
+            .prepare_cached(sql)?
+            .query_row(params![space, subject], |row| row.get(0))
             .optional()?;
         if has.is_none() {
             let sql = "INSERT INTO tidewater_interest (space, subject) VALUES (?1, ?2)";
-            self.connection.execute(sql, params![space, subject])?;
+            let mut insert = self.connection.prepare_cached(sql)?;
+            insert.execute(params![space, subject])?;
         }
         Ok(())
     }

@@ -72,7 +72,7 @@ fn texts(
 
 /// How many events there are.
 pub(crate) fn events(centre: &Connection) -> rusqlite::Result<i64> {
-    centre.query_row("SELECT count(*) FROM tidewater_centre_event", [], |row| {
-        row.get(0)
-    })
+    centre
+        .prepare_cached("SELECT count(*) FROM tidewater_centre_event")?
+        .query_row([], |row| row.get(0))
 }

@@ -126,7 +126,11 @@ impl Parties<'_> {
             return Ok(false);
         }
         let sql = "SELECT EXISTS (SELECT 1 FROM tidewater_kept WHERE giving <> 0)";
-        if self.remote.query_row(sql, [], |row| row.get(0))? {
+        if self
+            .remote
+            .prepare_cached(sql)?
+            .query_row([], |row| row.get(0))?
+        {
             return Ok(true);
         }
         // Also under the ids that the remote had before.

@@ -53,10 +53,9 @@ impl Settled {
 /// something else than the centre says.
 pub(crate) fn settled_otherwise(parties: &Parties<'_>) -> rusqlite::Result<Option<String>> {
     let Parties { remote, centre, .. } = parties;
-    let id: Option<Vec<u8>> =
-        remote.query_row("SELECT remote_id FROM tidewater_state", [], |row| {
-            row.get(0)
-        })?;
+    let id: Option<Vec<u8>> = remote
+        .prepare_cached("SELECT remote_id FROM tidewater_state")?
+        .query_row([], |row| row.get(0))?;
     let by_operator = "settled_as IN ('replayed', 'edited', 'discarded')";
     // A copied file that goes on as another remote keeps what it was told before.
     let how = "SELECT settled_as FROM tidewater_centre_settled_refusal

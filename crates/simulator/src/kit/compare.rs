@@ -54,7 +54,7 @@ pub(super) fn difference(
 fn rows(connection: &Connection, table: &Table) -> rusqlite::Result<BTreeMap<String, Row>> {
     let (key, columns) = (table.key_of(""), table.columns_of(""));
     let sql = format!("SELECT {key}, {columns} FROM {}", quote(&table.name));
-    let mut statement = connection.prepare(&sql)?;
+    let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement.query_map([], |row| {
         Ok((table.read_key(row, 0)?, table.read(row, table.key.len())?))
     })?;
@@ -77,13 +77,15 @@ fn aside(
 ) -> rusqlite::Result<BTreeSet<(String, String)>> {
     let sql = "SELECT table_name, key FROM tidewater_refused";
     let refused: BTreeSet<(String, String)> = connection
-        .prepare(sql)?
+        .prepare_cached(sql)?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
     let mut aside = refused.clone();
     // A row that finds its unique value taken by a refused one, or is needed by it, is stale.
     let stale = "SELECT count(*) FROM tidewater_stale";
-    let stale: i64 = connection.query_row(stale, [], |row| row.get(0))?;
+    let stale: i64 = connection
+        .prepare_cached(stale)?
+        .query_row([], |row| row.get(0))?;
     if stale > 0 && !refused.is_empty() {
         for table in tables {
             let sql = "SELECT 1 FROM tidewater_stale WHERE table_name = ?1";
@@ -117,7 +119,7 @@ fn is_needed(
         table.key_of(""),
         quote(&table.name)
     );
-    let mut statement = connection.prepare(&sql)?;
+    let mut statement = connection.prepare_cached(&sql)?;
     let mut found = statement.query([])?;
     while let Some(row) = found.next()? {
         if table.read_key(row, 0)? != key {
@@ -144,7 +146,7 @@ fn is_needed(
                     conditions.join(" AND ")
                 );
                 if connection
-                    .prepare(&sql)?
+                    .prepare_cached(&sql)?
                     .exists(params_from_iter(&values))?
                 {
                     return Ok(true);

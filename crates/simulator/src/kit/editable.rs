@@ -60,7 +60,7 @@ pub(super) fn all(
         let sql = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' \
                    AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' \
                    AND name NOT LIKE 'tidewater\\_%' ESCAPE '\\' ORDER BY name";
-        let mut statement = connection.prepare(sql)?;
+        let mut statement = connection.prepare_cached(sql)?;
         let others = statement.query_map([], |row| row.get::<_, String>(0))?;
         for other in others {
             let other = other?;
@@ -90,7 +90,7 @@ fn read(
 ) -> rusqlite::Result<Editable> {
     let sql = "SELECT name, type, \"notnull\", dflt_value IS NOT NULL, pk, hidden \
                FROM pragma_table_xinfo(?1) ORDER BY cid";
-    let mut statement = connection.prepare(sql)?;
+    let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([name])?;
     let mut fields = Vec::new();
     let mut key = Vec::new();
@@ -129,7 +129,7 @@ fn read(
     // Of a table with an identity the product has the numbers.
     let sql = "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND name = ?1";
     let is_numbered = connection
-        .prepare(sql)?
+        .prepare_cached(sql)?
         .exists([format!("tidewater_identity_{name}")])?;
     Ok(Editable {
         name: name.to_owned(),
@@ -166,7 +166,7 @@ fn references(
 ) -> rusqlite::Result<Vec<Reference>> {
     let sql =
         "SELECT id, \"table\", \"from\", \"to\" FROM pragma_foreign_key_list(?1) ORDER BY id, seq";
-    let mut statement = connection.prepare(sql)?;
+    let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([&tables[of].name])?;
     let mut found: Vec<(i64, Reference)> = Vec::new();
     while let Some(row) = rows.next()? {

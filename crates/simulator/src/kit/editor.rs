@@ -301,7 +301,9 @@ impl Editor {
         table: &Editable,
     ) -> rusqlite::Result<Option<u64>> {
         let sql = format!("SELECT count(*) FROM {}", quote(&table.name));
-        let count: i64 = connection.query_row(&sql, [], |row| row.get(0))?;
+        let count: i64 = connection
+            .prepare_cached(&sql)?
+            .query_row([], |row| row.get(0))?;
         Ok(match count.unsigned_abs() {
             0 => None,
             count => Some(self.random.below(count)),

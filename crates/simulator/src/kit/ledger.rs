@@ -119,7 +119,7 @@ pub(super) fn end(
             "SELECT {keys}, {keys}, {values}, was_there FROM temp.simulated_touched
              WHERE place = ?1 ORDER BY at"
         );
-        let mut statement = connection.prepare(&sql)?;
+        let mut statement = connection.prepare_cached(&sql)?;
         let mut rows = statement.query([place as i64])?;
         while let Some(row) = rows.next()? {
             let named = table.read_key(row, 0)?;

@@ -212,7 +212,9 @@ impl Remote {
             let edited = editor.edit(&application, &editable, now_ms)?;
             let touched = ledger::end(&application, &uploads, &places)?;
             let sql = "SELECT coalesce(max(id), 0) FROM tidewater_conflicts";
-            let told: i64 = application.query_row(sql, [], |row| row.get(0))?;
+            let told: i64 = application
+                .prepare_cached(sql)?
+                .query_row([], |row| row.get(0))?;
             application.execute_batch("COMMIT")?;
             Ok((edited, touched, told))
         };
@@ -525,7 +527,9 @@ impl Remote {
     fn seen(&self, before: Option<&Seen>) -> Result<Seen, Failed> {
         let application = self.application.borrow();
         let edits = self.edits.get();
-        let version: i64 = application.query_row("PRAGMA data_version", [], |row| row.get(0))?;
+        let version: i64 = application
+            .prepare_cached("PRAGMA data_version")?
+            .query_row([], |row| row.get(0))?;
         if let Some(before) = before
             && (before.version, before.edits) == (version, edits)
         {

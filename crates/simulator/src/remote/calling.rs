@@ -295,5 +295,5 @@ impl Remote {
 /// How often an inbox was begun anew.
 fn begun_anew(remote: &rusqlite::Connection) -> rusqlite::Result<i64> {
     let sql = "SELECT count(*) FROM tidewater_inbox WHERE kind = 'anew'";
-    remote.query_row(sql, [], |row| row.get(0))
+    remote.prepare_cached(sql)?.query_row([], |row| row.get(0))
 }

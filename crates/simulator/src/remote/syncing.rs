@@ -389,7 +389,8 @@ impl Remote {
         let application = self.application.borrow();
         let waiting: u64 = application
             .connection()
-            .query_row(sql, [], |row| row.get(0))?;
+            .prepare_cached(sql)?
+            .query_row([], |row| row.get(0))?;
         let outbox = status.map_or(0, |it| it.outbox.pending);
         let is_settled = pending == 0 && stale <= waiting + 2 * refused && outbox == 0;
         Ok(is_settled.then_some((stale, refused)))
