@@ -121,7 +121,7 @@ async fn one<R: UploadWriter>(
         }
         announced.push(columns);
     }
-    let (changed, fates) = judged.into_fates();
+    let (changed, decisions) = judged.into_decisions();
     let (mut tables, mut unpublished) = (Vec::new(), Vec::new());
     for (place, (table, announced)) in upload.tables.iter().zip(announced).enumerate() {
         match announced {
@@ -144,7 +144,7 @@ async fn one<R: UploadWriter>(
         unpublished.clear();
     }
     let uploaded: Vec<_> = tables.iter().map(IncomingTable::uploaded).collect();
-    let families = KeyCascades::from_upload(&publication.schema, &uploaded)?;
+    let key_cascades = KeyCascades::from_upload(&publication.schema, &uploaded)?;
     let ClaimedSequence { serials, scope } = admitted;
     let mut admission = admission(rows, &publication, upload, &serials, scope).await?;
     let sent_before = match tables.is_empty() {
@@ -164,8 +164,8 @@ async fn one<R: UploadWriter>(
         admission: &admission,
         tables: &tables,
         unpublished: &unpublished,
-        families: &families,
-        fates,
+        key_cascades: &key_cascades,
+        decisions,
         handed_over: Vec::new(),
         leaves_to_download: false,
         sent_before: &sent_before,
@@ -266,9 +266,9 @@ pub(super) struct UploadRun<'r, R: UploadWriter> {
     /// Rows that mean nothing to the publication any more, and why.
     pub(super) unpublished: &'r [(&'r UploadTable, UnpublishedRows)],
     /// What the upload itself does to rows.
-    pub(super) families: &'r KeyCascades,
+    pub(super) key_cascades: &'r KeyCascades,
     /// What handlers have decided of them.
-    pub(super) fates: Arc<HandlerDecisions>,
+    pub(super) decisions: Arc<HandlerDecisions>,
     /// By the place of their table: updates that may make rows somebody else's, in order.
     pub(super) handed_over: Vec<Vec<RowRef>>,
     /// Rows that took effect are otherwise in the centre, and the result does not say so.
@@ -354,14 +354,15 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     ) -> Result<std::result::Result<UploadResult, Vec<ContendedChange>>> {
         let mut round = ApplyRound::default();
         round.decided.foreign(self.foreign().await?);
-        round.decided.judged(self.fates.clone());
-        let ties = &self.families.ties;
+        round.decided.judged(self.decisions.clone());
+        let foreign_keys = &self.key_cascades.foreign_keys;
         let uploaded: Vec<_> = self.tables.iter().map(IncomingTable::uploaded).collect();
         let schema = &self.publication.schema;
-        if uploaded
-            .iter()
-            .any(|it| ties.iter().any(|tie| tie.child == it.index))
-        {
+        if uploaded.iter().any(|it| {
+            foreign_keys
+                .iter()
+                .any(|foreign_key| foreign_key.child == it.index)
+        }) {
             let connection = self.rows.connection();
             let upload = self.upload;
             let of = (
@@ -370,11 +371,11 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 &*upload.given_up,
             );
             let refused =
-                settled_refusals::refused_parents(connection, of, schema, ties, &uploaded);
+                settled_refusals::refused_parents(connection, of, schema, foreign_keys, &uploaded);
             let refused = refused.await?;
             round
                 .decided
-                .refuse_children(schema, ties, &uploaded, refused)?;
+                .refuse_children(schema, foreign_keys, &uploaded, refused)?;
         }
         loop {
             self.rows.begin_rows(round.immediate).await?;
@@ -447,7 +448,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let uploaded: Vec<_> = self.tables.iter().map(IncomingTable::uploaded).collect();
         let mut decided = round.decided.clone();
         let builder = progress.outcomes.builder();
-        if decided.find(schema, &self.families.ties, &uploaded, builder)? {
+        if decided.find(schema, &self.key_cascades.foreign_keys, &uploaded, builder)? {
             return Ok(ApplyOutcome::Decided(decided));
         }
         let (later, outside) = self.outside(&progress).await?;

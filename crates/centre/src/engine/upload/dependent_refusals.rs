@@ -121,7 +121,7 @@ pub(crate) struct DependentRefusals {
     /// They were out of scope before.
     foreign: RowKeys,
     /// What handlers have decided.
-    fates: Arc<HandlerDecisions>,
+    decisions: Arc<HandlerDecisions>,
     tables: HashSet<usize>,
     rounds: u32,
     /// All rows are refused.
@@ -174,23 +174,23 @@ impl MissingParents {
     /// Notes what comes of a row that does not take effect.
     fn add(
         &mut self,
-        ties: &[PublishedForeignKey],
+        foreign_keys: &[PublishedForeignKey],
         it: &UploadedTable<'_>,
         row: &UnpackedRow<'_>,
         op: Op,
         is_lost: bool,
     ) {
-        for (number, tie) in ties.iter().enumerate() {
-            if tie.parent != it.index {
+        for (number, foreign_key) in foreign_keys.iter().enumerate() {
+            if foreign_key.parent != it.index {
                 continue;
             }
-            let old = (op != Op::Insert).then(|| tie.referred(it.map, &row.old));
+            let old = (op != Op::Insert).then(|| foreign_key.referred(it.map, &row.old));
             if op == Op::Delete {
                 let kept = old.flatten().filter(|_| is_lost);
                 self.kept.extend(kept.map(|value| (number, value)));
                 continue;
             }
-            let new = tie.referred(it.map, &row.new);
+            let new = foreign_key.referred(it.map, &row.new);
             // Whoever inserted the same has it now.
             if old.as_ref() == Some(&new) || is_lost && op == Op::Insert {
                 continue;
@@ -272,7 +272,7 @@ impl DependentRefusals {
         if op != Op::Insert && self.foreign.contains(&row) {
             return refused(RefusalReason::barred(Barrier::OutOfScope));
         }
-        let fate = self.fates.find_decision(&row, op);
+        let fate = self.decisions.find_decision(&row, op);
         if let Some(refused @ RowDecision::Refused(_)) = fate {
             return Some(refused.clone());
         }
@@ -306,14 +306,14 @@ impl DependentRefusals {
     }
 
     /// Goes by what handlers have decided.
-    pub(crate) fn judged(&mut self, fates: Arc<HandlerDecisions>) {
-        self.tables.extend(fates.tables());
-        self.fates = fates;
+    pub(crate) fn judged(&mut self, decisions: Arc<HandlerDecisions>) {
+        self.tables.extend(decisions.tables());
+        self.decisions = decisions;
     }
 
     /// What they have.
-    pub(crate) fn fates(&self) -> &HandlerDecisions {
-        &self.fates
+    pub(crate) fn decisions(&self) -> &HandlerDecisions {
+        &self.decisions
     }
 
     /// Takes no changes of rows that are out of scope.
@@ -337,33 +337,36 @@ impl DependentRefusals {
     pub(crate) fn find(
         &mut self,
         schema: &PublicationSchema,
-        ties: &[PublishedForeignKey],
+        foreign_keys: &[PublishedForeignKey],
         uploaded: &[UploadedTable<'_>],
         builder: &ResultBuilder<'_>,
     ) -> Result<bool, CentreError> {
-        if ties.is_empty() || !builder.has_vain() {
+        if foreign_keys.is_empty() || !builder.has_vain() {
             return Ok(false);
         }
         let gives_up = self.rounds >= ROUNDS;
         let mut missing = MissingParents::default();
         for it in uploaded {
-            if !ties.iter().any(|tie| tie.parent == it.index) {
+            if !foreign_keys
+                .iter()
+                .any(|foreign_key| foreign_key.parent == it.index)
+            {
                 continue;
             }
             let table = &schema.tables[it.index];
             it.upload.each_row(&it.map.shape, |row, op| {
                 let key = (it.index, pack_key(table, &row.key));
                 if builder.is_refused(&key, op) {
-                    missing.add(ties, it, row, op, false);
+                    missing.add(foreign_keys, it, row, op, false);
                 } else if builder.is_lost(&key) {
-                    missing.add(ties, it, row, op, true);
+                    missing.add(foreign_keys, it, row, op, true);
                 }
             })?;
         }
         if missing.count() == 0 {
             return Ok(false);
         }
-        let dependents = missing.spread(schema, ties, uploaded, gives_up)?;
+        let dependents = missing.spread(schema, foreign_keys, uploaded, gives_up)?;
         self.rounds += 1;
         Ok(self.add(dependents, builder))
     }
@@ -376,7 +379,7 @@ impl DependentRefusals {
     pub(crate) fn refuse_children(
         &mut self,
         schema: &PublicationSchema,
-        ties: &[PublishedForeignKey],
+        foreign_keys: &[PublishedForeignKey],
         uploaded: &[UploadedTable<'_>],
         refused: RefusedParents,
     ) -> Result<(), CentreError> {
@@ -387,7 +390,8 @@ impl DependentRefusals {
             refused,
             ..MissingParents::default()
         };
-        let DependentRows { orphans, lost } = missing.spread(schema, ties, uploaded, false)?;
+        let DependentRows { orphans, lost } =
+            missing.spread(schema, foreign_keys, uploaded, false)?;
         self.tables
             .extend(orphans.keys().chain(&lost).map(|row| row.0));
         self.orphans.extend(orphans);
@@ -424,7 +428,7 @@ impl MissingParents {
     fn spread(
         &mut self,
         schema: &PublicationSchema,
-        ties: &[PublishedForeignKey],
+        foreign_keys: &[PublishedForeignKey],
         uploaded: &[UploadedTable<'_>],
         gives_up: bool,
     ) -> Result<DependentRows, CentreError> {
@@ -432,16 +436,19 @@ impl MissingParents {
         loop {
             let before = self.count();
             for it in uploaded {
-                if !ties.iter().any(|tie| tie.child == it.index) {
+                if !foreign_keys
+                    .iter()
+                    .any(|foreign_key| foreign_key.child == it.index)
+                {
                     continue;
                 }
                 let table = &schema.tables[it.index];
                 it.upload.each_row(&it.map.shape, |row, op| {
-                    let Some(fate) = self.tells(ties, it, row, op, gives_up) else {
+                    let Some(fate) = self.tells(foreign_keys, it, row, op, gives_up) else {
                         return;
                     };
                     let key = (it.index, pack_key(table, &row.key));
-                    self.add(ties, it, row, op, fate == LossReason::Loses);
+                    self.add(foreign_keys, it, row, op, fate == LossReason::Loses);
                     match fate {
                         LossReason::Loses => drop(dependents.lost.insert(key)),
                         LossReason::Orphan(parent) => {
@@ -459,31 +466,32 @@ impl MissingParents {
     /// What becomes of a row, if it cannot take effect.
     fn tells(
         &self,
-        ties: &[PublishedForeignKey],
+        foreign_keys: &[PublishedForeignKey],
         it: &UploadedTable<'_>,
         row: &UnpackedRow<'_>,
         op: Op,
         gives_up: bool,
     ) -> Option<LossReason> {
         let mut fate = None;
-        for (number, tie) in ties.iter().enumerate() {
-            if tie.child != it.index {
+        for (number, foreign_key) in foreign_keys.iter().enumerate() {
+            if foreign_key.child != it.index {
                 continue;
             }
             if op == Op::Delete {
-                let goes_along = tie.on_delete == ForeignKeyAction::Cascade;
+                let goes_along = foreign_key.on_delete == ForeignKeyAction::Cascade;
                 let old = goes_along
-                    .then(|| tie.referring(it.map, &row.old))
+                    .then(|| foreign_key.referring(it.map, &row.old))
                     .flatten();
                 if old.is_some_and(|value| gives_up || self.kept.contains(&(number, value))) {
                     return Some(LossReason::Loses);
                 }
                 continue;
             }
-            let Some(new) = tie.referring(it.map, &row.new) else {
+            let Some(new) = foreign_key.referring(it.map, &row.new) else {
                 continue;
             };
-            let is_new = op == Op::Insert || tie.referring(it.map, &row.old).as_ref() != Some(&new);
+            let is_new =
+                op == Op::Insert || foreign_key.referring(it.map, &row.old).as_ref() != Some(&new);
             if !is_new {
                 continue;
             }
@@ -493,7 +501,7 @@ impl MissingParents {
                 return Some(LossReason::Orphan(parent.cloned()));
             }
             if self.lost.contains(&place) {
-                fate = Some(match op == Op::Update && tie.on_update.acts() {
+                fate = Some(match op == Op::Update && foreign_key.on_update.acts() {
                     true => LossReason::Loses,
                     false => LossReason::Orphan(None),
                 });

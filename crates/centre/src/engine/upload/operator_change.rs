@@ -315,12 +315,12 @@ pub(super) async fn send<R: UploadWriter>(
     };
     let mut judged = JudgedUpload::default();
     judged.add(publication, &upload, 0, (index, &map))?;
-    let (changed, fates) = judged.into_fates();
+    let (changed, decisions) = judged.into_decisions();
     let table = changed.get(&0).unwrap_or(table);
     let tables = [IncomingTable::new(publication, table, 0, index, map)?.unrestricted()];
     rows.lock_tables(publication, &tables).await?;
     let uploaded: Vec<_> = tables.iter().map(IncomingTable::uploaded).collect();
-    let families = KeyCascades::from_upload(&publication.schema, &uploaded)?;
+    let key_cascades = KeyCascades::from_upload(&publication.schema, &uploaded)?;
     let (admission, serials) = (Admission::of_operator(), Serials::none());
     let sent_before = SentBefore::default();
     let mut run = UploadRun {
@@ -332,8 +332,8 @@ pub(super) async fn send<R: UploadWriter>(
         admission: &admission,
         tables: &tables,
         unpublished: &[],
-        families: &families,
-        fates,
+        key_cascades: &key_cascades,
+        decisions,
         handed_over: Vec::new(),
         leaves_to_download: false,
         sent_before: &sent_before,

@@ -98,8 +98,8 @@ impl<'p> Outcomes<'p> {
     }
 
     /// Whether a handler has changed a row, or seen to it.
-    pub(crate) fn fates(&self) -> &HandlerDecisions {
-        self.decided.fates()
+    pub(crate) fn decisions(&self) -> &HandlerDecisions {
+        self.decided.decisions()
     }
 
     /// A handler has seen to a row. `asks`: the remote is to get what the centre has.

@@ -113,7 +113,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Applies rows that need each other, and counts them. `None`: there are some, but it cannot
     /// be told whether they violate a constraint.
     async fn retry_cycles(&mut self, progress: &mut UploadProgress<'_>) -> Result<Option<usize>> {
-        let mut circles = KeyCycles::new(&self.publication.schema, &self.families.ties);
+        let mut circles = KeyCycles::new(&self.publication.schema, &self.key_cascades.foreign_keys);
         let mut candidates: Vec<Candidate> = Vec::new();
         for refusals in &progress.refusals {
             let table = &self.tables[refusals.table];

@@ -339,7 +339,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let (mut membership, mut shown) = (self.membership(table), self.shown(table));
         let types = &self.publication.row_types[table.index];
         let schema = &self.publication.schema.tables[table.index];
-        let families = self.families;
+        let key_cascades = self.key_cascades;
         let outcomes = &mut progress.outcomes;
         let (mut gone, mut changed) = (Vec::new(), Vec::new());
         let winner = self.publication.resolvers[table.index].winner;
@@ -355,7 +355,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let insists = self.purpose.insists();
         // Nor does an operator who insists make one of two rows that have their own families.
         let is_followed = self.publication.followed[table.index];
-        let has_children = families.has_children(table.index) && (!insists || is_followed);
+        let has_children = key_cascades.has_children(table.index) && (!insists || is_followed);
         table.images(rows, |at, uploaded| {
             let Some(met) = &met[at] else {
                 gone.push(rows[at]);
@@ -364,7 +364,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             let central = met.central.values(types)?;
             let before = uploaded
                 .old
-                .and_then(|old| families.before(table.index, old, &central));
+                .and_then(|old| key_cascades.before(table.index, old, &central));
             let before = before.as_ref().unwrap_or(&central);
             let barrier = membership.barrier(&central);
             let barrier = barrier.filter(|_| membership.barrier(before).is_some());
@@ -387,7 +387,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 }
                 // The row that has the key is to get another one.
                 _ if op == Op::Insert
-                    && families.leaves_key(&(table.index, pack_key(schema, uploaded.key))) =>
+                    && key_cascades.leaves_key(&(table.index, pack_key(schema, uploaded.key))) =>
                 {
                     failed.push(FailedRow::new(rows[at], RefusalReason::key_in_use()));
                 }
@@ -460,7 +460,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             .await?;
         let (mut membership, mut shown) = (self.membership(table), self.shown(table));
         let types = &self.publication.row_types[table.index];
-        let (families, mut applied) = (self.families, 0);
+        let (key_cascades, mut applied) = (self.key_cascades, 0);
         let outcomes = &mut progress.outcomes;
         let (mut gone, mut changed) = (Vec::new(), Vec::new());
         table.images(&rows, |at, uploaded| {
@@ -472,7 +472,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             let central = met.central.values(types)?;
             let before = uploaded
                 .old
-                .and_then(|old| families.before(table.index, old, &central));
+                .and_then(|old| key_cascades.before(table.index, old, &central));
             let before = before.as_ref().unwrap_or(&central);
             match [&central, before]
                 .map(|it| membership.barrier(it))

@@ -124,7 +124,7 @@ pub(super) async fn refused_parents(
     connection: &mut impl DatabaseConnection,
     (remote_id, publication, given_up): (RemoteId, &str, &[GivenUp]),
     schema: &PublicationSchema,
-    ties: &[PublishedForeignKey],
+    foreign_keys: &[PublishedForeignKey],
     uploaded: &[UploadedTable<'_>],
 ) -> Result<RefusedParents, CentreError> {
     let select = system_sql!(
@@ -157,8 +157,12 @@ pub(super) async fn refused_parents(
         let Ok(values) = row_json::read(&schema.tables[table], &values) else {
             continue;
         };
-        for (number, tie) in ties.iter().enumerate().filter(|it| it.1.parent == table) {
-            if let Some(referred) = tie.referred_value(&values.values) {
+        for (number, foreign_key) in foreign_keys
+            .iter()
+            .enumerate()
+            .filter(|it| it.1.parent == table)
+        {
+            if let Some(referred) = foreign_key.referred_value(&values.values) {
                 let key = key.clone();
                 refused.insert((number, referred), RefusedParent { table, key });
             }
@@ -172,12 +176,12 @@ pub(super) async fn refused_parents(
             if op == Op::Delete {
                 return;
             }
-            for (number, tie) in ties
+            for (number, foreign_key) in foreign_keys
                 .iter()
                 .enumerate()
-                .filter(|tie| tie.1.parent == it.index)
+                .filter(|foreign_key| foreign_key.1.parent == it.index)
             {
-                if let Some(referred) = tie.referred(it.map, &row.new) {
+                if let Some(referred) = foreign_key.referred(it.map, &row.new) {
                     refused.remove(&(number, referred));
                 }
             }
