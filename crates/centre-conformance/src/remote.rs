@@ -9,7 +9,7 @@ use tidewater_centre::records::{SessionRequest, SessionState, SubscriptionReques
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
     DownloadSubscription, GainedPartitions, GivenTable, MarkFrequency, OwnUpload, Parameters,
-    RemoteHolding, Resolutions, RowsChunk, RunningDownloads, ScriptNotes, ScriptRun, SyncContext,
+    RemoteHolding, Resolutions, UploadChunk, RunningDownloads, ScriptNotes, ScriptRun, SyncContext,
     SyncUpload, TableCompare, TableRequest, ToldSettled, UploadOutcome, UploadResult, UploadTable,
     Verdicts, Worker,
 };
@@ -206,7 +206,7 @@ pub fn upload_tables(schema: &PublicationSchema, changes: &[RowChange]) -> Vec<U
         }
         tables.push(UploadTable {
             begin: TableBegin::for_table(table),
-            chunks: vec![RowsChunk::Memory(writer.take().into())],
+            chunks: vec![UploadChunk::from_packed(&table.shape(), writer.take()).unwrap()],
         });
     }
     tables

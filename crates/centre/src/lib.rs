@@ -58,7 +58,7 @@ pub use settling::{
     SettleOutcome, UploadToJudge,
 };
 pub use upload::{
-    GainedPartitions, OwnUpload, ResultTable, RowsChunk, SyncUpload, UploadOutcome, UploadResult,
+    GainedPartitions, OwnUpload, ResultTable, RowMark, RowsChunk, SyncUpload, UploadChunk, UploadOutcome, UploadResult,
     UploadTable,
 };
 pub use verdict::{

@@ -2,7 +2,8 @@
 //! arrive and cut into chunks at row boundaries. Without input or output but the
 //! spool; what rows mean is the centre's affair.
 
-use tidewater_centre::{RowsChunk, TableRequest, UploadTable};
+use tidewater_centre::upload::UploadedRowKind;
+use tidewater_centre::{RowMark, TableRequest, UploadChunk, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::{
     GivenUp, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin, TableBegin, UploadBegin, UploadEnd,
@@ -125,7 +126,9 @@ struct OpenTable {
     valid: usize,
     /// The buffer's length at which reading the incomplete row is tried again.
     retry_at: usize,
-    chunks: Vec<RowsChunk>,
+    /// Those of the whole rows of the buffer.
+    marks: Vec<RowMark>,
+    chunks: Vec<UploadChunk>,
 }
 
 impl<'a> Receiver<'a> {
@@ -316,6 +319,7 @@ impl<'a> Receiver<'a> {
             buffer: Vec::new(),
             valid: 0,
             retry_at: 0,
+            marks: Vec::new(),
             chunks,
         });
         Ok(())
@@ -367,6 +371,7 @@ impl<'a> Receiver<'a> {
         let mut row = UnpackedRow::default();
         let uploading = matches!(self.section, Section::Upload(_));
         let complete = loop {
+            let offset = (table.valid + reader.consumed()) as u32;
             match reader.next(&mut row) {
                 Ok(true) => {}
                 Ok(false) => break true,
@@ -378,11 +383,18 @@ impl<'a> Receiver<'a> {
                     ));
                 }
             }
-            match (&mut self.section, row.op) {
-                (Section::Upload(upload), Some(Op::Insert)) => upload.counts[0] += 1,
-                (Section::Upload(upload), Some(Op::Update)) => upload.counts[1] += 1,
-                (Section::Upload(upload), Some(Op::Delete)) => upload.counts[2] += 1,
-                (Section::Request(_), Some(Op::Request)) => {}
+            match &mut self.section {
+                Section::Upload(upload) => {
+                    let kind = UploadedRowKind::from_row(&table.shape, &row);
+                    let kind = kind.ok_or_else(|| Fault::unexpected("a row of this kind"))?;
+                    upload.counts[match kind {
+                        UploadedRowKind::Insert => 0,
+                        UploadedRowKind::Update | UploadedRowKind::Move => 1,
+                        UploadedRowKind::Delete => 2,
+                    }] += 1;
+                    table.marks.push(RowMark { offset, kind });
+                }
+                Section::Request(_) if row.op == Some(Op::Request) => {}
                 _ => return Err(Fault::unexpected("a row of this kind")),
             }
             self.rows += u64::from(uploading);
@@ -427,6 +439,7 @@ impl<'a> Receiver<'a> {
         rest.extend_from_slice(&table.buffer[table.valid..]);
         let mut rows = std::mem::replace(&mut table.buffer, rest);
         rows.truncate(table.valid);
+        let mut marks = std::mem::take(&mut table.marks);
         table.retry_at = table.retry_at.saturating_sub(table.valid);
         table.valid = 0;
         let partial = self.partial.bytes();
@@ -434,12 +447,16 @@ impl<'a> Receiver<'a> {
         let ignored = matches!(&self.section, Section::Upload(upload) if upload.ignored);
         if !ignored {
             rows.shrink_to_fit();
+            marks.shrink_to_fit();
+            if !self.store.reserve(std::mem::size_of_val(&*marks) as u64) {
+                return Err(Fault::busy(2_000));
+            }
             let chunk = self.store.put(rows).map_err(|error| {
                 let mut fault = Fault::busy(10_000);
                 fault.detail = format!("an upload cannot be spooled to a temporary file: {error}");
                 fault
             })?;
-            table.chunks.push(chunk);
+            table.chunks.push(UploadChunk::new(chunk, marks));
         }
         Ok(())
     }

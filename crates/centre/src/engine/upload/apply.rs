@@ -127,7 +127,7 @@ async fn one<R: UploadWriter>(
         match announced {
             AnnouncedColumns::Published(index, map) => {
                 let (table, place) = (changed.get(&place).unwrap_or(table), tables.len());
-                tables.push(IncomingTable::new(&publication, table, place, index, map)?);
+                tables.push(IncomingTable::new(&publication, table, place, index, map));
             }
             AnnouncedColumns::Unpublished(refused) => unpublished.push((table, refused)),
         }
@@ -550,7 +550,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 self.count_warnings(table.index);
                 return Ok(());
             }
-            ApplyStep::Insert => (Op::Insert, table.find_inserts()?),
+            ApplyStep::Insert => (Op::Insert, table.find_inserts()),
         };
         if refs.is_empty() {
             return Ok(());

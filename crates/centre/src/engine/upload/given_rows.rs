@@ -48,7 +48,7 @@ pub(super) async fn find_given<R: UploadWriter>(
             continue;
         };
         let mut keys = MetKeys::default();
-        let inserts = table.find_inserts()?;
+        let inserts = table.find_inserts();
         let uploaded = [
             (Op::Insert, &inserts, RowImage::New),
             (Op::Update, &table.updates, RowImage::Old),

@@ -15,7 +15,7 @@ use super::upload_writer::RefusalReason;
 use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
 use crate::error::CentreError;
-use crate::upload::{RowsChunk, SyncUpload, UploadTable};
+use crate::upload::{SyncUpload, UploadChunk, UploadTable};
 use crate::verdict::{RowVerdict, TableVerdicts};
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -138,7 +138,7 @@ impl JudgedUpload {
         if judging.changes {
             let table = UploadTable {
                 begin: table.begin.clone(),
-                chunks: vec![RowsChunk::Memory(judging.writer.take().into())],
+                chunks: vec![UploadChunk::from_packed(&map.shape, judging.writer.take())?],
             };
             self.tables.insert(place, table);
         }

@@ -97,7 +97,7 @@ async fn act<R: UploadWriter>(
     {
         return Ok(outcome);
     }
-    let change = OperatorChange::of_columns(table, wanted.old.as_ref(), wanted.new.as_ref());
+    let change = OperatorChange::of_columns(table, wanted.old.as_ref(), wanted.new.as_ref())?;
     if let Some(outcome) = wanted
         .waits_for_parent(rows, record, &place, &change)
         .await?

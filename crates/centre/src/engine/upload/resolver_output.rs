@@ -23,7 +23,7 @@ use crate::engine::upload::dependent_refusals::pack_key;
 use crate::engine::upload::sent_before::SentBefore;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
-use crate::upload::{RowsChunk, SyncUpload, UploadTable};
+use crate::upload::{SyncUpload, UploadChunk, UploadTable};
 use crate::verdict::{Columns, ContendedChange, ContendedOutcome, ContendedRow, Resolutions};
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -382,7 +382,7 @@ impl<R: UploadWriter> UploadRun<'_, R> {
         } = resolving;
         let upload = UploadTable {
             begin: TableBegin::for_table(schema),
-            chunks: vec![RowsChunk::Memory(writer.take().into())],
+            chunks: vec![UploadChunk::from_packed(&schema.shape(), writer.take())?],
         };
         let mut made = IncomingTable::of_ours(publication, &upload, table.place)?;
         if self.purpose != WritePurpose::Sync {
@@ -395,7 +395,7 @@ impl<R: UploadWriter> UploadRun<'_, R> {
         ] {
             let refs = match made_op {
                 Op::Delete => made.deletes.clone(),
-                Op::Insert => made.find_inserts()?,
+                Op::Insert => made.find_inserts(),
                 _ => made.updates.clone(),
             };
             if !refs.is_empty() {

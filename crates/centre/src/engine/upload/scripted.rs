@@ -27,7 +27,7 @@ use crate::error::CentreError;
 use crate::publication::UploadOrder;
 use crate::records::ConflictOutcome;
 use crate::scripting::{ABORT, SKIP, ScriptReport};
-use crate::upload::RowsChunk;
+use crate::upload::UploadChunk;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -248,7 +248,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 scripting.count(table, name, count);
             }
         }
-        let bytes: usize = incoming.upload().chunks.iter().map(RowsChunk::length).sum();
+        let bytes: usize = incoming.upload().chunks.iter().map(UploadChunk::length).sum();
         scripting.count(table, "bytes", bytes as u64);
     }
 
