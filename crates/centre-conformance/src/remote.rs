@@ -9,8 +9,8 @@ use tidewater_centre::records::{SessionRequest, SessionState, SubscriptionReques
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
     DownloadSubscription, GainedPartitions, GivenTable, MarkFrequency, OwnUpload, Parameters,
-    RemoteHolding, Resolutions, UploadChunk, RunningDownloads, ScriptNotes, ScriptRun, SyncContext,
-    SyncUpload, TableCompare, TableRequest, ToldSettled, UploadOutcome, UploadResult, UploadTable,
+    RemoteHolding, Resolutions, RunningDownloads, ScriptNotes, ScriptRun, SyncContext, SyncUpload,
+    TableCompare, TableRequest, ToldSettled, UploadChunk, UploadOutcome, UploadResult, UploadTable,
     Verdicts, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};

@@ -58,8 +58,8 @@ pub use settling::{
     SettleOutcome, UploadToJudge,
 };
 pub use upload::{
-    GainedPartitions, OwnUpload, ResultTable, RowMark, RowsChunk, SyncUpload, UploadChunk, UploadOutcome, UploadResult,
-    UploadTable,
+    GainedPartitions, OwnUpload, ResultTable, RowMark, RowsChunk, SyncUpload, UploadChunk,
+    UploadOutcome, UploadResult, UploadTable,
 };
 pub use verdict::{
     Columns, ContendedChange, ContendedOutcome, ContendedRow, Resolution, Resolutions, RowVerdict,

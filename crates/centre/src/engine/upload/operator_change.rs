@@ -417,7 +417,7 @@ pub(super) struct OperatorChange {
 
 impl OperatorChange {
     /// Packs a row of all the columns.
-    fn for_table(table: &Table, pack: impl FnOnce(&mut RowsWriter<'_>)) -> Result<OperatorChange, CentreError> {
+    fn for_table(table: &Table, pack: impl FnOnce(&mut RowsWriter<'_>)) -> Result<OperatorChange> {
         OperatorChange::under(TableBegin::for_table(table), &table.shape(), pack)
     }
 
@@ -425,7 +425,7 @@ impl OperatorChange {
         begin: TableBegin,
         shape: &RowShape,
         pack: impl FnOnce(&mut RowsWriter<'_>),
-    ) -> Result<OperatorChange, CentreError> {
+    ) -> Result<OperatorChange> {
         let mut writer = RowsWriter::new(shape);
         pack(&mut writer);
         let chunks = vec![UploadChunk::from_packed(shape, writer.take())?];
@@ -435,7 +435,7 @@ impl OperatorChange {
     }
 
     /// A row of which only the key is known, to look for it.
-    fn probe(table: &Table, key: &Values) -> Result<OperatorChange, CentreError> {
+    fn probe(table: &Table, key: &Values) -> Result<OperatorChange> {
         let mut row = vec![Datum::Null; table.columns.len()];
         for (column, value) in key {
             row[*column] = datum(table, *column, value);
@@ -444,12 +444,16 @@ impl OperatorChange {
     }
 
     /// A delete of a row of the centre.
-    pub(super) fn delete(table: &Table, central: &[Datum<'_>]) -> Result<OperatorChange, CentreError> {
+    pub(super) fn delete(table: &Table, central: &[Datum<'_>]) -> Result<OperatorChange> {
         OperatorChange::for_table(table, |writer| writer.delete(central))
     }
 
     /// A row of the centre with other values; what is not said stays.
-    pub(super) fn update(table: &Table, central: &[Datum<'_>], new: &Values) -> Result<OperatorChange, CentreError> {
+    pub(super) fn update(
+        table: &Table,
+        central: &[Datum<'_>],
+        new: &Values,
+    ) -> Result<OperatorChange> {
         let mut row = central.to_vec();
         for (column, value) in new {
             row[*column] = datum(table, *column, value);
@@ -458,7 +462,7 @@ impl OperatorChange {
     }
 
     /// What is not said is as the database has it by default.
-    pub(super) fn insert(table: &Table, key: &Values, new: &Values) -> Result<OperatorChange, CentreError> {
+    pub(super) fn insert(table: &Table, key: &Values, new: &Values) -> Result<OperatorChange> {
         let mut said = new.clone();
         let others = key.iter().filter(|it| new.iter().all(|new| new.0 != it.0));
         said.extend(others.cloned());
@@ -470,7 +474,7 @@ impl OperatorChange {
         table: &Table,
         old: Option<&Values>,
         new: Option<&Values>,
-    ) -> Result<OperatorChange, CentreError> {
+    ) -> Result<OperatorChange> {
         let has = |image: Option<&Values>, column: usize| {
             image.is_none_or(|it| it.iter().any(|it| it.0 == column))
         };

@@ -124,7 +124,7 @@ impl ChosenRow {
     }
 
     /// The update that the remote has made, from its pre-image, where its version is chosen.
-    fn change_made(&self, table: &Table) -> Result<Option<OperatorChange>, CentreError> {
+    fn change_made(&self, table: &Table) -> Result<Option<OperatorChange>> {
         match (&self.old, &self.new) {
             (Some(old), Some(new)) => {
                 OperatorChange::of_columns(table, Some(old), Some(new)).map(Some)

@@ -248,7 +248,12 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 scripting.count(table, name, count);
             }
         }
-        let bytes: usize = incoming.upload().chunks.iter().map(UploadChunk::length).sum();
+        let bytes: usize = incoming
+            .upload()
+            .chunks
+            .iter()
+            .map(UploadChunk::length)
+            .sum();
         scripting.count(table, "bytes", bytes as u64);
     }
 
