@@ -22,6 +22,7 @@ use tidewater_server::{Config, Environment, OperatorHandlers};
 use tidewater_terminal::{ConfigArgs, Failure};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::clock::now_ms;
 use crate::running::RunningServer;
 use crate::serving_lock::ServingLock;
 use crate::upstream;
@@ -429,9 +430,4 @@ pub(crate) fn hash(password: &str) -> Result<String, Failure> {
         &Environment::real(),
         password,
     )?)
-}
-
-/// The system's clock, in milliseconds since 1970.
-pub(crate) fn now_ms() -> i64 {
-    Environment::real().clock.now_ms()
 }

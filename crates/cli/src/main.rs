@@ -3,6 +3,7 @@
 
 mod args;
 mod centre;
+mod clock;
 mod command;
 mod demo;
 mod devices;

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 
 use crate::random::Random;
-use crate::scenario::{Held, Key, Table};
+use crate::tables::{Held, Key, Table};
 
 /// The procedure by which a handler is asked.
 pub(crate) const JUDGED: &str = "judge";

@@ -12,9 +12,10 @@ use tidewater_centre::{
 };
 
 use crate::besides;
+use crate::failure::Failed;
 use crate::random::Random;
-use crate::scenario::EDITED;
-use crate::world::{Failed, World};
+use crate::tables::EDITED;
+use crate::world::World;
 
 /// Under this name he settles and writes.
 pub(crate) const CLERK: &str = "clerk";

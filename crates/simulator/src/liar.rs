@@ -12,7 +12,7 @@ use tidewater_centre::scope::{HeldPartitions, Partitions};
 use tidewater_protocol::pack::pack_values;
 use tidewater_protocol::{ColumnType, Datum};
 
-use crate::scenario::REGIONS;
+use crate::tables::REGIONS;
 
 /// What it is called among the faults.
 pub(crate) const LIED: &str = "checkpoint claims partitions of others";

@@ -8,7 +8,8 @@ use tidewater_terminal::output::{self, Table, counted, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
 use super::explain::parameters;
-use crate::centre::{OpenCentre, now_ms};
+use crate::centre::OpenCentre;
+use crate::clock::now_ms;
 use crate::devices::find_remote;
 
 /// Tell what a changed configuration would mean to the remotes, before it is deployed

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
+use std::path::PathBuf;
 
+use clap::Args;
 use serde::Serialize;
 use tidewater_centre::records::{RefusalEnd, RefusedFilter, RefusedRecord};
 use tidewater_centre::{AddedSum, Judgement, RefusedChoice, RefusedRowAction, SettleOutcome};
@@ -11,10 +13,27 @@ use tidewater_terminal::output::{self, moment, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure};
 
 use super::conflicts_in_centre::system_user;
-use super::refused::Operator;
-use crate::centre::{OpenCentre, now_ms};
+use crate::centre::OpenCentre;
+use crate::clock::now_ms;
 use crate::devices::{DeviceNames, OfDevice};
 use crate::kept::{Embedded, RefusedLine, embedded};
+
+/// What an operator says beside what is to be done.
+#[derive(Debug, Args)]
+pub(super) struct OperatorArgs {
+    /// In the centre: who decides, for the record [default: the name of the system's user]
+    #[arg(long, value_name = "NAME")]
+    pub(super) by: Option<String>,
+    /// In the centre: also if the row was changed since, or rows that refer to it go with it
+    #[arg(long)]
+    pub(super) force: bool,
+    /// The configuration of the centre [default: tidewater.toml, if no REMOTE.db is named]
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// In the centre: print one JSON object, see below
+    #[arg(long)]
+    pub(super) json: bool,
+}
 
 /// Which refused rows are meant.
 pub(super) enum Which<'a> {
@@ -169,7 +188,7 @@ fn how(end: &RefusalEnd) -> String {
 pub(super) fn replay(
     config: &ConfigArgs,
     which: &Which<'_>,
-    operator: &Operator,
+    operator: &OperatorArgs,
 ) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let rows = chosen(&centre, config, which)?;
@@ -182,7 +201,7 @@ pub(super) fn discard(
     config: &ConfigArgs,
     which: &Which<'_>,
     reason: &str,
-    operator: &Operator,
+    operator: &OperatorArgs,
 ) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let rows = chosen(&centre, config, which)?;
@@ -195,7 +214,7 @@ pub(super) fn edit(
     config: &ConfigArgs,
     id: i64,
     values: String,
-    operator: &Operator,
+    operator: &OperatorArgs,
 ) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let row = check_open(id, centre.refused_row(id)?, config)?;
@@ -287,7 +306,7 @@ fn settle(
     config: &ConfigArgs,
     rows: Vec<RefusedRecord>,
     action: &dyn Fn(&RefusedRecord) -> RefusedRowAction,
-    operator: &Operator,
+    operator: &OperatorArgs,
 ) -> Result<CommandOutcome, Failure> {
     let by = operator.by.clone().unwrap_or_else(system_user);
     let (mut settled, mut failed) = (Vec::new(), rows);
@@ -349,7 +368,7 @@ fn tell<'r>(
     action: &dyn Fn(&RefusedRecord) -> RefusedRowAction,
     settled: &[SettledRow],
     failed: impl Iterator<Item = (&'r RefusedRecord, &'r SettleOutcome)>,
-    operator: &Operator,
+    operator: &OperatorArgs,
 ) -> Result<CommandOutcome, Failure> {
     let done = |row: &RefusedRecord| match action(row) {
         RefusedRowAction::Replay => "replayed",

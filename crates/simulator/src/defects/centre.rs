@@ -31,14 +31,12 @@ use tidewater_protocol::{Datum, Op, PublicationSchema, RemoteId, UnpackedRow, Up
 use super::contests;
 use super::list::{Defect, current, is_on};
 use super::market;
-use super::uploads::{alter, rewritten};
+use super::uploads::{EVERYBODY, alter, rewritten};
 use crate::application;
+use crate::calendar::BEGIN_MS;
 use crate::liar;
-use crate::scenario::{Carelessness, REGIONS};
-use crate::world::BEGIN_MS;
-
-/// Who holds every region; nobody signs in under this name.
-pub(super) const EVERYBODY: &str = "everybody";
+use crate::scenario::Carelessness;
+use crate::tables::REGIONS;
 
 thread_local! {
     /// What remotes say of their last uploads.

@@ -2,7 +2,7 @@
 
 use tidewater_server::Config;
 
-use crate::world::Failed;
+use crate::failure::Failed;
 
 /// The branch, as headquarters knows it.
 pub(super) const BRANCH: &str = "north";

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use tidewater_centre::{PublicationSpec, RuleBy};
+use tidewater_centre::{HandledSpec, PublicationSpec, RuleBy};
 use tidewater_server::Config;
 use tidewater_server::config::{
     HandlerAddress, HandlerConfig, HandlerFormat, HandlerStandIn, Handling, TableHandling,
@@ -11,7 +11,6 @@ use tidewater_server::config::{
 
 use super::KitError;
 use super::answers::HandlerAnswers;
-use super::prepare::without_handlers;
 
 /// Limits that suit a machine which does one thing after the other.
 const SERVED: &str = "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\n\
@@ -160,6 +159,18 @@ pub(super) fn filled(query: &str, value: &dyn Fn(&str) -> String) -> String {
     }
     sql.push_str(rest);
     sql
+}
+
+/// What handlers would have said is what is written; or, with answers, what these say of uploaded
+/// rows.
+pub(super) fn without_handlers(publications: &mut [PublicationSpec], are_answered: bool) {
+    for table in publications.iter_mut().flat_map(|it| &mut it.tables) {
+        table.handled = HandledSpec {
+            upload: table.handled.upload && are_answered,
+            ..HandledSpec::default()
+        };
+        table.conflict.resolve.retain(|it| it.trim() != "handler");
+    }
 }
 
 #[cfg(test)]

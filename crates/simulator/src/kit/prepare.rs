@@ -8,7 +8,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags};
 use tidewater_centre::records::{ProvenIdentity, UserRecord};
-use tidewater_centre::{Centre, HandledSpec, PublicationSpec};
+use tidewater_centre::{Centre, PublicationSpec};
 use tidewater_centre_sqlite::connect_in;
 use tidewater_protocol::ColumnType;
 use tidewater_server::Config;
@@ -24,9 +24,10 @@ use super::values::quote;
 use super::watch::{self, Audit};
 use super::{BEGIN_MS, KitError};
 use crate::disks::CentreDisk;
-use crate::host::{Host, Life, sqlite_environment};
+use crate::host::{Host, sqlite_environment};
 use crate::intruder::Intruder;
 use crate::random::Random;
+use crate::server_life::Life;
 use crate::template::password_hash;
 use crate::vfs;
 
@@ -581,16 +582,4 @@ pub(super) fn host(place: usize, began: Instant, mut random: Random, config: &Co
     let intruder = Intruder::new(random.fork());
     intruder.leave();
     Host::new(place, began, random, intruder).serving(config)
-}
-
-/// What handlers would have said is what is written; or, with answers, what these say of uploaded
-/// rows.
-pub(super) fn without_handlers(publications: &mut [PublicationSpec], are_answered: bool) {
-    for table in publications.iter_mut().flat_map(|it| &mut it.tables) {
-        table.handled = HandledSpec {
-            upload: table.handled.upload && are_answered,
-            ..HandledSpec::default()
-        };
-        table.conflict.resolve.retain(|it| it.trim() != "handler");
-    }
 }

@@ -12,11 +12,11 @@ use tidewater_centre::{
 
 use super::Market;
 use super::judge::{difference_in, difference_of};
+use super::ledger::add;
 use super::provider::{REASON, refuses};
 use super::scenario::{COUNTERS, FAMILY};
-use super::seller::add;
+use crate::failure::Failed;
 use crate::random::Random;
-use crate::world::Failed;
 
 const CLERK: &str = "clerk";
 

@@ -3,7 +3,7 @@
 use tidewater_centre::ScriptSpec;
 use tidewater_server::Config;
 
-use crate::world::Failed;
+use crate::failure::Failed;
 
 /// The devices at the beginning, each with its user.
 pub(super) const DEVICES: [(&str, &str); 3] = [("ann", "ann"), ("ben", "ben"), ("tab", "ann")];
