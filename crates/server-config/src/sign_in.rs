@@ -313,7 +313,7 @@ impl SignInConfig {
             (Passwords::Ldap, None) => {
                 return Err(ConfigError::new(
                     "sign_in.passwords is \"ldap\", and [sign_in.ldap] is missing",
-                    "write [sign_in.ldap] with url and bind, or with base and filter",
+                    "write [sign_in.ldap] with url and user_dn, or with base_dn and filter",
                 ));
             }
             (
@@ -361,7 +361,7 @@ impl SignInConfig {
         Ok(SignInConfig {
             passwords,
             create_users: section.flag("create_users")?,
-            again_after: section.optional_duration("again_after")?,
+            again_after: section.optional_duration("reauthenticate_after")?,
             oidc,
             ldap: ldap.map(|it| LdapConfig::read(it, insecure)).transpose()?,
             certificates: certificates.transpose()?,
@@ -381,10 +381,10 @@ impl OidcConfig {
             })
         };
         let below = issuer.trim_end_matches('/');
-        let source = match &section.text("jwks")? {
+        let source = match &section.text("jwks_url")? {
             Some(keys) => {
                 address("issuer", &issuer)?;
-                KeySource::Keys(address("jwks", keys)?)
+                KeySource::Keys(address("jwks_url", keys)?)
             }
             None => {
                 address("issuer", &issuer)?;
@@ -521,10 +521,13 @@ impl LdapConfig {
                 "write ldaps://, or starttls = true, or insecure = true",
             );
         }
-        let account = (section.text("account")?, section.path("password_file")?);
+        let account = (
+            section.text("bind_dn")?,
+            section.path("bind_password_file")?,
+        );
         let entry = match (
-            section.text("bind")?,
-            section.text("base")?,
+            section.text("user_dn")?,
+            section.text("base_dn")?,
             section.text("filter")?,
         ) {
             (Some(name), None, None) if name.contains(USER) => LdapEntry::Named(name),
@@ -539,7 +542,7 @@ impl LdapConfig {
                             password_file,
                         }),
                         _ => {
-                            let what = "account and password_file go together";
+                            let what = "bind_dn and bind_password_file go together";
                             return wrong(what, "write both, or none to search as nobody");
                         }
                     },
@@ -550,7 +553,7 @@ impl LdapConfig {
             _ => {
                 return wrong(
                     "it has to be said how a user's entry is found",
-                    "write bind = \"uid={user},ou=people,dc=example,dc=com\", or base = \
+                    "write user_dn = \"uid={user},ou=people,dc=example,dc=com\", or base_dn = \
                      \"dc=example,dc=com\" with filter = \"(uid={user})\" to search for it",
                 );
             }

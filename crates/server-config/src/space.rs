@@ -82,8 +82,8 @@ impl SpaceConfig {
             subscribe: read_rule(&name, "subscribe", section.value("subscribe")?)?,
             durable: section.optional_duration("durable")?,
             last_value: section.flag("last_value")?,
-            slow: section.choice("slow", &[WhenFull::DropOldest, WhenFull::Disconnect])?,
-            queue_bytes: section.memory_size("queue")?,
+            slow: section.choice("overflow", &[WhenFull::DropOldest, WhenFull::Disconnect])?,
+            queue_bytes: section.memory_size("queue_size")?,
             name,
         })
     }
@@ -165,7 +165,7 @@ mod tests {
         let read = parse(
             "name = \"fleet\"\npublish = [\"unit.{s.username}.>\", \"news\"]\n\
              subscribe = \"everyone\"\ndurable = \"7d\"\nlast_value = true\n\
-             slow = \"disconnect\"\nqueue = \"1MiB\"\n\
+             overflow = \"disconnect\"\nqueue_size = \"1MiB\"\n\
              [[space]]\nname = \"log\"\npublish = \"nobody\"\n\
              subscribe = { patterns = [\">\"], allow = \"SELECT 1\" }\n",
         );
@@ -272,14 +272,14 @@ mod tests {
             ),
             (
                 "name",
-                "slow = \"drop\"\nname",
-                "line 5: space \"fleet\": slow is \"drop\"",
+                "overflow = \"drop\"\nname",
+                "line 5: space \"fleet\": overflow is \"drop\"",
                 "",
             ),
             (
                 "name",
-                "queue = \"1KiB\"\nname",
-                "line 5: space \"fleet\": queue is not a size",
+                "queue_size = \"1KiB\"\nname",
+                "line 5: space \"fleet\": queue_size is not a size",
                 "write a number of bytes from \"64KiB\"",
             ),
             (

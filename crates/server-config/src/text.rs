@@ -105,7 +105,7 @@ pub(crate) fn duration_text(duration: Duration) -> String {
     ];
     let unit = units
         .iter()
-        .find(|(unit_ms, _)| ms > 0 && ms % unit_ms == 0);
+        .find(|(unit_ms, _)| ms > 0 && ms.is_multiple_of(*unit_ms));
     let (unit_ms, unit) = unit.copied().unwrap_or((1, "ms"));
     format!("{}{unit}", ms / unit_ms)
 }

@@ -108,12 +108,11 @@ impl UpstreamConfig {
                 "use tls://, wss:// or https://, or write insecure = true under [upstream]",
             ));
         }
-        let mut publications = section.texts("publications")?;
-        publications.extend(section.text("publication")?);
+        let publications = section.texts("publications")?;
         if publications.is_empty() || publications.iter().any(String::is_empty) {
             return Err(ConfigError::new(
                 "[upstream] does not say what the branch holds",
-                "write publication = \"NAME\", a publication of headquarters",
+                "write publications = [\"NAME\"], publications of headquarters",
             ));
         }
         let certificate = match (section.path("certificate")?, section.path("key")?) {

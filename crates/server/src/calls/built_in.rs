@@ -248,7 +248,7 @@ impl From<Refusal> for CallFailed {
 pub(super) fn too_large() -> CallFailed {
     CallFailed::new(
         Code::AnswerTooLarge,
-        "the answer has more bytes than the server's limits.answer allows",
+        "the answer has more bytes than the server's limits.answer_size allows",
         "ask for less at once, or have the server's operator raise the limit",
     )
 }

@@ -396,7 +396,7 @@ impl<'a> Receiver<'a> {
             return Err(Fault::limit(
                 "a row",
                 self.limits.row_bytes as u64,
-                "row_bytes",
+                "row_size",
             ));
         }
         // A long row is not read again with every frame that brings a piece of it.
@@ -571,7 +571,7 @@ impl<'a> Receiver<'a> {
         Fault::limit(
             "the upload's size in bytes",
             self.limits.upload_bytes,
-            "upload_bytes",
+            "upload_size",
         )
     }
 }

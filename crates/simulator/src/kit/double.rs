@@ -17,7 +17,7 @@ use super::prepare::without_handlers;
 const SERVED: &str = "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\n\
     consolidated = \"sqlite:simulated\"\n\
     [server.limits]\nsession_workers = 1\nupload_workers = 2\ndownload_workers = 2\n\
-    sync = \"60s\"\nshutdown = \"1s\"\n\
+    sync_timeout = \"60s\"\nshutdown_timeout = \"1s\"\n\
     [[publication]]\nname = \"none\"\n[[publication.table]]\nname = \"none\"\n\
     partition = \"everyone\"\n";
 
