@@ -10,7 +10,7 @@ use crate::section_reader::SectionReader;
 
 /// `[server.limits]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Connections at the same time.
     pub connections: usize,
     /// Syncs that wait for a worker before new ones are told to come back later.
@@ -59,21 +59,21 @@ pub struct Limits {
 }
 
 /// What counts where nothing is said.
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         let section = SectionReader::empty("server.limits");
-        Limits::read(section).expect("the defaults of the grammar are limits")
+        ServerLimits::read(section).expect("the defaults of the grammar are limits")
     }
 }
 
-impl Limits {
-    pub(super) fn read(mut section: SectionReader) -> Result<Limits, ConfigError> {
+impl ServerLimits {
+    pub(super) fn read(mut section: SectionReader) -> Result<ServerLimits, ConfigError> {
         let mut workers = |key| {
             let number = section.optional_number(key)?;
             Ok::<_, ConfigError>(number.and_then(|it| usize::try_from(it).ok()))
         };
         let password_checks = workers("password_checks")?;
-        Ok(Limits {
+        Ok(ServerLimits {
             upload_workers: workers("upload_workers")?,
             download_workers: workers("download_workers")?,
             call_workers: workers("call_workers")?,

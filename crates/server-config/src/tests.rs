@@ -113,7 +113,7 @@ fn a_value_of_the_wrong_kind_is_told_with_its_line_and_what_to_write() {
 fn the_documented_example_means_what_it_says() {
     let config = parse(ISSUE).unwrap();
     assert_eq!(config.server.listen, ["tcp://127.0.0.1:7439"]);
-    assert_eq!(config.server.limits, Limits::default());
+    assert_eq!(config.server.limits, ServerLimits::default());
     assert_eq!(config.retention, RetentionConfig::default());
     let [publication] = &config.publications[..] else {
         panic!("one publication");

@@ -196,7 +196,7 @@ fn read_server(server: Option<String>, own: &ServerConfig) -> Result<ServerUrls,
 fn read_pace(every: &str) -> Result<UpstreamPace, ConfigError> {
     match every.trim() {
         "live" => Ok(UpstreamPace::Live),
-        span => match text::duration(span).filter(|it| *it >= SOONEST) {
+        span => match text::parse_duration(span).filter(|it| *it >= SOONEST) {
             Some(span) => Ok(UpstreamPace::Every(span)),
             None => Err(ConfigError::new(
                 format!("upstream.every is {span:?}"),

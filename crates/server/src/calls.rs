@@ -44,7 +44,7 @@ use self::providers::Providers;
 use self::stream::StreamingCall;
 pub(crate) use self::stream::{AnswerPart, AnswerStart, AnswerStream};
 use self::unawaited::Unawaited;
-use crate::config::{Config, ProcedureConfig, Provision, Work};
+use crate::config::{Config, ProcedureConfig, ProcedureProvider, ProcedureWork};
 use crate::fault::Fault;
 use crate::memory::{Held, MemoryBudget};
 use crate::server::Shared;
@@ -298,7 +298,7 @@ impl Calls {
     ) -> Result<Prepared, CallFailed> {
         let procedure = self.find(&call.procedure)?;
         let to = Address::parse(&call.to)?;
-        if let (Work::Sql { .. }, Address::User(_) | Address::Remote(_)) =
+        if let (ProcedureWork::Sql { .. }, Address::User(_) | Address::Remote(_)) =
             (&procedure.config.work, &to)
         {
             let name = &procedure.config.name;
@@ -330,9 +330,9 @@ impl Calls {
     fn may_provide(&self, name: &str, who: &Caller) -> Result<(), CallFailed> {
         let procedure = self.find(name)?;
         match &procedure.config.work {
-            Work::Provided(Provision::By(users)) if users.contains(&who.user) => {}
-            Work::Provided(Provision::OnRemotes) if who.remote_id.is_some() => {}
-            Work::Sql { .. } => {
+            ProcedureWork::Provided(ProcedureProvider::By(users)) if users.contains(&who.user) => {}
+            ProcedureWork::Provided(ProcedureProvider::OnRemotes) if who.remote_id.is_some() => {}
+            ProcedureWork::Sql { .. } => {
                 return Err(CallFailed::new(
                     Code::NameTaken,
                     format!("the procedure {name:?} is done by the server itself"),
@@ -340,7 +340,7 @@ impl Calls {
                      instead of sql",
                 ));
             }
-            Work::Provided(_) => {
+            ProcedureWork::Provided(_) => {
                 return Err(CallFailed::new(
                     Code::NameTaken,
                     format!("{} may not provide the procedure {name:?}", who.user),
@@ -433,7 +433,7 @@ impl Prepared {
     /// Whether it goes on when its caller has gone: what a provider makes of a call under a key is
     /// kept, for the caller to ask for it again.
     pub(crate) fn outlives_its_caller(&self) -> bool {
-        self.key.is_some() && matches!(self.procedure.config.work, Work::Provided(_))
+        self.key.is_some() && matches!(self.procedure.config.work, ProcedureWork::Provided(_))
     }
 
     /// Does it, within its deadline. To drop it is to cancel it.
@@ -473,8 +473,8 @@ impl Prepared {
 
     async fn go(self, server: &Arc<Shared>) -> Outcome {
         match &self.procedure.config.work {
-            Work::Sql { .. } => self.run_script(server).await,
-            Work::Provided(_) => {
+            ProcedureWork::Sql { .. } => self.run_script(server).await,
+            ProcedureWork::Provided(_) => {
                 if self.procedure.script.is_some() {
                     self.run_script(server).await?;
                 }

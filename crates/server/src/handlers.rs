@@ -32,7 +32,8 @@ pub use self::operator::OperatorHandlers;
 use self::signature::{Signer, hex};
 use crate::calls::Caller;
 use crate::config::{
-    Config, HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, Handling, TableHandling,
+    Config, HandlerAddress, HandlerAssignments, HandlerConfig, HandlerEvent, HandlerFormat,
+    TableAssignment,
 };
 use crate::environment::Environment;
 use crate::error::ServerError;
@@ -60,7 +61,7 @@ pub(crate) struct Handlers(RwLock<Arc<Known>>);
 #[derive(Default)]
 pub(crate) struct Known {
     by_name: HashMap<String, Arc<Handler>>,
-    handling: Handling,
+    handling: HandlerAssignments,
 }
 
 /// One of them.
@@ -184,7 +185,7 @@ impl Known {
         &self,
         publication: &str,
         table: &str,
-    ) -> Option<(&Arc<Handler>, &TableHandling)> {
+    ) -> Option<(&Arc<Handler>, &TableAssignment)> {
         let tables = &self.handling.tables;
         // Most servers have none, and every table of every sync asks.
         if tables.is_empty() {
@@ -249,7 +250,7 @@ impl Handler {
     /// Whether something else may be in its files by now.
     fn has_files(&self) -> bool {
         let mut secrets = self.config.secrets.iter();
-        let in_file = secrets.any(|it| matches!(it, crate::config::Secret::File(_)));
+        let in_file = secrets.any(|it| matches!(it, crate::config::HandlerSecret::File(_)));
         in_file || self.config.ca.is_some()
     }
 

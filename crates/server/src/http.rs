@@ -403,7 +403,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str
 /// A time such as `250ms`, `5s`, or a number of seconds.
 fn duration(text: &str) -> Result<Duration, Problem> {
     let seconds = || text.parse().ok().map(Duration::from_secs);
-    let found = crate::config::duration(text).or_else(seconds);
+    let found = crate::config::parse_duration(text).or_else(seconds);
     found.filter(|it| !it.is_zero()).ok_or_else(|| {
         Problem::bad(
             format!("{text:?} is no time"),

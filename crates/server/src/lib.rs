@@ -41,7 +41,7 @@ mod worker;
 
 pub use auth::{KEY_SIGNS_AFTER_MS, check_password_hash, hash_password, new_signing_key};
 pub use calls::check as check_statements;
-pub use config::{Config, ConfigError, duration};
+pub use config::{Config, ConfigError, parse_duration};
 pub use environment::Environment;
 pub use error::ServerError;
 pub use handlers::OperatorHandlers;

@@ -34,7 +34,7 @@ use crate::auth::password::PasswordChecks;
 use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
 use crate::calls::Calls;
-use crate::config::{Config, ImagesConfig, Limits, RetentionConfig};
+use crate::config::{Config, ImagesConfig, RetentionConfig, ServerLimits};
 use crate::connection::LINGER;
 use crate::drain::DrainRate;
 use crate::environment::{Environment, random};
@@ -80,7 +80,7 @@ enum Phase {
 
 /// What all connections share.
 pub(crate) struct Shared {
-    pub(crate) limits: Limits,
+    pub(crate) limits: ServerLimits,
     /// See [`crate::config::ServerConfig::verify_every`].
     verify_every: AtomicU64,
     pub(crate) environment: Environment,

@@ -27,7 +27,7 @@ use crate::auth::credential::{self, Presented, ROTATE_AFTER_MS};
 use crate::auth::external::Identity;
 use crate::auth::password::{PasswordCheck, Place, check_new_password};
 use crate::auth::signing::{Keyring, TokenCheck};
-use crate::config::{Passwords, is_of_images};
+use crate::config::{PasswordSource, is_image_user};
 use crate::environment::random;
 use crate::fault::Fault;
 use crate::script_sessions::ScriptUse;
@@ -371,20 +371,22 @@ async fn by_one_password(
     let user = &claim.user;
     let ways = server.ways();
     let identity = match ways.passwords() {
-        Passwords::BuiltIn => return by_own_password(server, claim, asked, keyring, given).await,
-        Passwords::Ldap if given.new.is_some() => {
+        PasswordSource::BuiltIn => {
+            return by_own_password(server, claim, asked, keyring, given).await;
+        }
+        PasswordSource::Ldap if given.new.is_some() => {
             return Err(passwords_set_elsewhere("a directory"));
         }
-        Passwords::Ldap => Box::pin(ways.by_directory(user, given.password)).await?,
-        Passwords::Script => Box::pin(by_script(server, user, given)).await?,
-        Passwords::Handler => {
+        PasswordSource::Ldap => Box::pin(ways.by_directory(user, given.password)).await?,
+        PasswordSource::Script => Box::pin(by_script(server, user, given)).await?,
+        PasswordSource::Handler => {
             let known = server.handlers.known();
             let handler = known
                 .of_passwords()
                 .ok_or_else(|| Fault::internal("passwords = \"handler\" without a handler"))?;
             Box::pin(handler.authenticate(server, user, given, peer)).await?
         }
-        Passwords::Off => {
+        PasswordSource::Off => {
             return Err(Fault::new(
                 Code::ProofRejected,
                 "this server takes no passwords",
@@ -542,7 +544,7 @@ async fn by_identity(
 ) -> Result<SignedIn, Fault> {
     let user = &identity.user;
     // They are there for images, whoever may be called so elsewhere.
-    if is_of_images(user) {
+    if is_image_user(user) {
         return Err(unknown_user(&identity));
     }
     let publications = named(&asked);

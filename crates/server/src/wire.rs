@@ -28,7 +28,7 @@ use tidewater_protocol::frame::{
 };
 use tidewater_protocol::message::Control;
 
-use crate::config::Limits;
+use crate::config::ServerLimits;
 use crate::fault::Fault;
 use crate::memory::{MemoryBudget, Reservation};
 
@@ -110,7 +110,7 @@ pub(crate) struct Channel<'a> {
 }
 
 impl Wire {
-    pub(crate) fn new(budget: MemoryBudget, limits: &Limits) -> Wire {
+    pub(crate) fn new(budget: MemoryBudget, limits: &ServerLimits) -> Wire {
         // A remote that applies a download answers nothing meanwhile.
         let pings = PingTimings::for_busy_peer(limits.waiting, limits.waiting + limits.idle);
         let mut machine = FramedConnection::accept(SERVER_NAME, Some(pings), Duration::ZERO);
@@ -595,7 +595,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn rows_wait_for_credit_and_a_remote_that_gives_none_is_given_up() {
-        let wire = Wire::new(MemoryBudget::new(1 << 20), &Limits::default());
+        let wire = Wire::new(MemoryBudget::new(1 << 20), &ServerLimits::default());
         let (ours, mut theirs) = tokio::io::duplex(4 << 20);
         let credit = INITIAL_CREDIT_BYTES as usize;
         let rows = Bytes::from(vec![0; credit + 10]);
@@ -626,7 +626,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn little_is_read_of_a_stranger_until_it_is_let_in() {
-        let wire = Wire::new(MemoryBudget::new(1 << 20), &Limits::default());
+        let wire = Wire::new(MemoryBudget::new(1 << 20), &ServerLimits::default());
         let (ours, mut theirs) = tokio::io::duplex(16 << 10);
         let mut said = BytesMut::from(&PREFACE[..]);
         let sign_in = Control::SignIn(Box::default());

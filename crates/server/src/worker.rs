@@ -26,7 +26,7 @@ use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::NumberBlock;
 
 use crate::calls::lane::{CallTask, run_calls};
-use crate::config::Limits;
+use crate::config::ServerLimits;
 use crate::connector::{Connection, Connector, Idle, repeats};
 use crate::environment::Clock;
 use crate::images::Opened;
@@ -183,7 +183,7 @@ impl Workers {
     /// Starts the tasks. Database connections are opened as they are needed.
     pub(crate) fn start(
         centre: Arc<dyn Centre>,
-        limits: &Limits,
+        limits: &ServerLimits,
         clock: &Arc<dyn Clock>,
         budget: &MemoryBudget,
     ) -> Workers {
@@ -317,7 +317,7 @@ impl Workers {
 
     /// Of each lane its name, how many workers may work, how many are at work, and what waits for
     /// one.
-    pub(crate) fn lanes(&self, limits: &Limits) -> [(&'static str, usize, usize, usize); 7] {
+    pub(crate) fn lanes(&self, limits: &ServerLimits) -> [(&'static str, usize, usize, usize); 7] {
         let of = |index: usize| {
             let gates = self.gates.get();
             gates.map_or((0, 0), |it| (it[index].0.level(), it[index].1))

@@ -26,10 +26,10 @@ fn takes(key: &KeyGrammar, value: &str) -> bool {
                 (least..=most).contains(&value.as_integer().unwrap())
             }
             (ValueKind::Size(least, most), toml::Value::String(size)) => {
-                text::size(size).is_some_and(|it| (least..=most).contains(&it))
+                text::parse_size(size).is_some_and(|it| (least..=most).contains(&it))
             }
             (ValueKind::Duration(least_ms), value) => {
-                let duration = text::duration(value.as_str().unwrap()).unwrap();
+                let duration = text::parse_duration(value.as_str().unwrap()).unwrap();
                 duration.as_millis() >= u128::from(least_ms)
             }
             (ValueKind::Choice(names), value) => names.contains(&value.as_str().unwrap()),

@@ -15,7 +15,7 @@ fn who_says_who_users_are_is_read() {
     assert!(config.create_users);
     assert_eq!(config.again_after, Some(Duration::from_secs(30 * 86_400)));
     let issuer = &config.oidc[0];
-    let KeySource::Discovery(document) = &issuer.source else {
+    let IssuerKeySource::Discovery(document) = &issuer.source else {
         panic!("{issuer:?}");
     };
     assert_eq!(
@@ -26,7 +26,10 @@ fn who_says_who_users_are_is_read() {
         (issuer.user_from.as_str(), issuer.prefix.as_str()),
         ("sub", "")
     );
-    assert_eq!(issuer.algorithms, [Algorithm::RS256, Algorithm::ES256]);
+    assert_eq!(
+        issuer.algorithms,
+        [SigningAlgorithm::RS256, SigningAlgorithm::ES256]
+    );
     assert_eq!(config.claims().collect::<Vec<_>>(), ["unit"]);
     let ldap = "[sign_in]\npasswords = \"ldap\"\n[sign_in.ldap]\n";
     let by_name = format!("{ldap}url = \"ldaps://d\"\nuser_dn = \"uid={{user}},dc=x\"\n");

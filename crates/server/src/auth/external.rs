@@ -22,7 +22,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use self::certificate::Certificates;
 use self::ldap::Directory;
 use self::oidc::Issuer;
-use crate::config::{MAX_NAME_BYTES, Passwords, SignInConfig};
+use crate::config::{MAX_NAME_BYTES, PasswordSource, SignInConfig};
 use crate::error::ServerError;
 use crate::fault::Fault;
 
@@ -84,7 +84,7 @@ impl Ways {
         }
     }
 
-    pub(crate) fn passwords(&self) -> Passwords {
+    pub(crate) fn passwords(&self) -> PasswordSource {
         self.config.passwords
     }
 

@@ -8,7 +8,7 @@ use tidewater_centre::procedure::Procedure as Script;
 use tidewater_centre::{Centre, CentreError, procedure};
 
 use super::Procedure;
-use crate::config::{Config, ProcedureConfig, Rule};
+use crate::config::{Config, ProcedureConfig, SubjectRule};
 
 /// What a configuration declares, as the database has read it.
 pub(super) struct Declared {
@@ -35,7 +35,7 @@ pub(super) async fn read(centre: &dyn Centre, config: &Config) -> Result<Declare
     let mut rules = HashMap::new();
     for space in &config.spaces {
         for (key, rule) in [("publish", &space.publish), ("subscribe", &space.subscribe)] {
-            let Rule::Patterns {
+            let SubjectRule::Patterns {
                 allow: Some(query), ..
             } = rule
             else {

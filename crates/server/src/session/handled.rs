@@ -17,7 +17,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId, RowsReader, Table, Unpacke
 use super::reply::Watch;
 use super::{Opened, Sync};
 use crate::calls::Caller;
-use crate::config::{HandlerEvent, TableHandling};
+use crate::config::{HandlerEvent, TableAssignment};
 use crate::environment::random;
 use crate::fault::Fault;
 use crate::handlers::download::{Collected, MOST_PAGES, PAGE_BYTES, Wanted, page};
@@ -439,6 +439,6 @@ fn wanted_again(
 struct Judging<'a> {
     about: &'a About,
     handler: &'a Arc<Handler>,
-    handling: &'a TableHandling,
+    handling: &'a TableAssignment,
     table: &'a Table,
 }

@@ -13,7 +13,7 @@ use tidewater_protocol::{
     Code, Op, PublicationSchema, RowShape, RowsReader, UnpackError, UnpackedRow, UploadId,
 };
 
-use crate::config::Limits;
+use crate::config::ServerLimits;
 use crate::fault::Fault;
 use crate::memory::{MemoryBudget, Reservation};
 use crate::spool::RowStore;
@@ -59,7 +59,7 @@ pub(crate) struct Received {
 
 /// Takes what a remote sends between Hello and DownloadRequest.
 pub(crate) struct Receiver<'a> {
-    limits: &'a Limits,
+    limits: &'a ServerLimits,
     expected: Vec<Expected<'a>>,
     store: RowStore,
     section: Section,
@@ -130,7 +130,7 @@ struct OpenTable {
 
 impl<'a> Receiver<'a> {
     pub(crate) fn new(
-        limits: &'a Limits,
+        limits: &'a ServerLimits,
         budget: &MemoryBudget,
         expected: Vec<Expected<'a>>,
         broken: Vec<Option<Box<BrokenUpload>>>,

@@ -21,7 +21,7 @@ use super::kept::Kept;
 use super::member::{Member, Published};
 use super::refusal::{Refusal, User};
 use super::store::Store;
-use crate::config::{Rule, SpaceConfig};
+use crate::config::{SpaceConfig, SubjectRule};
 use crate::nats::Nats;
 
 /// Subscriptions of one connection.
@@ -384,7 +384,8 @@ impl Hub {
     pub(super) fn asking(&self) -> Vec<SpaceConfig> {
         let inside = self.inside();
         let spaces = inside.spaces.values().map(|it| &it.config);
-        let asks = |it: &&SpaceConfig| matches!(&it.publish, Rule::Patterns { allow: Some(_), .. });
+        let asks =
+            |it: &&SpaceConfig| matches!(&it.publish, SubjectRule::Patterns { allow: Some(_), .. });
         spaces.filter(asks).cloned().collect()
     }
 

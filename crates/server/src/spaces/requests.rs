@@ -16,7 +16,7 @@ use super::refusal::{Grant, Refusal, Right, User};
 use super::store::{Range, Store};
 use super::{Hub, Member};
 use crate::calls::{self, Begun, Caller};
-use crate::config::{Rule, SpaceConfig};
+use crate::config::{SpaceConfig, SubjectRule};
 use crate::fault::Fault;
 use crate::server::Shared;
 
@@ -67,7 +67,7 @@ pub(crate) async fn ask(
     right: Right,
 ) -> Result<(), CallFailed> {
     let rule = right.rule(config);
-    let Rule::Patterns {
+    let SubjectRule::Patterns {
         allow: Some(query), ..
     } = rule
     else {

@@ -6,7 +6,8 @@ use rusqlite::Connection;
 use tidewater_centre::{PublicationSpec, RuleBy};
 use tidewater_server::Config;
 use tidewater_server::config::{
-    HandlerAddress, HandlerConfig, HandlerFormat, HandlerStandIn, Handling, TableHandling,
+    HandlerAddress, HandlerAssignments, HandlerConfig, HandlerFormat, HandlerStandIn,
+    TableAssignment,
 };
 
 use super::KitError;
@@ -98,7 +99,7 @@ fn stand_in(
     served.handlers = handlers.collect();
     let tables = config.handling.tables.iter().filter(|it| it.1.upload);
     let tables = tables.map(|(name, it)| {
-        let handling = TableHandling {
+        let handling = TableAssignment {
             handler: it.handler.clone(),
             upload: true,
             keeps_uploads: false,
@@ -107,9 +108,9 @@ fn stand_in(
         };
         (name.clone(), handling)
     });
-    served.handling = Handling {
+    served.handling = HandlerAssignments {
         tables: tables.collect(),
-        ..Handling::default()
+        ..HandlerAssignments::default()
     };
     Ok(())
 }
