@@ -28,10 +28,10 @@ const CIRCLES: &[(&str, usize)] = &[
 ];
 
 /// How many names of public types stand in several crates.
-const NAMES_OF_SEVERAL_TYPES: usize = 96;
+const NAMES_OF_SEVERAL_TYPES: usize = 94;
 
 /// How many types have a lone participle for a name.
-const PARTICIPLES: usize = 223;
+const PARTICIPLES: usize = 222;
 
 #[test]
 fn modules_depend_on_each_other_in_one_direction() {
