@@ -23,7 +23,7 @@ use self::certificate::Certificates;
 use self::ldap::Directory;
 use self::oidc::Issuer;
 use tidewater_server_config::MAX_NAME_BYTES;
-use tidewater_server_config::{Passwords, SignInConfig};
+use tidewater_server_config::{PasswordSource, SignInConfig};
 use tidewater_server_jobs::error::ServerError;
 use tidewater_server_jobs::fault::Fault;
 
@@ -88,7 +88,7 @@ impl IdentityProviders {
     }
 
     /// Who knows passwords.
-    pub fn passwords(&self) -> Passwords {
+    pub fn passwords(&self) -> PasswordSource {
         self.config.passwords
     }
 

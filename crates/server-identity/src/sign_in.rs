@@ -16,7 +16,7 @@ use tidewater_centre::records::{
 };
 use tidewater_protocol::message::Proof;
 use tidewater_protocol::{Code, RemoteId};
-use tidewater_server_config::is_of_images;
+use tidewater_server_config::is_image_user;
 use tidewater_server_jobs::admission::Admission;
 use tidewater_server_jobs::environment::{Environment, random};
 use tidewater_server_jobs::fault::Fault;
@@ -371,7 +371,7 @@ impl SignInService {
     ) -> Result<SignedIn, Fault> {
         let user = &identity.user;
         // They are there for images, whoever may be called so elsewhere.
-        if is_of_images(user) {
+        if is_image_user(user) {
             return Err(unknown_user(&identity));
         }
         let publications = named(&asked);

@@ -33,7 +33,8 @@ pub use self::password_handler::HandlerPasswords;
 use self::signature::{Signer, hex};
 use tidewater_centre::procedure::Caller;
 use tidewater_server_config::{
-    Config, HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, Handling, TableHandling,
+    Config, HandlerAddress, HandlerAssignments, HandlerConfig, HandlerEvent, HandlerFormat,
+    TableAssignment,
 };
 use tidewater_server_identity::web_client::{WebAnswer, WebClient, WebError, WebRequest};
 use tidewater_server_jobs::admission::Admission;
@@ -63,7 +64,7 @@ pub struct Handlers(RwLock<Arc<HandlerSet>>);
 #[derive(Default)]
 pub struct HandlerSet {
     by_name: HashMap<String, Arc<Handler>>,
-    handling: Handling,
+    handling: HandlerAssignments,
 }
 
 /// One of them.
@@ -203,7 +204,7 @@ impl HandlerSet {
         &self,
         publication: &str,
         table: &str,
-    ) -> Option<(&Arc<Handler>, &TableHandling)> {
+    ) -> Option<(&Arc<Handler>, &TableAssignment)> {
         let tables = &self.handling.tables;
         // Most servers have none, and every table of every sync asks.
         if tables.is_empty() {
@@ -268,7 +269,8 @@ impl Handler {
     /// Whether something else may be in its files by now.
     fn has_files(&self) -> bool {
         let mut secrets = self.config.secrets.iter();
-        let in_file = secrets.any(|it| matches!(it, tidewater_server_config::Secret::File(_)));
+        let in_file =
+            secrets.any(|it| matches!(it, tidewater_server_config::HandlerSecret::File(_)));
         in_file || self.config.ca.is_some()
     }
 

@@ -44,7 +44,7 @@ use self::reply::Watch;
 use self::scripted::{SyncScripts, run_acknowledged};
 use self::upload::{Expected, Received, Receiver};
 use crate::handlers::{HandlerServices, Handlers};
-use tidewater_server_config::Limits;
+use tidewater_server_config::ServerLimits;
 use tidewater_server_identity::registry::Registration;
 use tidewater_server_identity::sign_in::{Principal, SignInService};
 use tidewater_server_identity::signing::{Keyring, Signer};
@@ -79,7 +79,7 @@ pub struct SyncServices {
     /// Memory for rows on their way.
     pub budget: MemoryBudget,
     /// What one sync may take.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// Clock and randomness.
     pub environment: Environment,
     /// Signs checkpoints and identities.

@@ -49,7 +49,7 @@ use self::provide::WebProviders;
 use crate::connection::ConnectionService;
 use crate::listener::Spoken;
 use tidewater_carrier::proxy_header::IpNetworks;
-use tidewater_server_config::{BUILT_IN_PREFIX, ImagesConfig, Limits};
+use tidewater_server_config::{BUILT_IN_PREFIX, ImagesConfig, ServerLimits};
 use tidewater_server_identity::sign_in::SignInService;
 use tidewater_server_identity::signing::Signer;
 use tidewater_server_jobs::admission::{Admission, Shutdown};
@@ -91,7 +91,7 @@ pub(crate) struct WebServices {
     pub(crate) admission: Arc<Admission>,
     pub(crate) shutdown: Shutdown,
     pub(crate) budget: MemoryBudget,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ServerLimits,
     pub(crate) environment: Environment,
     /// Whose word counts about whom a request comes from.
     pub(crate) proxies: IpNetworks,
@@ -436,7 +436,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str
 /// A time such as `250ms`, `5s`, or a number of seconds.
 fn duration(text: &str) -> Result<Duration, Problem> {
     let seconds = || text.parse().ok().map(Duration::from_secs);
-    let found = tidewater_server_config::duration(text).or_else(seconds);
+    let found = tidewater_server_config::parse_duration(text).or_else(seconds);
     found.filter(|it| !it.is_zero()).ok_or_else(|| {
         Problem::bad(
             format!("{text:?} is no time"),

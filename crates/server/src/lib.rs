@@ -16,7 +16,7 @@ mod server;
 pub use listener::{dev_certificate, dev_client_certificates};
 pub use server::{RunningServer, Server, TURNED_AWAY};
 pub use tidewater_server_config as config;
-pub use tidewater_server_config::{Config, ConfigError, duration};
+pub use tidewater_server_config::{Config, ConfigError, parse_duration};
 pub use tidewater_server_identity::password::{check_password_hash, hash_password};
 pub use tidewater_server_identity::signing::{KEY_SIGNS_AFTER_MS, new_signing_key};
 pub use tidewater_server_jobs::environment::{self, Environment};

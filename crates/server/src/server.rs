@@ -422,7 +422,7 @@ impl RunningServer {
     }
 
     /// Stops: it is not ready any more, and serves all who come for `server.drain_delay`; then no
-    /// new connections and syncs; running syncs may finish within `server.limits.shutdown` and are
+    /// new connections and syncs; running syncs may finish within `server.limits.shutdown_timeout` and are
     /// then told that the server shuts down.
     pub async fn shutdown(self) {
         let delay = self.drain_delay();

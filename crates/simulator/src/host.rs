@@ -219,9 +219,9 @@ impl Host {
 
     /// The scenario as it is served here.
     fn scenario(&self, random: &mut Random) -> Result<Config, Failed> {
-        let limits = ["", "memory = 2000", "backlog = 1", "sync = \"10s\""];
+        let limits = ["", "memory = 2000", "backlog = 1", "sync_timeout = \"10s\""];
         let limits = random.pick(&limits).unwrap_or_default();
-        let limits = format!("{limits}\nshutdown = \"1s\"");
+        let limits = format!("{limits}\nshutdown_timeout = \"1s\"");
         let config = match self.is_live {
             true => defects::configured(scenario::live_config(&limits, self.besides)),
             false => scenario::config(&limits, self.besides),

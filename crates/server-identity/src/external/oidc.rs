@@ -16,7 +16,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::jws::{Keys, Token};
 use super::{Identity, ago, away, kept, rejected, span, user_name};
 use crate::web_client::{WebClient, WebRequest, successful};
-use tidewater_server_config::{Algorithm, KeptClaim, KeySource, OidcConfig, WebAddress};
+use tidewater_server_config::{
+    IssuerKeySource, KeptClaim, OidcConfig, SigningAlgorithm, WebAddress,
+};
 use tidewater_server_jobs::error::ServerError;
 use tidewater_server_jobs::fault::Fault;
 
@@ -156,8 +158,8 @@ impl Issuer {
 
     async fn fetch(&self) -> Result<Keys, String> {
         let keys = match &self.config.source {
-            KeySource::Keys(address) => address.clone(),
-            KeySource::Discovery(document) => self.discover(document).await?,
+            IssuerKeySource::Keys(address) => address.clone(),
+            IssuerKeySource::Discovery(document) => self.discover(document).await?,
         };
         let json = self.document(&keys).await?;
         let read = Keys::read(&json).map_err(|error| format!("{}: {error}", keys.url))?;
@@ -289,9 +291,9 @@ fn issuer_of<'i>(issuers: &'i [Arc<Issuer>], token: &Token<'_>) -> Result<&'i Is
     })
 }
 
-fn algorithm_of(config: &OidcConfig, token: &Token<'_>) -> Result<Algorithm, Fault> {
+fn algorithm_of(config: &OidcConfig, token: &Token<'_>) -> Result<SigningAlgorithm, Fault> {
     let said = token.header.alg.as_str();
-    let known = Algorithm::named(said).filter(|it| config.algorithms.contains(it));
+    let known = SigningAlgorithm::from_name(said).filter(|it| config.algorithms.contains(it));
     known.ok_or_else(|| {
         let taken: Vec<&str> = config.algorithms.iter().map(|it| it.name()).collect();
         let taken = taken.join(", ");
@@ -475,7 +477,7 @@ mod tests {
 
     #[test]
     fn where_an_issuer_tells_of_itself_follows_from_its_name() {
-        let KeySource::Discovery(address) = config().source else {
+        let IssuerKeySource::Discovery(address) = config().source else {
             panic!("nothing else was said");
         };
         let document = "https://login.example.com/.well-known/openid-configuration";

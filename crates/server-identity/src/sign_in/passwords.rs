@@ -12,7 +12,7 @@ use tidewater_centre::records::{ShutOutReason, SubscriptionRequest, UserClaims, 
 use tidewater_centre::{ScriptNotes, ScriptRun, SyncContext};
 use tidewater_protocol::message::PasswordChange;
 use tidewater_protocol::{Code, Value};
-use tidewater_server_config::Passwords;
+use tidewater_server_config::PasswordSource;
 use tidewater_server_jobs::environment::random;
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::script_sessions::ScriptUse;
@@ -94,17 +94,19 @@ impl SignInService {
         let user = &claim.user;
         let providers = self.providers();
         let identity = match providers.passwords() {
-            Passwords::BuiltIn => return self.by_own_password(claim, asked, keyring, given).await,
-            Passwords::Ldap if given.new.is_some() => {
+            PasswordSource::BuiltIn => {
+                return self.by_own_password(claim, asked, keyring, given).await;
+            }
+            PasswordSource::Ldap if given.new.is_some() => {
                 return Err(passwords_set_elsewhere("a directory"));
             }
-            Passwords::Ldap => Box::pin(providers.by_directory(user, given.password)).await?,
-            Passwords::Script => Box::pin(self.by_script(user, given)).await?,
-            Passwords::Handler => {
+            PasswordSource::Ldap => Box::pin(providers.by_directory(user, given.password)).await?,
+            PasswordSource::Script => Box::pin(self.by_script(user, given)).await?,
+            PasswordSource::Handler => {
                 let handler = &self.services.password_handler;
                 handler.authenticate(user, given, peer).await?
             }
-            Passwords::Off => {
+            PasswordSource::Off => {
                 return Err(Fault::new(
                     Code::ProofRejected,
                     "this server takes no passwords",

@@ -8,7 +8,7 @@ use tidewater_centre::procedure::CallableProcedure as Script;
 use tidewater_centre::{Centre, CentreError, procedure};
 
 use super::Procedure;
-use tidewater_server_config::{Config, ProcedureConfig, Rule};
+use tidewater_server_config::{Config, ProcedureConfig, SubjectRule};
 
 /// What a configuration declares, as the database has read it.
 pub struct DeclaredProcedures {
@@ -42,7 +42,7 @@ impl DeclaredProcedures {
         let mut rules = HashMap::new();
         for space in &config.spaces {
             for (key, rule) in [("publish", &space.publish), ("subscribe", &space.subscribe)] {
-                let Rule::Patterns {
+                let SubjectRule::Patterns {
                     allow: Some(query), ..
                 } = rule
                 else {

@@ -23,7 +23,7 @@ use super::inbox::{Peer, Pushed, Space, Waiting};
 use super::refusal::{Refusal, User};
 
 use crate::nats_client::NatsClient;
-use tidewater_server_config::{Rule, SpaceConfig};
+use tidewater_server_config::{SpaceConfig, SubjectRule};
 
 /// Subscriptions of one connection.
 const MAX_SUBSCRIPTIONS: usize = 1_000;
@@ -372,7 +372,8 @@ impl Hub {
     pub(crate) fn asking(&self) -> Vec<SpaceConfig> {
         let inside = self.inside();
         let spaces = inside.spaces.values().map(|it| &it.config);
-        let asks = |it: &&SpaceConfig| matches!(&it.publish, Rule::Patterns { allow: Some(_), .. });
+        let asks =
+            |it: &&SpaceConfig| matches!(&it.publish, SubjectRule::Patterns { allow: Some(_), .. });
         spaces.filter(asks).cloned().collect()
     }
 

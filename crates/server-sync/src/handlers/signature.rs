@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use tidewater_carrier::cryptography::hmac;
 
-use tidewater_server_config::{ConfigError, Secret};
+use tidewater_server_config::{ConfigError, HandlerSecret};
 use tidewater_server_jobs::error::ServerError;
 
 /// Seconds since 1970.
@@ -20,11 +20,11 @@ pub(crate) struct Signer(Vec<hmac::Key>);
 impl Signer {
     /// # Errors
     /// A file cannot be read.
-    pub(crate) fn new(secrets: &[Secret]) -> Result<Signer, ServerError> {
+    pub(crate) fn new(secrets: &[HandlerSecret]) -> Result<Signer, ServerError> {
         let keys = secrets.iter().map(|secret| {
             let secret = match secret {
-                Secret::Text(text) => text.clone(),
-                Secret::File(path) => {
+                HandlerSecret::Text(text) => text.clone(),
+                HandlerSecret::File(path) => {
                     let read = std::fs::read_to_string(path);
                     let read = read.map_err(|source| ConfigError::File {
                         what: "secret of a handler",
@@ -72,7 +72,10 @@ mod tests {
 
     #[test]
     fn time_and_body_are_signed_with_each_secret() {
-        let signer = Signer::new(&[Secret::Text("new".into()), Secret::Text("old".into())]);
+        let signer = Signer::new(&[
+            HandlerSecret::Text("new".into()),
+            HandlerSecret::Text("old".into()),
+        ]);
         let headers = signer.unwrap().headers(1_700_000_000_123, b"{}");
         assert_eq!(headers[0], (TIMESTAMP, "1700000000".to_owned()));
         // printf '1700000000.{}' | openssl dgst -sha256 -hmac new

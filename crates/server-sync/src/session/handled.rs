@@ -21,7 +21,7 @@ use crate::handlers::resolve::Contest;
 use crate::handlers::upload::{Batch, Batches, KeyObject, verdicts};
 use crate::handlers::{About, Handler, HandlerSet};
 use tidewater_centre::procedure::Caller;
-use tidewater_server_config::{HandlerEvent, TableHandling};
+use tidewater_server_config::{HandlerEvent, TableAssignment};
 use tidewater_server_jobs::environment::random;
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::memory::Reservation;
@@ -455,6 +455,6 @@ fn wanted_again(
 struct Judging<'a> {
     about: &'a About,
     handler: &'a Arc<Handler>,
-    handling: &'a TableHandling,
+    handling: &'a TableAssignment,
     table: &'a Table,
 }

@@ -14,7 +14,7 @@ use tidewater_protocol::{
     Code, Op, PublicationSchema, RowShape, RowsReader, UnpackError, UnpackedRow, UploadId,
 };
 
-use tidewater_server_config::Limits;
+use tidewater_server_config::ServerLimits;
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::memory::{MemoryBudget, Reservation};
 use tidewater_server_jobs::spool::RowStore;
@@ -60,7 +60,7 @@ pub(crate) struct Received {
 
 /// Takes what a remote sends between Hello and DownloadRequest.
 pub(crate) struct Receiver<'a> {
-    limits: &'a Limits,
+    limits: &'a ServerLimits,
     expected: Vec<Expected<'a>>,
     store: RowStore,
     section: Section,
@@ -133,7 +133,7 @@ struct OpenTable {
 
 impl<'a> Receiver<'a> {
     pub(crate) fn new(
-        limits: &'a Limits,
+        limits: &'a ServerLimits,
         budget: &MemoryBudget,
         expected: Vec<Expected<'a>>,
         broken: Vec<Option<Box<BrokenUpload>>>,
@@ -408,7 +408,7 @@ impl<'a> Receiver<'a> {
             return Err(Fault::limit(
                 "a row",
                 self.limits.row_bytes as u64,
-                "row_bytes",
+                "row_size",
             ));
         }
         // A long row is not read again with every frame that brings a piece of it.
@@ -588,7 +588,7 @@ impl<'a> Receiver<'a> {
         Fault::limit(
             "the upload's size in bytes",
             self.limits.upload_bytes,
-            "upload_bytes",
+            "upload_size",
         )
     }
 }

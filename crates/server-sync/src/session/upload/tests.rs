@@ -33,7 +33,7 @@ const UPLOAD: UploadId = UploadId([7; 16]);
 
 struct World {
     schema: PublicationSchema,
-    limits: Limits,
+    limits: ServerLimits,
     budget: MemoryBudget,
 }
 
@@ -41,7 +41,7 @@ impl World {
     fn new() -> World {
         World {
             schema: schema(),
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
             budget: MemoryBudget::new(1 << 20),
         }
     }
