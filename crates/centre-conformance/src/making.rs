@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidewater_centre::{RowsChunk, UploadOutcome, UploadResult, UploadTable};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{ColumnType, Fit, Op, RowsReader, RowsWriter, UnpackedRow, Value};
 use tidewater_testing::generate::random::Random;
@@ -11,6 +10,8 @@ use tidewater_testing::generate::types::{ALL, Type};
 use crate::fixture::Fixture;
 use crate::remote::{TestRemote, datums, insert, result_text, update};
 use crate::world::{DeployedCentre, everyone};
+use tidewater_centre::packed_rows::RowsChunk;
+use tidewater_centre::{UploadOutcome, UploadResult, UploadTable};
 
 /// CASES 29: what a trigger makes of an uploaded row is what the next change of it begins with.
 pub async fn what_a_trigger_makes_of_a_row_is_told<F: Fixture>() {

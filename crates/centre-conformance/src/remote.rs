@@ -4,15 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidewater_centre::engine::scripts::ScriptTransaction;
-use tidewater_centre::records::{SessionRequest, SessionState, SubscriptionRequest, UserClaims};
-use tidewater_centre::{
-    CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
-    DownloadSubscription, GainedPartitions, GivenTable, MarkFrequency, OwnUpload, Parameters,
-    RemoteHolding, Resolutions, RowsChunk, RunningDownloads, ScriptNotes, ScriptRun, SyncContext,
-    SyncUpload, TableCompare, TableRequest, ToldSettled, UploadOutcome, UploadResult, UploadTable,
-    Verdicts, Worker,
-};
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::{GivenUp, TableBegin};
 use tidewater_protocol::pack::{pack_values, unpack_values};
@@ -23,6 +14,16 @@ use tidewater_protocol::{
 
 use crate::fixture::Fixture;
 use crate::world::{DeployedCentre, NOW_MS};
+use tidewater_centre::engine::scripts::ScriptTransaction;
+use tidewater_centre::packed_rows::{RowsChunk, TableRequest};
+use tidewater_centre::records::{SessionRequest, SessionState, SubscriptionRequest, UserClaims};
+use tidewater_centre::script_notes::ScriptNotes;
+use tidewater_centre::{
+    CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
+    DownloadSubscription, GainedPartitions, GivenTable, MarkFrequency, OwnUpload, Parameters,
+    RemoteHolding, Resolutions, RunningDownloads, ScriptRun, SyncContext, SyncUpload, TableCompare,
+    ToldSettled, UploadOutcome, UploadResult, UploadTable, Verdicts, Worker,
+};
 
 /// A remote database, reduced to what the centre sees of it.
 pub struct TestRemote {

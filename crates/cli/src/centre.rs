@@ -6,6 +6,16 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use tokio::runtime::{Builder, Runtime};
+
+use tidewater_protocol::{Code, RemoteId};
+use tidewater_server::{Config, Environment, OperatorHandlers};
+use tidewater_terminal::{ConfigArgs, Failure};
+
+use crate::running::RunningServer;
+use crate::serving_lock::ServingLock;
+use crate::upstream;
+use tidewater_centre::deploy_report::DeployReport;
 use tidewater_centre::explain::{ExplainQuestion, Explanation};
 use tidewater_centre::preview::{Preview, PreviewRequest};
 use tidewater_centre::records::{
@@ -14,17 +24,9 @@ use tidewater_centre::records::{
 };
 use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use tidewater_centre::{
-    Centre, CentreError, ConflictChoice, DeployReport, ListedTable, PublicationSpec, RefusedChoice,
-    ScriptFault, SettleOutcome,
+    Centre, CentreError, ConflictChoice, ListedTable, PublicationSpec, RefusedChoice, ScriptFault,
+    SettleOutcome,
 };
-use tidewater_protocol::{Code, RemoteId};
-use tidewater_server::{Config, Environment, OperatorHandlers};
-use tidewater_terminal::{ConfigArgs, Failure};
-use tokio::runtime::{Builder, Runtime};
-
-use crate::running::RunningServer;
-use crate::serving_lock::ServingLock;
-use crate::upstream;
 
 /// A consolidated database with its configuration, if it was opened by one.
 pub(crate) struct OpenCentre {

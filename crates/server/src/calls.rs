@@ -23,31 +23,32 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-pub(crate) use tidewater_centre::procedure::Caller;
-pub(crate) use tidewater_centre::procedure::OnceKeyState;
-use tidewater_centre::procedure::{
-    AnswerSink, CallOutcome, CallableProcedure as Script, Cancel, ProcedureCall,
-};
-use tidewater_centre::records::UserClaims;
-use tidewater_centre::{Centre, CentreError};
 use tidewater_protocol::argument::{coerce, given, type_name};
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, ColumnHeader, Returns};
 use tidewater_protocol::{Code, RemoteId, Value, json};
 
-pub(crate) use self::built_in::PUBLISH;
-pub use self::declared::check;
 use self::declared::{Declared, read, read_rule};
 use self::lane::{CallTask, Kept, Pace};
-pub(crate) use self::outcome::{in_pieces, key_taken, no_room, of_fault, put_in_pieces};
 use self::post::{Gone, Post};
 use self::providers::Providers;
 use self::stream::StreamingCall;
-pub(crate) use self::stream::{AnswerPart, AnswerStart, AnswerStream};
 use self::unawaited::Unawaited;
 use crate::config::{Config, ProcedureConfig, Provision, Work};
 use crate::fault::Fault;
 use crate::memory::{Held, MemoryBudget};
 use crate::server::Shared;
+use tidewater_centre::engine::callable_procedure::CallableProcedure as Script;
+use tidewater_centre::procedure::{AnswerSink, CallOutcome, Cancel, ProcedureCall};
+use tidewater_centre::records::UserClaims;
+use tidewater_centre::{Centre, CentreError};
+
+pub(crate) use tidewater_centre::procedure::Caller;
+pub(crate) use tidewater_centre::procedure::OnceKeyState;
+
+pub(crate) use self::built_in::PUBLISH;
+pub use self::declared::check;
+pub(crate) use self::outcome::{in_pieces, key_taken, no_room, of_fault, put_in_pieces};
+pub(crate) use self::stream::{AnswerPart, AnswerStart, AnswerStream};
 
 /// How often a call that may be repeated goes to another provider.
 const TRIES: usize = 3;

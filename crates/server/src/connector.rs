@@ -9,7 +9,10 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use tidewater_centre::centre::CentreResult;
+use tidewater_protocol::RemoteId;
+
+use crate::script_sessions::{HeldSession, ScriptUse};
+use tidewater_centre::error::CentreResult;
 use tidewater_centre::records::{
     ProvenIdentity, RemoteRecord, SessionRequest, SessionState, ShutOutReason,
 };
@@ -17,9 +20,6 @@ use tidewater_centre::{
     Centre, CentreError, HoldingRequest, RemoteHolding, ScriptRun, SyncUpload, UploadOutcome,
     Worker,
 };
-use tidewater_protocol::RemoteId;
-
-use crate::script_sessions::{HeldSession, ScriptUse};
 
 /// How long a failed attempt to connect answers for the next ones.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);

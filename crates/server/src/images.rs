@@ -11,15 +11,6 @@ use std::sync::Arc;
 use prost::Message;
 
 use tidewater_carrier::cryptography::digest::{Context, SHA256};
-use tidewater_centre::engine::scripts::Versions;
-use tidewater_centre::engine::watermark::Watermark;
-use tidewater_centre::records::{
-    ProvenIdentity, RemoteRecord, SessionRequest, UserClaims, UserRecord,
-};
-use tidewater_centre::{
-    Centre, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
-    DownloadSubscription, GivenPartitions, MarkFrequency, ScriptNotes, SyncContext,
-};
 use tidewater_protocol::image::{HASH_DIGITS, Manifest, hex};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{PublicationSchema, RemoteId};
@@ -30,6 +21,16 @@ use crate::config::{Config, ImageRows};
 use crate::environment::{Environment, random};
 use crate::error::ServerError;
 use crate::sign_in::PROGRAM;
+use tidewater_centre::engine::scripts::Versions;
+use tidewater_centre::records::{
+    ProvenIdentity, RemoteRecord, SessionRequest, UserClaims, UserRecord,
+};
+use tidewater_centre::script_notes::ScriptNotes;
+use tidewater_centre::watermark::Watermark;
+use tidewater_centre::{
+    Centre, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
+    DownloadSubscription, GivenPartitions, MarkFrequency, SyncContext,
+};
 
 /// How much is read at once.
 const READ_BYTES: usize = 1 << 20;

@@ -19,23 +19,16 @@ mod upload;
 use std::pin::pin;
 use std::sync::Arc;
 
-use tidewater_connection::ChannelInput;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use tidewater_centre::engine::scripts::ScriptTransaction;
-use tidewater_centre::records::{SessionState, SyncRecord};
-use tidewater_centre::{
-    GivenTable, RemoteHolding, ScriptRun, SyncContext, SyncUpload, TableCompare, TableRequest,
-    UploadOutcome,
-};
+use tidewater_connection::ChannelInput;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
 
 use self::compare::Comparing;
 use self::download_job::Applied;
 use self::handled::{Asking, Began};
-pub(crate) use self::hello::Greeting;
 use self::kept_uploads::UploadName;
 use self::opening::Opened;
 use self::reply::Watch;
@@ -52,6 +45,14 @@ use crate::sign_in::{Guest, answered};
 use crate::spool::download_spool;
 use crate::wire::Channel;
 use crate::worker::{ApplyTask, DownloadTask};
+use tidewater_centre::engine::scripts::ScriptTransaction;
+use tidewater_centre::packed_rows::TableRequest;
+use tidewater_centre::records::{SessionState, SyncRecord};
+use tidewater_centre::{
+    GivenTable, RemoteHolding, ScriptRun, SyncContext, SyncUpload, TableCompare, UploadOutcome,
+};
+
+pub(crate) use self::hello::Greeting;
 
 /// What was looked up for a Hello.
 pub(crate) struct LookedUp {

@@ -12,17 +12,9 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-use tidewater_centre::context::DEFAULT;
-use tidewater_centre::engine::scripts::ScriptTransaction;
-use tidewater_centre::records::{
-    ProvenIdentity, RemoteRecord, SessionRequest, SessionState, ShutOutReason, SubscriptionRequest,
-    UserClaims, UserRecord,
-};
-use tidewater_centre::{CentreError, ScriptNotes, ScriptRun, SyncContext};
 use tidewater_protocol::message::{PasswordChange, Proof};
 use tidewater_protocol::{Code, RemoteId, Value};
 
-pub(crate) use self::claim::{Claim, MAX_NAME_BYTES, check_name, identity};
 use crate::auth::credential::{self, Presented, ROTATE_AFTER_MS};
 use crate::auth::external::Identity;
 use crate::auth::password::{PasswordCheck, Place, check_new_password};
@@ -33,6 +25,16 @@ use crate::fault::Fault;
 use crate::script_sessions::ScriptUse;
 use crate::server::Shared;
 use crate::worker::{ScriptTask, SessionTask};
+use tidewater_centre::context::DEFAULT;
+use tidewater_centre::engine::scripts::ScriptTransaction;
+use tidewater_centre::records::{
+    ProvenIdentity, RemoteRecord, SessionRequest, SessionState, ShutOutReason, SubscriptionRequest,
+    UserClaims, UserRecord,
+};
+use tidewater_centre::script_notes::ScriptNotes;
+use tidewater_centre::{CentreError, ScriptRun, SyncContext};
+
+pub(crate) use self::claim::{Claim, MAX_NAME_BYTES, check_name, identity};
 
 /// Somebody who is who he says.
 pub(crate) struct SignedIn {

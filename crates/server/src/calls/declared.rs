@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidewater_centre::procedure::CallableProcedure as Script;
-use tidewater_centre::{Centre, CentreError, procedure};
 use tidewater_protocol::message::Returns;
 
 use super::Procedure;
 use crate::config::{Allow, Config, ProcedureConfig, Rule, Sql, Work};
+use tidewater_centre::engine::callable_procedure::CallableProcedure as Script;
+use tidewater_centre::{Centre, CentreError, procedure};
 
 /// What a configuration declares, as the database has read it.
 pub(super) struct Declared {
@@ -57,7 +57,7 @@ pub(super) async fn read_rule(
     centre: &dyn Centre,
     query: &str,
 ) -> Result<Arc<Script>, CentreError> {
-    let spec = procedure::ProcedureSpec {
+    let spec = tidewater_centre::procedure_spec::ProcedureSpec {
         name: RULE.into(),
         sql: None,
         arguments: Vec::new(),
@@ -97,7 +97,7 @@ pub async fn check(centre: &dyn Centre, config: &Config) -> Result<(), CentreErr
 
 impl ProcedureConfig {
     /// What the database has to know of it, if that is anything.
-    fn to_spec(&self) -> Option<procedure::ProcedureSpec> {
+    fn to_spec(&self) -> Option<tidewater_centre::procedure_spec::ProcedureSpec> {
         let allow = match &self.allow {
             Allow::Everyone => None,
             Allow::Query(query) => Some(query.clone()),
@@ -115,18 +115,23 @@ impl ProcedureConfig {
             }
             Work::Provided(_) => (None, Returns::Nothing, true),
         };
-        let arguments = self.arguments.iter().map(|it| procedure::ArgumentSpec {
-            name: it.name.clone(),
-            column_type: it.column_type,
-            optional: it.optional,
-        });
-        (sql.is_some() || allow.is_some()).then(|| procedure::ProcedureSpec {
-            name: self.name.clone(),
-            sql,
-            arguments: arguments.collect(),
-            returns,
-            allow,
-            read_only,
+        let arguments =
+            self.arguments
+                .iter()
+                .map(|it| tidewater_centre::procedure_spec::ArgumentSpec {
+                    name: it.name.clone(),
+                    column_type: it.column_type,
+                    optional: it.optional,
+                });
+        (sql.is_some() || allow.is_some()).then(|| {
+            tidewater_centre::procedure_spec::ProcedureSpec {
+                name: self.name.clone(),
+                sql,
+                arguments: arguments.collect(),
+                returns,
+                allow,
+                read_only,
+            }
         })
     }
 }

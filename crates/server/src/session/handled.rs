@@ -6,11 +6,6 @@ use std::sync::Arc;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::{Map, Value as Json};
 
-use tidewater_centre::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
-use tidewater_centre::{
-    ContendedChange, GivenTable, Resolutions, RowsChunk, SyncUpload, TableRequest, TableVerdicts,
-    UploadTable, Verdicts,
-};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::{PublicationSchema, RemoteId, RowsReader, Table, UnpackedRow};
 
@@ -26,6 +21,11 @@ use crate::handlers::upload::{Batch, Batches, KeyObject, verdicts};
 use crate::handlers::{About, Handler, Known};
 use crate::memory::Reservation;
 use crate::metrics::Phase;
+use tidewater_centre::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
+use tidewater_centre::packed_rows::{RowsChunk, TableRequest};
+use tidewater_centre::{
+    ContendedChange, GivenTable, Resolutions, SyncUpload, TableVerdicts, UploadTable, Verdicts,
+};
 
 /// What of a sync concerns handlers.
 pub(super) struct Asking {

@@ -8,15 +8,6 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use tidewater_centre::engine::scripts::{ScriptTransaction, chosen};
-use tidewater_centre::records::{
-    HistoryCheck, IncidentKind, IncidentRecord, NumbersRequest, SessionState, SubscriptionRecord,
-    UserClaims,
-};
-use tidewater_centre::{
-    Checkpoint, GivenPartitions, Parameters, Resolutions, ScriptNotes, ScriptRun, SyncContext,
-    SyncUpload, Verdicts,
-};
 use tidewater_protocol::message::{
     Control, NumberBlock, UploadState, VerifiedTables, Welcome, WelcomeSubscription,
 };
@@ -31,6 +22,16 @@ use crate::fault::Fault;
 use crate::publications::{Published, Served};
 use crate::sign_in::{answered, look_up, may_enter, new_identity};
 use crate::worker::SessionTask;
+use tidewater_centre::engine::scripts::{ScriptTransaction, chosen};
+use tidewater_centre::records::{
+    HistoryCheck, IncidentKind, IncidentRecord, NumbersRequest, SessionState, SubscriptionRecord,
+    UserClaims,
+};
+use tidewater_centre::script_notes::ScriptNotes;
+use tidewater_centre::{
+    Checkpoint, GivenPartitions, Parameters, Resolutions, ScriptRun, SyncContext, SyncUpload,
+    Verdicts,
+};
 
 /// So many tables that were not equal are told, and so many characters of their rows' keys.
 const TABLES_TOLD: usize = 20;

@@ -2,7 +2,6 @@
 //! arrive and cut into chunks at row boundaries. Without input or output but the
 //! spool; what rows mean is the centre's affair.
 
-use tidewater_centre::{RowsChunk, TableRequest, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::{
     GivenUp, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin, TableBegin, UploadBegin, UploadEnd,
@@ -17,6 +16,8 @@ use crate::config::Limits;
 use crate::fault::Fault;
 use crate::memory::{MemoryBudget, Reservation};
 use crate::spool::RowStore;
+use tidewater_centre::UploadTable;
+use tidewater_centre::packed_rows::{RowsChunk, TableRequest};
 
 /// Encoded table headers of one sync.
 const HEADER_BYTES: usize = 4 << 20;

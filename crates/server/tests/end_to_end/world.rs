@@ -8,19 +8,21 @@ use std::time::Duration;
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use tempfile::TempDir;
-use tidewater_centre::records::{
-    ConflictRecord, IncidentKind, ProvenIdentity, RefusedRecord, UserRecord,
-};
-use tidewater_centre::{Centre, CentreError, DeployReport, HeldUpRemote};
+use tokio::runtime::Runtime;
+
 use tidewater_protocol::RemoteId;
 use tidewater_server::databases::connect;
 use tidewater_server::environment::Clock;
 use tidewater_server::{Config, Environment, Running, Server, ServerError};
-use tokio::runtime::Runtime;
 
 use crate::backend::Backend;
 use crate::device::Device;
 use crate::scenario::Scenario;
+use tidewater_centre::deploy_report::{DeployReport, HeldUpRemote};
+use tidewater_centre::records::{
+    ConflictRecord, IncidentKind, ProvenIdentity, RefusedRecord, UserRecord,
+};
+use tidewater_centre::{Centre, CentreError};
 
 /// Everybody's password.
 pub(crate) const PASSWORD: &str = "correct horse";

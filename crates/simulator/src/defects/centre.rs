@@ -9,7 +9,20 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use tidewater_centre::centre::CentreResult;
+use tidewater_protocol::message::{NumberBlock, TableBegin};
+use tidewater_protocol::pack::pack_values;
+use tidewater_protocol::{Datum, Op, PublicationSchema, RemoteId, UnpackedRow, UploadId};
+
+use super::list::{Defect, current, is_on};
+use super::uploads::{alter, rewritten};
+use super::{contests, market};
+use crate::scenario::{Carelessness, REGIONS};
+use crate::world::BEGIN_MS;
+use crate::{application, liar};
+use tidewater_centre::deploy_report::DeployReport;
+use tidewater_centre::engine::callable_procedure::CallableProcedure;
+use tidewater_centre::error::CentreResult;
+use tidewater_centre::procedure_spec::ProcedureSpec;
 use tidewater_centre::records::{
     CentrePulse, CentreStatus, ConflictFilter, ConflictRecord, NumbersRequest, ProvenIdentity,
     PruneReport, RefusedFilter, RefusedRecord, RemoteRecord, RetentionTimes, SessionRequest,
@@ -17,25 +30,13 @@ use tidewater_centre::records::{
     UserRecord,
 };
 use tidewater_centre::{
-    AppendOutcome, CallInterrupt, CallOutcome, CallableProcedure, Centre, CentreError, Checkpoint,
-    ConflictChoice, DeployReport, DeployedPublications, DownloadJob, DownloadOutcome, DownloadSink,
-    DownloadStart, Downloaded, FollowPosition, FollowedCommits, HoldingRequest, ListedTable,
-    NewEvents, OnceKeyState, OwnUpload, Parameters, ProcedureCall, ProcedureSpec, PublicationSpec,
-    RefusedChoice, RemoteHolding, RunningDownloads, ScriptRun, SettleOutcome, SpaceRetention,
-    StoredEvent, SyncContext, SyncUpload, ToldSettled, UploadOutcome, UploadResult, Worker,
+    AppendOutcome, CallInterrupt, CallOutcome, Centre, CentreError, Checkpoint, ConflictChoice,
+    DeployedPublications, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloaded,
+    FollowPosition, FollowedCommits, HoldingRequest, ListedTable, NewEvents, OnceKeyState,
+    OwnUpload, Parameters, ProcedureCall, PublicationSpec, RefusedChoice, RemoteHolding,
+    RunningDownloads, ScriptRun, SettleOutcome, SpaceRetention, StoredEvent, SyncContext,
+    SyncUpload, ToldSettled, UploadOutcome, UploadResult, Worker,
 };
-use tidewater_protocol::message::{NumberBlock, TableBegin};
-use tidewater_protocol::pack::pack_values;
-use tidewater_protocol::{Datum, Op, PublicationSchema, RemoteId, UnpackedRow, UploadId};
-
-use super::contests;
-use super::list::{Defect, current, is_on};
-use super::market;
-use super::uploads::{alter, rewritten};
-use crate::application;
-use crate::liar;
-use crate::scenario::{Carelessness, REGIONS};
-use crate::world::BEGIN_MS;
 
 /// Who holds every region; nobody signs in under this name.
 pub(super) const EVERYBODY: &str = "everybody";

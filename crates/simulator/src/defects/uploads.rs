@@ -2,14 +2,15 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use tidewater_centre::SyncUpload;
-use tidewater_centre::upload::{RowsChunk, UploadTable};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, RowsReader, RowsWriter, UnpackedRow, Value, ValueRef};
 
 use super::centre::EVERYBODY;
 use super::list::{Defect, current};
 use crate::liar;
+use tidewater_centre::SyncUpload;
+use tidewater_centre::packed_rows::RowsChunk;
+use tidewater_centre::upload::UploadTable;
 
 /// Whether an upload inserts, and whether it does something else.
 fn does(upload: &SyncUpload) -> (bool, bool) {

@@ -15,9 +15,7 @@ use tree::Crate;
 const CIRCLES: &[(&str, usize)] = &[
     ("bench", 7),
     ("carrier", 12),
-    ("centre", 54),
-    ("centre-postgres", 28),
-    ("centre-sqlite", 2),
+    ("centre-postgres", 8),
     ("cli", 15),
     ("client", 5),
     ("fuzzing", 3),
