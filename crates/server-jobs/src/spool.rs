@@ -17,13 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use tidewater_centre::{
-    CentreError, DownloadOutcome, DownloadSink, DownloadStart, RemoteHolding, RowsChunk,
-    ToldSettled, UploadResult,
-};
 use tidewater_protocol::message::TableBegin;
 
 use crate::memory::{MemoryBudget, Reservation};
+use tidewater_centre::packed_rows::RowsChunk;
+use tidewater_centre::{
+    CentreError, DownloadOutcome, DownloadSink, DownloadStart, RemoteHolding, ToldSettled,
+    UploadResult,
+};
 
 /// How much of one download waits in memory before the rest goes to a file.
 const DOWNLOAD_MEMORY_BYTES: u64 = 1 << 20;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use tidewater_centre::{Centre, Interest, RemoteHolding, SyncContext};
+use tidewater_centre::{Caller, Centre, Interest, RemoteHolding, SyncContext};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::{Argument, ArgumentValue, Call};
 
@@ -27,7 +27,6 @@ pub use self::away::tell;
 pub use self::scopes::ask_scopes;
 pub use self::wake_request::WakeTarget;
 use crate::outgoing_calls::OutgoingCalls;
-use tidewater_centre::procedure::Caller;
 use tidewater_server_config::WakeConfig;
 use tidewater_server_jobs::signal::Signal;
 

@@ -31,7 +31,7 @@ pub use self::document::{About, Document};
 pub use self::operator::OperatorHandlers;
 pub use self::password_handler::HandlerPasswords;
 use self::signature::{Signer, hex};
-use tidewater_centre::procedure::Caller;
+use tidewater_centre::Caller;
 use tidewater_server_config::{
     Config, HandlerAddress, HandlerAssignments, HandlerConfig, HandlerEvent, HandlerFormat,
     TableAssignment,

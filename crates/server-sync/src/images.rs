@@ -7,19 +7,20 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use tidewater_centre::engine::scripts::Versions;
+use tidewater_centre::records::{
+    ProvenIdentity, RemoteRecord, SessionRequest, UserClaims, UserRecord,
+};
+use tidewater_centre::script_notes::ScriptNotes;
+use tidewater_centre::watermark::Watermark;
+use tidewater_centre::{
+    Centre, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
+    DownloadSubscription, GivenPartitions, MarkFrequency, SyncContext,
+};
 
 use prost::Message;
 
 use tidewater_carrier::cryptography::digest::{Context, SHA256};
-use tidewater_centre::engine::scripts::Versions;
-use tidewater_centre::engine::watermark::Watermark;
-use tidewater_centre::records::{
-    ProvenIdentity, RemoteRecord, SessionRequest, UserClaims, UserRecord,
-};
-use tidewater_centre::{
-    Centre, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
-    DownloadSubscription, GivenPartitions, MarkFrequency, ScriptNotes, SyncContext,
-};
 use tidewater_protocol::image::{HASH_DIGITS, Manifest, hex};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{PublicationSchema, RemoteId};

@@ -20,16 +20,17 @@ use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
 use tidewater_connection::ChannelInput;
+
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use tidewater_centre::engine::scripts::ScriptTransaction;
+use tidewater_centre::packed_rows::TableRequest;
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
     GivenPartitions, GivenTable, RemoteHolding, ScriptRun, SyncContext, SyncUpload, TableCompare,
-    TableRequest, UploadOutcome,
+    UploadOutcome,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};

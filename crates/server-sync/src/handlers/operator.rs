@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use tidewater_centre::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use tidewater_centre::{
-    CentreError, ConflictChoice, ContendedChange, RefusedChoice, Resolutions, SettleOutcome,
-    SyncUpload, Verdicts, Worker,
+    Caller, CentreError, ConflictChoice, ContendedChange, RefusedChoice, Resolutions,
+    SettleOutcome, SyncUpload, Verdicts, Worker,
 };
 use tidewater_protocol::{Code, PublicationSchema};
 
 use super::resolve::Contest;
 use super::upload::{Batches, verdicts};
 use super::{About, HandlerHost, HandlerSet};
-use tidewater_centre::procedure::Caller;
 use tidewater_server_config::{Config, HandlerEvent};
 use tidewater_server_jobs::environment::Environment;
 use tidewater_server_jobs::error::ServerError;

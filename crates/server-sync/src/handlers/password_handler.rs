@@ -9,7 +9,7 @@ use tidewater_protocol::Code;
 
 use super::document::{kind, whole};
 use super::{Document, Handler, HandlerServices, Handlers, Reply};
-use tidewater_centre::procedure::Caller;
+use tidewater_centre::Caller;
 use tidewater_protocol::RemoteId;
 use tidewater_server_config::HandlerEvent;
 use tidewater_server_identity::external::{Identity, kept, user_name};

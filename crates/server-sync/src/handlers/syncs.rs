@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 
+use tidewater_centre::Caller;
 use tidewater_centre::records::SyncRecord;
 use tidewater_protocol::Code;
 
 use super::document::whole;
 use super::upload::reason;
 use super::{About, Document, Handler, HandlerServices, Reply, key_of};
-use tidewater_centre::procedure::Caller;
 use tidewater_server_config::HandlerEvent;
 use tidewater_server_jobs::fault::Fault;
 

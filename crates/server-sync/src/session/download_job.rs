@@ -1,12 +1,12 @@
 //! What a worker reads for a download.
 
-use tidewater_centre::{
-    DownloadJob, DownloadSubscription, GainedPartitions, GivenTable, OwnUpload, TableCompare,
-    TableRequest, UploadResult,
-};
-
 use super::Sync;
 use super::opening::Opened;
+use tidewater_centre::packed_rows::TableRequest;
+use tidewater_centre::{
+    DownloadJob, DownloadSubscription, GainedPartitions, GivenTable, OwnUpload, TableCompare,
+    UploadResult,
+};
 
 /// What the uploads of a sync came to.
 #[derive(Default)]

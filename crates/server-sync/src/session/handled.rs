@@ -2,15 +2,16 @@
 //! connection of either.
 
 use std::sync::Arc;
+use tidewater_centre::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
+use tidewater_centre::packed_rows::{RowsChunk, TableRequest};
+use tidewater_centre::{
+    Caller, ContendedChange, GivenTable, Resolutions, SyncUpload, TableVerdicts, UploadTable,
+    Verdicts,
+};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::{Map, Value as Json};
 
-use tidewater_centre::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
-use tidewater_centre::{
-    ContendedChange, GivenTable, Resolutions, RowsChunk, SyncUpload, TableRequest, TableVerdicts,
-    UploadTable, Verdicts,
-};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::{PublicationSchema, RemoteId, RowsReader, Table, UnpackedRow};
 
@@ -20,7 +21,6 @@ use crate::handlers::download::{Collected, MOST_PAGES, PAGE_BYTES, Wanted, page}
 use crate::handlers::resolve::Contest;
 use crate::handlers::upload::{Batch, Batches, KeyObject, verdicts};
 use crate::handlers::{About, Handler, HandlerSet};
-use tidewater_centre::procedure::Caller;
 use tidewater_server_config::{HandlerEvent, TableAssignment};
 use tidewater_server_jobs::environment::random;
 use tidewater_server_jobs::fault::Fault;

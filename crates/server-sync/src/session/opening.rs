@@ -11,9 +11,10 @@ use tidewater_centre::records::{
     HistoryCheck, IncidentKind, IncidentRecord, NumbersRequest, SessionState, SubscriptionRecord,
     UserClaims,
 };
+use tidewater_centre::script_notes::ScriptNotes;
 use tidewater_centre::{
-    Checkpoint, GivenPartitions, Parameters, Resolutions, ScriptNotes, ScriptRun, SyncContext,
-    SyncUpload, Verdicts,
+    Checkpoint, GivenPartitions, Parameters, Resolutions, ScriptRun, SyncContext, SyncUpload,
+    Verdicts,
 };
 use tidewater_protocol::message::{
     Control, NumberBlock, UploadState, VerifiedTables, Welcome, WelcomeSubscription,

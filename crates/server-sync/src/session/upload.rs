@@ -2,8 +2,9 @@
 //! arrive and cut into chunks at row boundaries. Without input or output but the
 //! spool; what rows mean is the centre's affair.
 
+use tidewater_centre::packed_rows::TableRequest;
 use tidewater_centre::upload::UploadedRowKind;
-use tidewater_centre::{RowMark, TableRequest, UploadChunk, UploadTable};
+use tidewater_centre::{RowMark, UploadChunk, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::{
     GivenUp, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin, TableBegin, UploadBegin, UploadEnd,
