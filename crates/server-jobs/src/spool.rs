@@ -157,13 +157,13 @@ struct State {
     file_slots: usize,
 }
 
-struct Shared {
+struct SpoolState {
     state: Mutex<State>,
     ready: Notify,
     cancelled: AtomicBool,
 }
 
-impl Shared {
+impl SpoolState {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -172,7 +172,7 @@ impl Shared {
 /// The worker's end. Dropping it without [`SpoolWriter::finish`] tells the reader
 /// that the worker failed.
 pub struct SpoolWriter {
-    shared: Arc<Shared>,
+    shared: Arc<SpoolState>,
     /// Whether something was pushed already.
     begun: bool,
     finished: bool,
@@ -182,14 +182,14 @@ pub struct SpoolWriter {
 
 /// The connection's end. Dropping it cancels the download.
 pub struct SpoolReader {
-    shared: Arc<Shared>,
+    shared: Arc<SpoolState>,
     /// Reserved bytes of the rows handed out last.
     handed_out: u64,
 }
 
 /// Both ends of a spool.
 pub fn download_spool(budget: &MemoryBudget) -> (SpoolWriter, SpoolReader) {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SpoolState {
         state: Mutex::new(State {
             slots: VecDeque::new(),
             reservation: budget.empty(),

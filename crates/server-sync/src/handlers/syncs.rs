@@ -10,7 +10,7 @@ use tidewater_protocol::Code;
 
 use super::document::whole;
 use super::upload::reason;
-use super::{About, Document, Handler, HandlerServices, Reply, key_of};
+use super::{About, Document, Handler, HandlerReply, HandlerServices, key_of};
 use tidewater_server_config::HandlerEvent;
 use tidewater_server_jobs::fault::Fault;
 
@@ -107,7 +107,7 @@ impl About {
 }
 
 /// Why a sync may not begin; `None`: it may.
-fn read(reply: &Reply) -> Result<Option<String>, String> {
+fn read(reply: &HandlerReply) -> Result<Option<String>, String> {
     if reply.body.is_empty() {
         return Ok(None);
     }

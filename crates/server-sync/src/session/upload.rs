@@ -29,7 +29,7 @@ const PARTIAL_ROW_BYTES: usize = 128 << 10;
 
 /// What the Hello says of a subscription, and what the server answered.
 #[derive(Clone)]
-pub(crate) struct Expected<'a> {
+pub(crate) struct ExpectedUpload<'a> {
     pub schema: &'a PublicationSchema,
     pub state: UploadState,
     /// The upload that may come.
@@ -49,7 +49,7 @@ pub(crate) struct ReceivedUpload {
 }
 
 /// Everything that a remote sent in one sync.
-pub(crate) struct Received {
+pub(crate) struct ReceivedRows {
     pub uploads: Vec<ReceivedUpload>,
     /// Per subscription, in the order of the Hello.
     pub requests: Vec<Vec<TableRequest>>,
@@ -62,7 +62,7 @@ pub(crate) struct Received {
 /// Takes what a remote sends between Hello and DownloadRequest.
 pub(crate) struct Receiver<'a> {
     limits: &'a ServerLimits,
-    expected: Vec<Expected<'a>>,
+    expected: Vec<ExpectedUpload<'a>>,
     store: RowStore,
     section: Section,
     table: Option<OpenTable>,
@@ -136,7 +136,7 @@ impl<'a> Receiver<'a> {
     pub(crate) fn new(
         limits: &'a ServerLimits,
         budget: &MemoryBudget,
-        expected: Vec<Expected<'a>>,
+        expected: Vec<ExpectedUpload<'a>>,
         broken: Vec<Option<Box<BrokenUpload>>>,
     ) -> Receiver<'a> {
         let count = expected.len();
@@ -566,9 +566,9 @@ impl<'a> Receiver<'a> {
     }
 
     /// Everything has arrived.
-    pub(crate) fn finish(mut self) -> Result<Received, Fault> {
+    pub(crate) fn finish(mut self) -> Result<ReceivedRows, Fault> {
         self.pause("the request for the download (an upload has not ended)")?;
-        Ok(Received {
+        Ok(ReceivedRows {
             uploads: self.uploads,
             requests: self.requests,
             rows: self.rows,
