@@ -9,12 +9,12 @@ use tokio_postgres::{GenericClient, Row};
 
 use tidewater_protocol::ForeignKeyAction;
 
-use super::connection::refused;
-use super::members::{Members, PARTITIONS};
-use super::publication::PgColumn;
 use super::quote::{ident, qualified};
 use super::trigger_functions::setting_trigger;
 use super::values::ValueKind;
+use crate::column::PgColumn;
+use crate::driver_error::refused;
+use crate::partition_members::{Members, PARTITIONS};
 use tidewater_centre::engine::catalog::{
     ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks, default_of, is_null,
 };

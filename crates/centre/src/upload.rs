@@ -1,7 +1,6 @@
 //! Uploads as they reach the consolidated database, and what becomes of them.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
@@ -13,8 +12,8 @@ use tidewater_protocol::pack::same;
 use tidewater_protocol::{Code, Op, RowShape, RowsReader, UnpackedRow, UploadId};
 
 use crate::context::SyncContext;
-use crate::download::TableRequest;
 use crate::error::CentreError;
+use crate::packed_rows::{RowsChunk, TableRequest};
 use crate::scope::{Checkpoint, Partitions};
 use crate::verdict::{ContendedChange, Resolutions, Verdicts};
 
@@ -196,52 +195,6 @@ impl UploadChunk {
     /// The spool file cannot be read.
     pub fn read(&self) -> io::Result<Bytes> {
         self.rows.read()
-    }
-}
-
-/// A piece of packed rows, in memory or in a spool file.
-#[derive(Clone, Debug)]
-pub enum RowsChunk {
-    /// In memory.
-    Memory(Bytes),
-    /// In a file.
-    File {
-        /// The file.
-        file: Arc<File>,
-        /// Where the piece begins.
-        offset: u64,
-        /// Its length in bytes.
-        length: usize,
-    },
-}
-
-impl RowsChunk {
-    /// How many bytes it has.
-    pub fn length(&self) -> usize {
-        match self {
-            RowsChunk::Memory(bytes) => bytes.len(),
-            RowsChunk::File { length, .. } => *length,
-        }
-    }
-
-    /// The packed rows.
-    ///
-    /// # Errors
-    /// The spool file cannot be read.
-    pub fn read(&self) -> io::Result<Bytes> {
-        match self {
-            RowsChunk::Memory(bytes) => Ok(bytes.clone()),
-            RowsChunk::File {
-                file,
-                offset,
-                length,
-            } => {
-                use std::os::unix::fs::FileExt;
-                let mut buffer = vec![0; *length];
-                file.read_exact_at(&mut buffer, *offset)?;
-                Ok(buffer.into())
-            }
-        }
     }
 }
 

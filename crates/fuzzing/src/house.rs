@@ -34,7 +34,7 @@ use tidewater_remote::session::{
 };
 use tidewater_remote::spool::{MemorySpool, NoDownloadStore};
 use tidewater_server::environment::{
-    Blocking, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
+    BlockingRunner, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
     StreamListener,
 };
 use tidewater_server::{Config, RunningServer, Server};
@@ -150,7 +150,7 @@ struct Files {
 }
 
 /// The bytes that passed in both directions.
-pub(crate) struct Passed {
+pub(crate) struct PassedBytes {
     pub(crate) up: Vec<u8>,
     pub(crate) down: Vec<u8>,
 }
@@ -345,7 +345,7 @@ impl House {
 
     /// A sync of the remote at a path, with nothing in its way: what passed on each of its
     /// connections.
-    fn sync(&self, path: &Path) -> Vec<Passed> {
+    fn sync(&self, path: &Path) -> Vec<PassedBytes> {
         let mut all = Vec::new();
         let mut database = RemoteDatabase::open(path).expect("it is a remote");
         while all.len() < 6 {
@@ -361,7 +361,7 @@ impl House {
     }
 
     /// One connection of a sync, with nothing in its way.
-    fn session(&self, database: RemoteDatabase) -> (Passed, RemoteDatabase, SessionOutcome) {
+    fn session(&self, database: RemoteDatabase) -> (PassedBytes, RemoteDatabase, SessionOutcome) {
         let mut connection = dial();
         sync_on(&mut connection, database, Begin::Both);
         let stream = self.address.dial().expect("the server listens");
@@ -371,7 +371,7 @@ impl House {
     }
 
     /// What passes in a sync of one of the files.
-    pub(crate) fn record(&mut self, file: usize) -> Vec<Passed> {
+    pub(crate) fn record(&mut self, file: usize) -> Vec<PassedBytes> {
         self.reset();
         let work = self.work_on(file);
         self.sync(&work)
@@ -463,7 +463,7 @@ pub(crate) fn now() -> Now {
     }
 }
 
-async fn pump(connection: &mut RemoteConnection, stream: DuplexStream) -> Passed {
+async fn pump(connection: &mut RemoteConnection, stream: DuplexStream) -> PassedBytes {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let (mut up, mut down) = (Vec::new(), Vec::new());
     let mut waiting = VecDeque::new();
@@ -495,7 +495,7 @@ async fn pump(connection: &mut RemoteConnection, stream: DuplexStream) -> Passed
         up.extend_from_slice(&bytes);
         let _ = writer.write_all(&bytes).await;
     }
-    Passed { up, down }
+    PassedBytes { up, down }
 }
 
 /// Deploys, adds the users, and serves.
@@ -598,7 +598,7 @@ impl Randomness for Chance {
 /// There is one thread only.
 struct Inline;
 
-impl Blocking for Inline {
+impl BlockingRunner for Inline {
     fn run(&self, job: Box<dyn FnOnce() + Send>) {
         job();
     }

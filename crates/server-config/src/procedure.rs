@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tidewater_centre::procedure::{ArgumentSpec, ProcedureSpec};
+use tidewater_centre::procedure_spec::{ArgumentSpec, ProcedureSpec};
 use tidewater_protocol::ColumnType;
 use tidewater_protocol::argument::{ARGUMENT_TYPES, argument_type};
 use tidewater_protocol::message::Returns;

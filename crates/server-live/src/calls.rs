@@ -18,12 +18,10 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use tidewater_centre::procedure::{
-    AnswerSink, CallOutcome, CallableProcedure as Script, Caller, Cancel, OnceKeyState,
-    ProcedureCall,
-};
+use tidewater_centre::engine::callable_procedure::CallableProcedure as Script;
+use tidewater_centre::procedure::{AnswerSink, CallOutcome, Cancel, OnceKeyState, ProcedureCall};
 use tidewater_centre::records::UserClaims;
-use tidewater_centre::{Centre, CentreError};
+use tidewater_centre::{Caller, Centre, CentreError};
 use tidewater_protocol::argument::{coerce, given, type_name};
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, Returns};
 use tidewater_protocol::{Code, Value, json};

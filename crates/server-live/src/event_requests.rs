@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use tidewater_centre::Caller;
 use tidewater_centre::events::{AppendOutcome, NewEvents, StoredEvent};
-use tidewater_centre::procedure::{Caller, OnceKeyState};
+use tidewater_centre::procedure::OnceKeyState;
 use tidewater_protocol::event::{EventPosition, EventsReader};
 use tidewater_protocol::message::{Answer, CallFailed, ColumnHeader, Returns};
 use tidewater_protocol::{ColumnType, Datum};

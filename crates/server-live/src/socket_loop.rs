@@ -79,12 +79,12 @@ struct State {
 }
 
 /// What the network carries for a [`SocketLoop`], for whoever packs it.
-pub struct Line<'a> {
+pub struct ByteMeter<'a> {
     wire: &'a SocketLoop,
     reservation: Reservation,
 }
 
-impl ByteAccount for Line<'_> {
+impl ByteAccount for ByteMeter<'_> {
     fn count_received(&mut self, bytes: usize) {
         self.wire.state().received_bytes += bytes as u64;
     }
@@ -138,8 +138,8 @@ impl SocketLoop {
     }
 
     /// What its bytes are to be carried by.
-    pub fn line(&self) -> Line<'_> {
-        Line {
+    pub fn line(&self) -> ByteMeter<'_> {
+        ByteMeter {
             wire: self,
             reservation: self.budget.empty(),
         }

@@ -17,7 +17,7 @@ use tidewater_protocol::Code;
 use tidewater_protocol::frame::DEFAULT_MESSAGE_BYTES;
 use tidewater_protocol::message::{Control, Proof, SignIn, SignedIn};
 
-use tidewater_centre::procedure::Caller;
+use tidewater_centre::Caller;
 use tidewater_server_live::outgoing_calls::OutgoingCalls;
 
 use tidewater_carrier::CompressionOptions;

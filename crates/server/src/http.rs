@@ -47,7 +47,7 @@ use self::images::AllowedImages;
 use self::problem::Problem;
 use self::provide::WebProviders;
 use crate::connection::ConnectionService;
-use crate::listener::Spoken;
+use crate::listener::SpokenProtocols;
 use tidewater_carrier::proxy_header::IpNetworks;
 use tidewater_server_config::{BUILT_IN_PREFIX, ImagesConfig, ServerLimits};
 use tidewater_server_identity::sign_in::SignInService;
@@ -134,7 +134,7 @@ impl Site {
     }
 
     /// What there is at an address where this is spoken.
-    pub(crate) fn router(&self, spoken: Spoken) -> Router {
+    pub(crate) fn router(&self, spoken: SpokenProtocols) -> Router {
         let web = &self.web;
         let mut router = match spoken.web {
             true => Site::web_protocol(web),

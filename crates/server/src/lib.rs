@@ -33,6 +33,6 @@ pub use tidewater_server_sync::images;
 pub mod fuzzing {
     pub use crate::http::exchange::{Carry, ExchangeRefusal, Exchanges, Session};
     pub use tidewater_server_identity::external::is_signed_by;
-    pub use tidewater_server_identity::signing::{CheckpointFor, Keyring, TokenCheck};
+    pub use tidewater_server_identity::signing::{CheckpointFor, SigningKeys, TokenCheck};
     pub use tidewater_server_sync::handlers::{Answers, read_answers};
 }

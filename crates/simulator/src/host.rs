@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 use tidewater_centre::records::RetentionTimes;
 use tidewater_centre::{Centre, CentreError, MarkFrequency};
 use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
-use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
+use tidewater_server::environment::{BlockingRunner, Clock, Environment, Randomness};
 use tidewater_server::{Config, RunningServer, Server};
 
 use crate::besides::Besides;
@@ -406,7 +406,7 @@ impl Randomness for SeededRandomness {
 /// There is one thread only.
 struct Inline;
 
-impl Blocking for Inline {
+impl BlockingRunner for Inline {
     fn run(&self, job: Box<dyn FnOnce() + Send>) {
         job();
     }

@@ -54,20 +54,28 @@ mod operator_change;
 mod operator_choice;
 pub mod orphans;
 mod outcomes;
+mod ready_rows;
+pub mod refusal_reason;
 mod replay;
 mod resolver_output;
 mod result;
 mod retry;
 pub(crate) mod row_json;
+mod row_keys;
 mod row_writers;
+mod scope_admission;
 mod scripted;
 mod sent_before;
 mod settle;
 mod settled_refusals;
+mod step_order;
+pub mod target_table;
 mod unpublished_rows;
+mod upload_list;
+mod upload_run;
 pub mod upload_writer;
 
-pub use apply::apply;
+pub use crate::engine::upload::upload_list::apply;
 pub use operator_choice::settle;
 pub use replay::settle as settle_refused;
 
@@ -81,9 +89,9 @@ use tidewater_protocol::{Code, Op, RemoteId, UploadId, Value};
 use super::connection::{
     DatabaseConnection, StatementResult, SystemStatement, each, system_row, system_sql,
 };
-use super::exact::Membership;
 use super::publication::{Publication, RowRule};
 use super::scope::RuleDifference;
+use crate::engine::membership::Membership;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::scope::{Checkpoint, Scope};

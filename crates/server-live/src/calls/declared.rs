@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidewater_centre::procedure::CallableProcedure as Script;
+use tidewater_centre::engine::callable_procedure::CallableProcedure as Script;
+use tidewater_centre::procedure_spec::ProcedureSpec;
 use tidewater_centre::{Centre, CentreError, procedure};
 
 use super::Procedure;
@@ -65,7 +66,7 @@ pub(crate) async fn read_rule(
     centre: &dyn Centre,
     query: &str,
 ) -> Result<Arc<Script>, CentreError> {
-    let spec = procedure::ProcedureSpec {
+    let spec = ProcedureSpec {
         name: RULE.into(),
         sql: None,
         arguments: Vec::new(),

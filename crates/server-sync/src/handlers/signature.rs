@@ -15,12 +15,12 @@ pub(crate) const TIMESTAMP: &str = "tidewater-timestamp";
 pub(crate) const SIGNATURE: &str = "tidewater-signature";
 
 /// Signs requests.
-pub(crate) struct Signer(Vec<hmac::Key>);
+pub(crate) struct RequestSigner(Vec<hmac::Key>);
 
-impl Signer {
+impl RequestSigner {
     /// # Errors
     /// A file cannot be read.
-    pub(crate) fn new(secrets: &[HandlerSecret]) -> Result<Signer, ServerError> {
+    pub(crate) fn new(secrets: &[HandlerSecret]) -> Result<RequestSigner, ServerError> {
         let keys = secrets.iter().map(|secret| {
             let secret = match secret {
                 HandlerSecret::Text(text) => text.clone(),
@@ -36,7 +36,7 @@ impl Signer {
             };
             Ok(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))
         });
-        keys.collect::<Result<_, _>>().map(Signer)
+        keys.collect::<Result<_, _>>().map(RequestSigner)
     }
 
     /// The headers of a request.
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn time_and_body_are_signed_with_each_secret() {
-        let signer = Signer::new(&[
+        let signer = RequestSigner::new(&[
             HandlerSecret::Text("new".into()),
             HandlerSecret::Text("old".into()),
         ]);
@@ -81,7 +81,7 @@ mod tests {
         // printf '1700000000.{}' | openssl dgst -sha256 -hmac new
         let expected = "v1=29810abc729e7b7322b3ce2c7456a99bca762870c031aa43455fd67b43aab3c0,v1=2b5e6fc3cac3432cb8a3476c75510114966afb97256d20b9198872431b7ceca6";
         assert_eq!(headers[1], (SIGNATURE, expected.to_owned()));
-        let unsigned = Signer::new(&[]).unwrap().headers(0, b"");
+        let unsigned = RequestSigner::new(&[]).unwrap().headers(0, b"");
         assert_eq!(unsigned.len(), 1);
     }
 }

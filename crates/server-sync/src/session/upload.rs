@@ -2,8 +2,9 @@
 //! arrive and cut into chunks at row boundaries. Without input or output but the
 //! spool; what rows mean is the centre's affair.
 
+use tidewater_centre::packed_rows::TableRequest;
 use tidewater_centre::upload::UploadedRowKind;
-use tidewater_centre::{RowMark, TableRequest, UploadChunk, UploadTable};
+use tidewater_centre::{RowMark, UploadChunk, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::{
     GivenUp, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin, TableBegin, UploadBegin, UploadEnd,
@@ -28,7 +29,7 @@ const PARTIAL_ROW_BYTES: usize = 128 << 10;
 
 /// What the Hello says of a subscription, and what the server answered.
 #[derive(Clone)]
-pub(crate) struct Expected<'a> {
+pub(crate) struct ExpectedUpload<'a> {
     pub schema: &'a PublicationSchema,
     pub state: UploadState,
     /// The upload that may come.
@@ -48,7 +49,7 @@ pub(crate) struct ReceivedUpload {
 }
 
 /// Everything that a remote sent in one sync.
-pub(crate) struct Received {
+pub(crate) struct ReceivedRows {
     pub uploads: Vec<ReceivedUpload>,
     /// Per subscription, in the order of the Hello.
     pub requests: Vec<Vec<TableRequest>>,
@@ -61,7 +62,7 @@ pub(crate) struct Received {
 /// Takes what a remote sends between Hello and DownloadRequest.
 pub(crate) struct Receiver<'a> {
     limits: &'a ServerLimits,
-    expected: Vec<Expected<'a>>,
+    expected: Vec<ExpectedUpload<'a>>,
     store: RowStore,
     section: Section,
     table: Option<OpenTable>,
@@ -135,7 +136,7 @@ impl<'a> Receiver<'a> {
     pub(crate) fn new(
         limits: &'a ServerLimits,
         budget: &MemoryBudget,
-        expected: Vec<Expected<'a>>,
+        expected: Vec<ExpectedUpload<'a>>,
         broken: Vec<Option<Box<BrokenUpload>>>,
     ) -> Receiver<'a> {
         let count = expected.len();
@@ -565,9 +566,9 @@ impl<'a> Receiver<'a> {
     }
 
     /// Everything has arrived.
-    pub(crate) fn finish(mut self) -> Result<Received, Fault> {
+    pub(crate) fn finish(mut self) -> Result<ReceivedRows, Fault> {
         self.pause("the request for the download (an upload has not ended)")?;
-        Ok(Received {
+        Ok(ReceivedRows {
             uploads: self.uploads,
             requests: self.requests,
             rows: self.rows,

@@ -20,7 +20,7 @@ use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, put_control};
 use super::certificate::Certificate;
 use crate::connection::{ConnectionService, LINGER};
 use crate::http::{self, Site};
-use crate::listener::Spoken;
+use crate::listener::SpokenProtocols;
 use tidewater_carrier::proxy_header::IpNetworks;
 use tidewater_server_config::ServerLimits;
 use tidewater_server_identity::sign_in::Origin;
@@ -32,7 +32,7 @@ const FULL_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// What is spoken at an address.
 pub(super) struct SpokenAt {
-    pub(super) spoken: Spoken,
+    pub(super) spoken: SpokenProtocols,
     /// What there is in HTTP.
     pub(super) router: Option<Router>,
 }

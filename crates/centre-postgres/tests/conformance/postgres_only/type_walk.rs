@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use tidewater_centre::{CentreError, UploadChunk, UploadOutcome, UploadTable};
+use tidewater_centre_conformance::fixture::Fixture;
+use tidewater_centre_conformance::remote::{TestRemote, datums, result_text};
+use tidewater_centre_conformance::world::{DeployedCentre, NOW_MS, everyone, publication};
 use tidewater_centre_postgres::connect;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, RowsWriter, Value};
 
 use crate::fixture::PostgresFixture;
-use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::{TestRemote, datums, result_text};
-use tidewater_centre_conformance::world::{DeployedCentre, NOW_MS, everyone, publication};
+use tidewater_centre::{CentreError, UploadChunk, UploadOutcome, UploadTable};
 
 /// Types by their names, with values as PostgreSQL reads them.
 const SAMPLES: &[(&str, &[&str])] = &[

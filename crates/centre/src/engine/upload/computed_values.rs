@@ -12,7 +12,7 @@ use super::upload_writer::{RowImage, UploadWriter};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
 use crate::engine::scripts::ScriptEnvironment;
-use crate::engine::upload::dependent_refusals::pack_key;
+use crate::engine::upload::row_keys::pack_key;
 use crate::error::CentreError;
 
 /// So many rows of the centre are read at once.

@@ -14,28 +14,17 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use tidewater_protocol::pack::{pack_values, same};
-use tidewater_protocol::{
-    Code, ColumnType, Datum, ForeignKeyAction, Op, PublicationSchema, Table, UnpackedRow,
-};
+use tidewater_protocol::{Code, Datum, ForeignKeyAction, Op, PublicationSchema, UnpackedRow};
 
 use super::UploadRefusal;
-use super::authorization::Barred;
 use super::handler_decisions::HandlerDecisions;
-use super::upload_writer::RefusalReason;
-use crate::engine::exact::Barrier;
-use crate::engine::upload::column_map::ColumnMap;
+use crate::engine::membership::Barrier;
 use crate::engine::upload::foreign_keys::PublishedForeignKey;
+use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
+use crate::engine::upload::row_keys::{Barred, RowKey, RowKeys, UploadedTable, pack_key};
 use crate::error::CentreError;
-use crate::upload::UploadTable;
-
-/// A row, by the index of the table in the publication and the packed key.
-pub(crate) type RowKey = (usize, Vec<u8>);
-
-/// Rows.
-pub(crate) type RowKeys = HashSet<RowKey>;
 
 /// The reason of refusals of rows that refer to refused ones, which are named behind it.
 const REASON: &str = "the row that it refers to was refused";
@@ -55,50 +44,6 @@ pub(crate) type RefusedParents = HashMap<(usize, Vec<u8>), RefusedParent>;
 /// So often is an upload applied anew before everything that could depend on something is given
 /// up.
 const ROUNDS: u32 = 8;
-
-/// The packed key of a row.
-pub(crate) fn pack_key(table: &Table, key: &[Datum<'_>]) -> Vec<u8> {
-    let types: Vec<ColumnType> = table.key_columns().map(|key| key.column_type).collect();
-    let mut packed = Vec::new();
-    pack_values(&mut packed, &types, key);
-    packed
-}
-
-/// An uploaded table that is published.
-#[derive(Clone, Copy)]
-pub(crate) struct UploadedTable<'u> {
-    pub(crate) upload: &'u UploadTable,
-    /// Its index in the publication.
-    pub(crate) index: usize,
-    /// How its rows are read.
-    pub(crate) map: &'u ColumnMap,
-    /// Whether it has updates that give rows other keys.
-    pub(crate) has_moves: bool,
-}
-
-impl UploadedTable<'_> {
-    /// Whether an update gives its row another key.
-    pub(crate) fn moves(&self, row: &UnpackedRow<'_>) -> bool {
-        gives_another_key(self.map, row)
-    }
-}
-
-/// Whether an update gives its row another key.
-pub(crate) fn gives_another_key(map: &ColumnMap, row: &UnpackedRow<'_>) -> bool {
-    let mut key = map.shape.key.iter();
-    key.any(|&column| !same(&row.old[column], &row.new[column]))
-}
-
-/// What is decided of a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RowDecision {
-    /// It is refused.
-    Refused(RefusalReason),
-    /// It loses against what the centre has.
-    Lost,
-    /// A handler has seen to it.
-    Handled,
-}
 
 /// Why a row cannot take effect.
 #[derive(PartialEq, Eq)]

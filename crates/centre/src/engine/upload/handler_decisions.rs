@@ -10,10 +10,10 @@ use std::sync::Arc;
 use tidewater_protocol::{Code, Datum, Op, RowsWriter, pack};
 
 use super::column_map::ColumnMap;
-use super::dependent_refusals::{RowDecision, RowKey, RowKeys, pack_key};
-use super::upload_writer::RefusalReason;
 use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
+use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
+use crate::engine::upload::row_keys::{RowKey, RowKeys, pack_key};
 use crate::error::CentreError;
 use crate::upload::{SyncUpload, UploadChunk, UploadTable};
 use crate::verdict::{RowVerdict, TableVerdicts};

@@ -4,10 +4,10 @@ use bytes::Bytes;
 
 use tidewater_protocol::{Code, Datum, Op, RowsReader, UnpackedRow};
 
-use super::upload_writer::TargetTable;
 use crate::engine::publication::Publication;
 use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
-use crate::engine::upload::dependent_refusals::UploadedTable;
+use crate::engine::upload::row_keys::UploadedTable;
+use crate::engine::upload::target_table::TargetTable;
 use crate::error::CentreError;
 use crate::upload::{UploadTable, UploadedRowKind};
 
@@ -359,3 +359,6 @@ pub fn malformed(what: &str) -> CentreError {
         code: Code::MalformedMessage,
     }
 }
+
+/// So many rows of the centre are looked at together.
+pub(super) const ROWS_AT_ONCE: usize = 2_000;

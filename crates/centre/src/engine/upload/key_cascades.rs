@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{Datum, ForeignKeyAction, Op, PublicationSchema};
 
-use crate::engine::upload::dependent_refusals::{RowKeys, UploadedTable, pack_key};
 use crate::engine::upload::foreign_keys::PublishedForeignKey;
+use crate::engine::upload::row_keys::{RowKeys, UploadedTable, pack_key};
 use crate::error::CentreError;
 
 /// What becomes of values to which children refer.

@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
+
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{
     Code, ColumnType, Datum, Op, RemoteId, RowShape, RowsWriter, Table, UploadId, Value, pack,
 };
 
-use super::apply::{UploadRun, WritePurpose};
 use super::column_map::ColumnMap;
 use super::handler_decisions::JudgedUpload;
 use super::incoming_rows::IncomingTable;
-use super::upload_writer::{CentralRow, RowImage, TargetTable, UploadWriter};
+use super::upload_writer::{CentralRow, RowImage, UploadWriter};
 use super::{Admission, Serials, UploadRecords, row_json};
 use crate::context::{Parameters, SyncContext};
 use crate::engine::connection::DatabaseConnection;
@@ -26,10 +26,13 @@ use crate::engine::records::claims_of;
 use crate::engine::scripts::{self, ScriptEnvironment};
 use crate::engine::upload::column_map::AnnouncedColumns;
 use crate::engine::upload::key_cascades::KeyCascades;
+use crate::engine::upload::row_json::datum;
 use crate::engine::upload::sent_before::SentBefore;
+use crate::engine::upload::target_table::TargetTable;
+use crate::engine::upload::upload_run::{UploadRun, WritePurpose};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
-use crate::scripting::ScriptNotes;
+use crate::script_notes::ScriptNotes;
 use crate::settling::{Judgement, SettleOutcome, UploadToJudge};
 use crate::upload::{SyncUpload, UploadChunk, UploadTable};
 
@@ -230,10 +233,6 @@ pub(super) fn is_so(table: &Table, said: Option<&Values>, central: Option<&[Datu
         }),
         _ => false,
     }
-}
-
-pub(super) fn datum<'v>(table: &Table, column: usize, value: &'v Value) -> Datum<'v> {
-    table.columns[column].column_type.datum(value.as_ref()).0
 }
 
 pub(super) fn datums<'v>(table: &Table, values: &'v Values) -> Vec<Datum<'v>> {

@@ -9,10 +9,11 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{Code, Datum, Op, Table};
 
-use super::apply::UploadRun;
 use super::foreign_keys::PublishedForeignKey;
 use super::incoming_rows::{IncomingTable, RowRef};
-use super::upload_writer::{FailedRow, ParentReference, UploadWriter};
+use super::upload_writer::{ParentReference, UploadWriter};
+use crate::engine::upload::refusal_reason::FailedRow;
+use crate::engine::upload::upload_run::UploadRun;
 use crate::error::CentreError;
 
 /// The most characters of a value that a reason has.

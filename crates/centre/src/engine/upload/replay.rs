@@ -2,23 +2,24 @@
 //! upload ([`super::operator_change`]), or given up.
 
 use serde_json::{Map, Value as Json};
+
 use tidewater_protocol::{Code, Op, Table, pack};
 
 use super::column_map::{AnnouncedColumns, ColumnMap};
-use super::dependent_refusals::{DependentRefusals, RowDecision, UploadedTable};
+use super::dependent_refusals::DependentRefusals;
 use super::foreign_keys::PublishedForeignKey;
-use super::operator_change::refused as refused_with;
 use super::operator_change::{
     self, CentralRowRead, OperatorChange, OperatorOutcome, RowSender, ServedTablePlace, Values,
-    is_so,
+    is_so, refused as refused_with,
 };
-use super::row_json;
-use super::settled_refusals;
-use super::upload_writer::{RefusalReason, UploadWriter, try_again};
+use super::upload_writer::{UploadWriter, try_again};
+use super::{row_json, settled_refusals};
 use crate::engine::connection::{DatabaseConnection as _, system_sql};
 use crate::engine::exact::canonical;
 use crate::engine::refusals;
 use crate::engine::resolve::Resolver;
+use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
+use crate::engine::upload::row_keys::UploadedTable;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome, RefusedRecord};
 use crate::settling::{AddedSum, RefusedChoice, RefusedRowAction, SettleOutcome};

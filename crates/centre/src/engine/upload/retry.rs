@@ -8,10 +8,11 @@ use std::collections::{BTreeSet, HashSet};
 
 use tidewater_protocol::{Code, Op};
 
-use super::apply::{Earlier, TableRefusals, UploadProgress, UploadRun};
 use super::incoming_rows::{IncomingTable, RowRef};
 use super::key_cycles::KeyCycles;
-use super::upload_writer::{CyclePart, FailedRow, UploadWriter};
+use super::upload_writer::{CyclePart, UploadWriter};
+use crate::engine::upload::refusal_reason::FailedRow;
+use crate::engine::upload::upload_run::{Earlier, TableRefusals, UploadProgress, UploadRun};
 use crate::error::CentreError;
 
 /// How many rows are tried again, for each row of the upload.

@@ -4,16 +4,18 @@
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value as Json};
+
 use tidewater_protocol::message::GivenUp;
 use tidewater_protocol::{Code, Op, PublicationSchema, RemoteId};
 
-use super::dependent_refusals::{RefusedParent, RefusedParents, UploadedTable};
+use super::dependent_refusals::{RefusedParent, RefusedParents};
 use super::foreign_keys::PublishedForeignKey;
 use super::incoming_rows::{IncomingTable, UploadedImages};
-use super::upload_writer::TargetTable;
 use super::{UploadRecords, row_json, text};
 use crate::engine::connection::{DatabaseConnection, system_sql};
 use crate::engine::refusals;
+use crate::engine::upload::row_keys::UploadedTable;
+use crate::engine::upload::target_table::TargetTable;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome};
 use crate::upload::SyncUpload;

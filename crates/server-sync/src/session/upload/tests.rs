@@ -47,7 +47,7 @@ impl World {
     }
 
     fn receiver(&self, state: UploadState) -> Receiver<'_> {
-        let expected = Expected {
+        let expected = ExpectedUpload {
             schema: &self.schema,
             state,
             sequence: 4,
