@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
+use bytes::BytesMut;
 use rusqlite::Connection;
 use rusqlite::backup::Backup;
 use tempfile::TempDir;
@@ -24,6 +25,8 @@ use tidewater_centre::Centre;
 use tidewater_centre::records::{Proven, UserRecord};
 use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_protocol::PublicationSchema;
+use tidewater_protocol::frame::{CONNECTION_CHANNEL, Frame, PREFACE, put_control, take_frame};
+use tidewater_protocol::message::{Control, Ping};
 use tidewater_remote::RemoteConnection;
 use tidewater_remote::database::RemoteDatabase;
 use tidewater_remote::session::{
@@ -306,7 +309,7 @@ impl House {
             "I5: rows of other users changed"
         );
         let dialled = self.address.dial().expect("the server listens");
-        let answered = self.runtime.block_on(crate::server_session::ping(dialled));
+        let answered = self.runtime.block_on(ping(dialled));
         assert!(answered, "I8: the server does not answer any more");
     }
 
@@ -404,6 +407,20 @@ pub(crate) enum Begin {
     DownloadOnly,
     Look,
     Repair,
+}
+
+/// Whether the server answers somebody else.
+async fn ping(mut stream: DuplexStream) -> bool {
+    let mut out = BytesMut::from(&PREFACE[..]);
+    let ping = Control::Ping(Ping { nonce: 42 });
+    put_control(&mut out, CONNECTION_CHANNEL, ping).expect("a ping fits into a frame");
+    let mut heard = Vec::new();
+    let said = stream.write_all(&out).await.is_ok() && stream.shutdown().await.is_ok();
+    let heard_all = stream.read_to_end(&mut heard).await.is_ok();
+    let mut heard = BytesMut::from(&heard[..]);
+    let pong = take_frame(&mut heard);
+    let is_pong = |frame: &Frame| matches!(frame, Frame::Control { control: Some(Control::Pong(pong)), .. } if pong.nonce == 42);
+    said && heard_all && matches!(&pong, Ok(Some(frame)) if is_pong(frame))
 }
 
 /// A remote's side of a connection.
